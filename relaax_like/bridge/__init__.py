@@ -1,1 +1,1 @@
-"""The wire between agents and the parameter server, and its in-process twin."""
+"""The connection between agents and the parameter server, over the network or in-process."""

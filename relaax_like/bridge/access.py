@@ -1,7 +1,7 @@
-"""Tokens on gRPC calls: which caller is allowed which method, checked before a message is read.
+"""Tokens on gRPC calls: checks which methods a caller can use, before a message is read.
 
 A token is sent as metadata, `authorization: Bearer TOKEN`, with each call, with or without TLS:
-gRPC's own call credentials refuse plaintext connections, which are fine on loopback.
+gRPC's own call credentials refuse plaintext connections, which are safe on loopback.
 """
 
 import logging
@@ -21,8 +21,8 @@ _SCHEME = "Bearer "
 _LOG_SEC = 1.0
 _ASK_SEC = 1.0
 
-# Method -> least role; None: anybody. What does not stand here is for operators: a method that
-# somebody forgets to enter fails at once, and harms nobody.
+# Method -> lowest role; None: no token needed. Methods that are not listed are for operators: a
+# method that is forgotten here fails immediately, and is not exposed.
 METHOD_ROLES: Mapping[str, Role | None] = {
     "/relaax.v1.ParameterServer/GetManifest": Role.AGENT,
     "/relaax.v1.ParameterServer/PushPull": Role.AGENT,
@@ -41,14 +41,14 @@ METHOD_ROLES: Mapping[str, Role | None] = {
     "/ParameterServer/StoreScalarMetric": Role.AGENT,
     "/relaax.v1.Metrics/StoreScalars": Role.AGENT,
     "/grpc.health.v1.Health/Check": None,
-    # These stay open: strangers could take all calls that a server has at a time.
+    # These stay open, so clients without a token could occupy all calls of a server.
     "/grpc.health.v1.Health/Watch": Role.AGENT,
     "/grpc.health.v1.Health/List": Role.AGENT,
 }
 
 
 class TokenCheck(grpc.ServerInterceptor):
-    """Refuses calls whose token does not do, before a byte of their messages is read.
+    """Refuses calls without a sufficient token, before a byte of their messages is read.
 
     Args:
       tokens: that the server accepts.
@@ -77,7 +77,7 @@ class TokenCheck(grpc.ServerInterceptor):
         def refuse(requests: Any, context: grpc.ServicerContext) -> None:
             self._refuse(context, method, token, missing)
 
-        # Of this kind for all: a handler of one message would wait for it in one of the threads.
+        # Stream handlers for all: a handler of one message would wait for it in a thread.
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _watch(self, handler: Any, method: str, token: str, needed: Role) -> grpc.RpcMethodHandler:
@@ -108,7 +108,7 @@ class TokenCheck(grpc.ServerInterceptor):
         context.abort(code, f"{method.rpartition('/')[2]}: {missing}")
 
     def _log(self, line: str) -> None:
-        # Unlocked: the worst that two threads can do is to write a line more.
+        # Unlocked: in the worst case, two threads write one line too many.
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LOG_SEC
             logger.warning("refused %s", line)
@@ -125,7 +125,7 @@ class _CallDetails(
     namedtuple("_CallDetails", "method timeout metadata credentials wait_for_ready compression"),
     grpc.ClientCallDetails,
 ):
-    """A call's details, as interceptors hand them on."""
+    """A call's details, as passed on by interceptors."""
 
 
 class TokenSender(
@@ -137,7 +137,7 @@ class TokenSender(
     """Adds a token to each call of a channel.
 
     Args:
-      get_token: returns the token of the moment; must be quick.
+      get_token: returns the current token; must be fast.
     """
 
     def __init__(self, get_token: Callable[[], str]):
@@ -146,7 +146,7 @@ class TokenSender(
     def intercept_unary_unary(
         self, continuation: Any, client_call_details: Any, request: Any
     ) -> Any:
-        """Sends a call with the token; so do the three others."""
+        """Sends a call with the token; the other three methods do the same."""
         return continuation(self._add_token(client_call_details), request)
 
     def intercept_unary_stream(

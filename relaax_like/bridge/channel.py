@@ -15,10 +15,11 @@ from relaax_like.wire.security import ClientSecurity, ServerSecurity, TokenFile
 from relaax_like.wire.tls import Pem, ServerTls
 
 SERVER_OPTIONS = (
-    # Without it a second server on a used port starts silently and takes a share of the calls.
+    # Without it a second server on a used port starts silently and receives a part of the calls.
     ("grpc.so_reuseport", 0),
-    # What a stream can send before it is read. By default gRPC lets it grow to megabytes, for each
-    # of a thousand streams; pushes of 1 M and 16 M parameters are no slower with this limit.
+    # Bytes that a stream can send before they are read. By default gRPC lets them grow to
+    # megabytes, for each of a thousand streams; pushes of 1 M and 16 M parameters are not slower
+    # with this limit.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 512 * 1024),
     ("grpc.keepalive_time_ms", 30_000),
@@ -35,9 +36,9 @@ CHANNEL_OPTIONS = (
     ("grpc.http2.ping_timeout_ms", 30_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
-    # A server is back in about a second: attempts are not to come just before, and long after.
+    # A server restarts in about a second: attempts must not come just before, and then long after.
     ("grpc.max_reconnect_backoff_ms", 250),
-    # Otherwise an http_proxy of the environment would catch calls to the own machine.
+    # Otherwise an http_proxy in the environment would intercept calls to this machine.
     ("grpc.enable_http_proxy", 0),
 )
 
@@ -49,14 +50,14 @@ def make_channel(
     security: ClientSecurity | None = None,
     options: Options = CHANNEL_OPTIONS,
 ) -> grpc.Channel:
-    """Opens a channel to `host:port`; it connects by itself and again after a loss.
+    """Opens a channel to `host:port`; it connects automatically, and again after a loss.
 
-    Files that change are read again: a token counts for calls, certificates for connections that
-    begin then.
+    Files that change are read again: a new token applies to new calls, new certificates to new
+    connections.
 
     Args:
       address: of the server.
-      security: None sends no token, in the clear.
+      security: token and certificates; None: no token and no TLS.
       options: of gRPC.
 
     Raises:
@@ -83,12 +84,12 @@ def make_interceptors(
     max_calls: int,
     lanes: Sequence[grpc.ServerInterceptor] = (),
 ) -> list[grpc.ServerInterceptor]:
-    """Returns what a `grpc.server` needs to check messages, and tokens where they are asked for.
+    """Returns the interceptors of a `grpc.server` that check messages, and tokens if required.
 
     Args:
-      security: what clients must show; None: nothing, in the clear.
-      max_calls: that the server has at a time; one address gets half of them.
-      lanes: what brings messages by other ways than gRPC's; they are checked like all others.
+      security: what clients must present; None: nothing, and no TLS.
+      max_calls: maximum number of calls at a time; one address can have half of them.
+      lanes: interceptors that receive messages in other ways; they are checked like all others.
     """
     limit = CallLimit(max_calls // 2)
     if security is None or security.tokens is None:
@@ -100,7 +101,7 @@ def bind(server: grpc.Server, address: str, security: ServerSecurity | None = No
     """Binds a gRPC server to `host:port` and returns the port.
 
     Raises:
-      RelaaxError: the port is taken; names the process that holds it.
+      RelaaxError: the port is taken; the error names the process that holds it.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -119,7 +120,7 @@ def _make_credentials(tls: ServerTls) -> grpc.ServerCredentials:
     loaded = tls.get()
 
     def fetch() -> Any:
-        """Called at each handshake; None: nothing has changed."""
+        """Returns new credentials; None: nothing has changed. Called at each handshake."""
         nonlocal loaded
         newest = tls.get()
         if newest is loaded:

@@ -1,8 +1,8 @@
-"""Call chaos: pushes whose request or reply is lost, or that are repeated while under way.
+"""Call chaos: pushes whose request or reply is lost, or that are repeated while in progress.
 
     RELAAX_CHAOS=request_lost=0.1,reply_lost=0.1,in_flight=0.05,seed=3 relaax-rlx-server --config F
 
-For rehearsing what a bad network does to a run; off by default. Each push is one draw.
+For testing the effects of a bad network on a run; off by default. Each push is one draw.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ ENVIRONMENT_VARIABLE = "RELAAX_CHAOS"
 
 @dataclass
 class Chaos:
-    """What happens to a call, by probability.
+    """Probabilities of the failures of a call.
 
     Attributes:
-      request_lost: the server never hears of it.
-      reply_lost: it took effect, and its caller never hears of it.
-      in_flight: its caller gives up at once and repeats it while it is still under way.
-      seed: of the draws.
+      request_lost: the server does not receive it.
+      reply_lost: it takes effect, but its caller does not receive the reply.
+      in_flight: its caller gives up immediately and repeats it while it is still in progress.
+      seed: of the random numbers.
     """
 
     request_lost: float = 0.0
@@ -39,10 +39,10 @@ class Chaos:
         self._random = random.Random(self.seed)
 
     def call(self, call: Callable[[], Reply]) -> Reply:
-        """Makes a call, or does worse.
+        """Makes a call, or simulates a failure.
 
         Raises:
-          ServerUnavailableError: as a network does that loses messages.
+          ServerUnavailableError: the request or the reply was lost.
         """
         draw = self._random.random()
         if draw < self.request_lost:
@@ -64,20 +64,20 @@ def _forget(call: Callable[[], Reply]) -> None:
 
 
 def from_environment() -> Chaos | None:
-    """Returns what the environment variable asks for; None: nothing.
+    """Returns the chaos in the environment variable; None: none.
 
     Raises:
-      ConfigError: it asks for something else.
+      ConfigError: the variable is not valid.
     """
     text = os.environ.get(ENVIRONMENT_VARIABLE, "")
     return parse(text) if text else None
 
 
 def parse(text: str) -> Chaos:
-    """Reads `NAME=PROBABILITY` and `seed=N`, separated by commas.
+    """Parses `NAME=PROBABILITY` and `seed=N`, separated by commas.
 
     Raises:
-      ConfigError: another name, or no probabilities.
+      ConfigError: an unknown name, or numbers that are not probabilities.
     """
     names = [one.name for one in fields(Chaos) if one.init]
     values: dict[str, float] = {}

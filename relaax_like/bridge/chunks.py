@@ -17,12 +17,12 @@ def split(flat: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryvi
 
 
 def fits_one(num_bytes: int) -> bool:
-    """Returns whether a vector of that length is a single chunk."""
+    """Returns whether a vector of this length is a single chunk."""
     return num_bytes <= CHUNK_BYTES
 
 
 class Assembler:
-    """Puts chunks together into a vector whose length is known from our side, not the sender's.
+    """Joins chunks to a vector whose length is determined by us, not by the sender.
 
     assembler = Assembler(manifest.gradient_bytes, "gradient")
     for chunk in chunks:
@@ -37,14 +37,14 @@ class Assembler:
 
     @property
     def complete(self) -> bool:
-        """Whether all bytes have come."""
+        """Whether all bytes have arrived."""
         return self._filled == len(self._flat)
 
     def add(self, chunk: bytes | memoryview) -> None:
         """Appends a chunk.
 
         Raises:
-          InvalidInputError: more bytes came than the vector has.
+          InvalidInputError: there are more bytes than the vector has.
         """
         end = self._filled + len(chunk)
         if end > len(self._flat):

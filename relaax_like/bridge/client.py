@@ -1,4 +1,4 @@
-"""What the stub and the in-process twin share: what waits for the next push, and values at hand."""
+"""Base of the stub and the in-process client: data for the next push, and the current values."""
 
 import abc
 import itertools
@@ -21,7 +21,7 @@ from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 logger = logging.getLogger(__name__)
 
 _NUMBERS = itertools.count(1)
-# Steps of an agent that pushes rarely are sent by themselves this often.
+# Steps of an agent that pushes rarely are sent separately at this interval.
 FLUSH_SEC = 1.0
 _DROPPED_LINE_SEC = 10.0
 
@@ -29,7 +29,7 @@ _DROPPED_LINE_SEC = 10.0
 def make_client_id(role: str = "agent") -> str:
     """Returns a name that is unique in the run: host, process, number, and a random part.
 
-    Containers can share a host name and process ids, and a shared name costs the pushes of one.
+    Containers can share a host name and process ids, and with a shared name pushes are lost.
     """
     place = f"{socket.gethostname()[:60]}-{os.getpid()}-{next(_NUMBERS)}"
     return f"{role}-{place}-{secrets.token_hex(3)}"
@@ -38,8 +38,8 @@ def make_client_id(role: str = "agent") -> str:
 class BufferingClient(ParameterServerClient):
     """A `ParameterServerClient` over two calls that subclasses implement.
 
-    While the server is away, agents continue with the values they have: a push that finds no server
-    is discarded as a whole (gradient, steps, episodes and statistics) and counted in
+    While the server is not available, agents continue with their current values: a push that cannot
+    be sent is discarded completely (gradient, steps, episodes and statistics) and counted in
     `discarded_pushes`. If the server refuses a push because of its gradient, its steps and episodes
     are sent with the next one.
     """
@@ -77,24 +77,24 @@ class BufferingClient(ParameterServerClient):
 
     @property
     def version(self) -> int:
-        """Version of the values at hand; 0 before the first pull."""
+        """Version of the current values; 0 before the first pull."""
         return self._values.version if self._values else 0
 
     @property
     def global_t(self) -> int:
-        """Newest known environment steps of all clients, own unsent ones included."""
+        """Newest known environment steps of all clients, including own ones not sent yet."""
         return self._reply.global_t + self._env_steps
 
     @property
     def finished(self) -> str:
-        """What ended the training, or ""."""
+        """What ended the training; "": it has not ended."""
         return self._reply.finished
 
     def increment_global_t(self, n: int = 1) -> int:
         """Counts steps; see `ParameterServerClient`."""
         now = time.monotonic()
         if not self._env_steps:
-            # Not since the newest push: steps that a gradient follows are to be sent with it.
+            # Not since the newest push: steps that are followed by a gradient are sent with it.
             self._steps_since = now
         self._env_steps += n
         if now - self._steps_since >= FLUSH_SEC:
@@ -118,10 +118,10 @@ class BufferingClient(ParameterServerClient):
         self._exchange(self._pack(gradients, groups), want_values=False, groups=groups)
 
     def get_values(self) -> list[np.ndarray]:
-        """Pulls the newest values; those at hand while the server is away.
+        """Pulls the newest values; returns the current ones while the server is not available.
 
         Raises:
-          ServerUnavailableError: there are none at hand.
+          ServerUnavailableError: there are no current values.
         """
         try:
             self._take(self._call_pull(self._values.version if self._values else None))
@@ -147,7 +147,7 @@ class BufferingClient(ParameterServerClient):
         return self._metrics
 
     def close(self) -> None:
-        """Sends pending steps, episodes and statistics, if the server is there."""
+        """Sends pending steps, episodes and statistics, if the server is available."""
         if self._env_steps or self._episodes or self._statistics:
             self._exchange(None, want_values=False)
 
@@ -157,7 +157,7 @@ class BufferingClient(ParameterServerClient):
         return layout.pack(gradients, gradient=True, out=out)
 
     def _get_gradient_buffer(self) -> np.ndarray | None:
-        """Returns where a gradient can be written, `[gradient_bytes] uint8`; None: anywhere."""
+        """Returns a buffer for the gradient, `[gradient_bytes] uint8`; None: any can be used."""
         return None
 
     def _exchange(
@@ -193,7 +193,7 @@ class BufferingClient(ParameterServerClient):
             statistics=self._statistics,
             groups=() if gradient is None else tuple(groups),
         )
-        # The record goes as a whole: what was pending went with it, whatever the answer.
+        # The record is sent as a unit: the pending data was in it, whatever the answer.
         self._env_steps, self._statistics = 0, {}
         try:
             self._take(self._call_push_pull(push, want_values, self.version))
@@ -202,13 +202,13 @@ class BufferingClient(ParameterServerClient):
             self._note_away(error)
             return
         except InvalidInputError:
-            if gradient is not None:  # which is at fault: nothing of the push took effect
+            if gradient is not None:  # the gradient is the cause: the push had no effect
                 self._env_steps += push.env_steps
                 self._episodes = [*push.episodes, *self._episodes]
             raise
         try:
             self._refresh()
-        except ServerUnavailableError as error:  # the next exchange does it
+        except ServerUnavailableError as error:  # the next exchange pulls them
             self._note_away(error)
 
     def _take(self, reply: Reply) -> None:
@@ -232,7 +232,7 @@ class BufferingClient(ParameterServerClient):
             )
 
     def _refresh(self) -> None:
-        """Pulls again after a restart of the server: a version number can mean other values now."""
+        """Pulls after a restart of the server, when a version can have other values."""
         if self._values is not None and self._values_epoch != self._reply.epoch:
             self._take(self._call_pull(None))
 

@@ -21,7 +21,7 @@ from relaax_like.wire.errors import ServerUnavailableError
 
 @dataclass(frozen=True)
 class ReleaseNotice:
-    """What the learner says: how far it has come, and its newest version, step and values."""
+    """A notice of the learner: its progress, and its newest version, step and values."""
 
     progress: StreamProgress
     reply: Reply
@@ -31,17 +31,17 @@ class Call(Iterator[frames.ExperienceReply], Protocol):
     """An open call of `relaax.v1.Experience.Collect`: its replies, as they arrive."""
 
     def put(self, part: frames.ExperienceRequest | None) -> None:
-        """Sends a message; None: there are no more."""
+        """Sends a message; None ends the stream."""
 
     def is_active(self) -> bool:
         """Returns whether the other end still reads."""
 
     def cancel(self) -> None:
-        """Ends the call; can be called twice, from any thread."""
+        """Ends the call. Idempotent and thread-safe."""
 
 
 class GrpcCall(Call):
-    """A call to a parameter server. gRPC sends in a thread of its own, so `put` never waits.
+    """A call to a parameter server. gRPC sends in a separate thread, so `put` never waits.
 
     Args:
       channel: to the server.
@@ -53,7 +53,7 @@ class GrpcCall(Call):
 
     def __init__(self, channel: grpc.Channel, address: str):
         self._address = address
-        # What that thread has still to take; None ends it.
+        # Messages that the thread has not taken yet; None ends it.
         self._outbox: queue.SimpleQueue[frames.ExperienceRequest | None] = queue.SimpleQueue()
         open_call = channel.stream_stream(
             "/relaax.v1.Experience/Collect",
@@ -62,7 +62,7 @@ class GrpcCall(Call):
         )
         try:
             self._call: Any = open_call(iter(self._outbox.get, None))
-        except ValueError as error:  # what gRPC says of its own closed channels
+        except ValueError as error:  # gRPC's error for a closed channel
             raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
 
     def __next__(self) -> frames.ExperienceReply:
@@ -72,7 +72,7 @@ class GrpcCall(Call):
             raise to_exception(error, self._address) from error
 
     def put(self, part: frames.ExperienceRequest | None) -> None:
-        """Puts a message into the thread's queue."""
+        """Adds a message to the thread's queue."""
         self._outbox.put(part)
 
     def is_active(self) -> bool:
@@ -97,7 +97,7 @@ class CollectStream:
       call: its messages; cancelled with it.
       manifest: of the values.
       client_id: unique in the run.
-      task: that the experience is for; "": the only one.
+      task: of the experience; "": the only one.
     """
 
     def __init__(self, call: Call, manifest: Manifest, client_id: str, task: str = ""):
@@ -121,7 +121,7 @@ class CollectStream:
           incarnation: of the client.
           have_version: of the client's values.
           have_epoch: of the client's values; 0: it has none.
-          names: of the variables that are needed, all others arrive as NaN; None: all.
+          names: of the variables that are needed; all others arrive as NaN; None: all.
 
         Raises:
           InvalidInputError: a name that is not in the manifest.
@@ -138,13 +138,13 @@ class CollectStream:
         self._call.put(experience_pb2.ExperienceRequest(header=header))
 
     def send(self, experience: Experience) -> None:
-        """Sends experience; the rollout's bytes must not change any more.
+        """Sends experience; the rollout's bytes must not change afterwards.
 
-        Over a pair of sockets it waits while the other end does not read.
+        Over a pair of sockets, it waits while the other end does not read.
         """
         rollout = experience.rollout
         request = experience_pb2.ExperienceRequest()
-        header = request.header  # filled in place: quicker than a copy
+        header = request.header  # filled in place: faster than a copy
         header.client_id = experience.client_id
         header.incarnation = experience.incarnation
         header.sequence = experience.sequence
@@ -167,19 +167,19 @@ class CollectStream:
             self._call.put(part)
 
     def __iter__(self) -> Iterator[ReleaseNotice]:
-        """Yields what the other end says.
+        """Yields the learner's notices.
 
         Raises:
           ServerUnavailableError: the stream broke.
           LeasedError: the run does not learn in its parameter server, or has no such task.
-          InvalidInputError: what was sent last is malformed.
+          InvalidInputError: the message sent last is malformed.
         """
         for message in self._call:
             yield self._read(message)
         raise ServerUnavailableError("the learner ended the stream")
 
     def finish(self, timeout_sec: float) -> None:
-        """Sends no more, and waits until the other end has read all; then closes."""
+        """Ends the sending direction, waits until the other end has read everything, and closes."""
         self._call.put(None)
         end = time.monotonic() + timeout_sec
         while self._call.is_active() and time.monotonic() < end:
@@ -187,7 +187,7 @@ class CollectStream:
         self.close()
 
     def close(self) -> None:
-        """Ends the stream; can be called twice, from any thread."""
+        """Ends the stream. Idempotent and thread-safe."""
         self._call.cancel()
 
     def _read(self, message: frames.ExperienceReply) -> ReleaseNotice:

@@ -50,9 +50,9 @@ from relaax_like.wire.tls import find_tls_mistake
 
 logger = logging.getLogger(__name__)
 
-# One more is refused at once: with fewer threads than calls, it would wait forever.
+# A further call is refused immediately: with fewer threads than calls, it would wait forever.
 _MAX_CALLS = 1024
-# While spaces are waited for: all calls are short.
+# The same while waiting for spaces: all calls are short.
 _MAX_WAITING_CALLS = 64
 
 
@@ -75,11 +75,11 @@ class Link:
     def wait(self, timeout_sec: float | None = None) -> Manifest:
         """Waits until the server answers; see `wait_for_manifest`.
 
-        Asks again each time: a restarted server might serve another model.
+        Sends a request each time: a restarted server might serve another model.
 
         Raises:
           ServerUnavailableError: no answer in time.
-          NotAllowedError: one of the two does not trust the other; waiting does not help.
+          NotAllowedError: client or server does not trust the other; waiting does not help.
         """
         with self._explaining_tls():
             return wait_for_manifest(self._channel, self.address, timeout_sec, self._note_wait)
@@ -121,7 +121,7 @@ class Link:
         Args:
           client_id: unique in the run.
           timeout_sec: longest wait; None: no limit.
-          task: which the experience is for; "": the only one.
+          task: of the experience; "": the only one.
 
         Raises:
           ServerUnavailableError: it did not answer within `timeout_sec` (None: no limit).
@@ -137,26 +137,26 @@ class Link:
 
     @property
     def global_t(self) -> int:
-        """Newest `global_t` that any agent of the process has heard of."""
+        """Newest `global_t` that any agent of the process has received."""
         return self._global_t
 
     def note_global_t(self, global_t: int) -> None:
-        """Takes what an agent of the process has heard; safe from any thread."""
-        # Unlocked: the worst that two threads can do is to keep the older of two numbers.
+        """Stores a `global_t` that an agent of the process has received. Thread-safe."""
+        # Unlocked: in the worst case, two threads keep the older of two numbers.
         self._global_t = max(self._global_t, global_t)
 
     def status(self, timeout_sec: float = 5.0) -> Status:
-        """Asks for the numbers for people; see `get_status`.
+        """Requests the server's status; see `get_status`.
 
         Raises:
           ServerUnavailableError: no answer in time.
-          NotAllowedError: one of the two does not trust the other.
+          NotAllowedError: client or server does not trust the other.
         """
         with self._explaining_tls():
             return get_status(self._channel, self.address, timeout_sec)
 
     def report_clients(self, report: ClientsReport) -> None:
-        """Tells the server about the clients of an rlx server; see `stub.report_clients`."""
+        """Reports the clients of an rlx server; see `stub.report_clients`."""
         report_clients(self._channel, self.address, report)
 
     def propose_spaces(
@@ -167,7 +167,7 @@ class Link:
         Raises:
           InvalidInputError: the algorithm cannot use them.
           ServerUnavailableError: no answer in time.
-          NotAllowedError: one of the two does not trust the other.
+          NotAllowedError: client or server does not trust the other.
         """
         with self._explaining_tls():
             return propose_spaces(self._channel, self.address, spaces, timeout_sec)
@@ -206,7 +206,7 @@ class Link:
             raise NotAllowedError(f"the parameter server at {self.address}: {mistake}")
 
     def close(self) -> None:
-        """Closes the channel; can be called twice."""
+        """Closes the channel. Idempotent."""
         if self._metrics is not None:
             self._metrics.close()
         self._channel.close()
@@ -227,11 +227,11 @@ class BridgeControl:
     """Opens the client's end and the server's end of the bridge."""
 
     def connect(self, address: str, security: ClientSecurity | None = None) -> Link:
-        """Returns a link to the parameter server at `host:port`, which need not be up yet.
+        """Returns a link to the parameter server at `host:port`, which need not be running yet.
 
         Args:
           address: of the server.
-          security: token and certificates; None: no token, in the clear.
+          security: token and certificates; None: no token and no TLS.
 
         Raises:
           ConfigError: a file that `security` names cannot be used.
@@ -250,17 +250,17 @@ class BridgeControl:
 
         Args:
           address: `host:port`; port 0 lets the system choose.
-          backend: what is served: our own protocol, the tutorial's four calls, metrics, health.
-          security: what clients must show; None: nothing, in the clear.
-          experience: what takes experience, where the run learns in the server; with several tasks
-            task -> what takes its experience; None: it does not learn there.
+          backend: to serve: our own protocol, the tutorial's four calls, metrics, health.
+          security: what clients must present; None: nothing, and no TLS.
+          experience: sink of experience, if the run learns in the server; with several tasks, task
+            -> sink; None: it does not learn there.
           propose: answers proposals of spaces; None: they are not served.
 
         Returns:
-          The server and its real port.
+          The server and its actual port.
 
         Raises:
-          RelaaxError: the port is taken; names the process that holds it.
+          RelaaxError: the port is taken; the error names the process that holds it.
         """
         message_bytes = max(max_message_bytes(backend.manifest), MAX_METRICS_BYTES)
         server = grpc.server(
@@ -292,13 +292,13 @@ class BridgeControl:
           address: `host:port`; port 0 lets the system choose.
           propose: answers proposals.
           text: what the server is waiting for: the answer to all other calls except health checks.
-          security: what clients must show; None: nothing, in the clear.
+          security: what clients must present; None: nothing, and no TLS.
 
         Returns:
-          The server and its real port.
+          The server and its actual port.
 
         Raises:
-          RelaaxError: the port is taken; names the process that holds it.
+          RelaaxError: the port is taken; the error names the process that holds it.
         """
         server = grpc.server(
             futures.ThreadPoolExecutor(_MAX_WAITING_CALLS, thread_name_prefix="waiting"),
@@ -321,7 +321,7 @@ def add_health(server: grpc.Server) -> health.HealthServicer:
 
 
 def _add_tutorial(server: grpc.Server, backend: ParameterServerBackend) -> None:
-    # Imported here and nowhere else: see the module's docstring.
+    # Only imported here: see the module's docstring.
     from relaax_like.bridge import bridge_pb2_grpc
     from relaax_like.bridge.tutorial_servicer import TutorialServicer
 

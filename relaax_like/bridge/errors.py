@@ -1,4 +1,4 @@
-"""Errors on the bridge: one table from our exceptions to gRPC status codes and back.
+"""Errors on the bridge: converts our exceptions to gRPC status codes and back.
 
 The client reads the codes and never the texts.
 """
@@ -21,21 +21,22 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (ServerUnavailableError, grpc.StatusCode.UNAVAILABLE),
     (TimeoutError, grpc.StatusCode.DEADLINE_EXCEEDED),
 )
-# The server could not be reached, or had no time: the request can be retried.
+# The server could not be reached, or was too slow: the request can be retried.
 _UNAVAILABLE = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.CANCELLED,
 )
-# Trailing metadata of calls whose text is ours; gRPC's own texts are for its developers.
+# Trailing metadata of calls whose text is ours; gRPC's own texts are meant for its developers.
 _OWN_TEXT = ("relaax-text", "own")
 _REASONS = {
-    grpc.StatusCode.UNAVAILABLE: "nobody listens there, or the connection was lost; is it running?",
+    grpc.StatusCode.UNAVAILABLE: "nothing listens there, or the connection was lost; is it "
+    "running?",
     grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
     grpc.StatusCode.CANCELLED: "the call was cancelled",
 }
-# The token or its role does not do; see bridge/access.py.
+# The token or its role is not sufficient; see bridge/access.py.
 _NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
@@ -49,7 +50,7 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
 
 
 def to_exception(error: grpc.RpcError, address: str) -> Exception:
-    """Returns our exception for what a call raised, with the server's address in it."""
+    """Converts the error of a call to our exception, which contains the server's address."""
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidInputError(details or "refused")

@@ -1,4 +1,4 @@
-"""The `relaax.v1.Experience` service: rollouts come in, progress and values go out."""
+"""The `relaax.v1.Experience` service: receives rollouts, and sends progress and values."""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,20 +14,19 @@ from relaax_like.v1 import experience_pb2
 from relaax_like.wire.errors import InvalidInputError, LeasedError
 
 SERVICE = "relaax.v1.Experience"
-# A stream says something at least so often.
+# Maximum seconds between two messages of a stream.
 _HEARTBEAT_SEC = 1.0
-# What streams name where the algorithm has one task.
+# Task name in streams if the algorithm has one task.
 _ONLY_TASK = ""
 _RECEIVING_BYTES = 256 * 1024 * 1024
 
 
 class ExperienceServicer:
-    """Serves streams of experience. Thread-safe, as the sink and the backend are.
+    """Serves streams of experience. Thread-safe, like the sink and the backend.
 
     Args:
-      backend: whose values are sent.
-      sink: what takes experience, or, with several tasks, task -> what takes its experience; None:
-        this run learns elsewhere.
+      backend: provides the values.
+      sink: receives experience; with several tasks, task -> sink; None: this run learns elsewhere.
     """
 
     def __init__(
@@ -71,33 +70,33 @@ class ExperienceServicer:
         """Yields progress and values, until the stream ends.
 
         Raises:
-          ServerUnavailableError: the server closes, or had no room for a long time.
-          InvalidInputError: what came last is malformed.
+          ServerUnavailableError: the server is closing, or its queue was full for a long time.
+          InvalidInputError: the newest message is malformed.
         """
         name, incarnation = first.client_id, first.incarnation
         seen = StreamProgress(-1, -1)
         while context.is_active():
-            # Before the look at how far it has come: the client hears of all that it need not send
-            # again before it hears of the end.
+            # Before reading the progress: the client is notified of everything that it need not
+            # send again before it is notified of the end.
             ended = stream.ended
-            # In this order: who acts on does so with values at least as new.
+            # In this order: agents that are released act with values that are at least as new.
             progress = sink.wait(name, incarnation, seen, -1, 0.0)
             own_version = sink.version if first.task else None
             reply = self._backend.pull(name, have)
             if first.task:
-                # The run's version as long as the learner is being loaded.
+                # The run's version while the learner is being loaded.
                 version = reply.version if own_version is None else own_version
                 reply = _replace_version(reply, version, have)
             yield from progress_to_messages(progress, reply, ranges)
-            # What the client sends again must not be in the first reply: that one shows the client
-            # what the server before this one had received and lost.
+            # The first reply must not include what the client sends again: it shows the client
+            # what the previous server had received and lost.
             stream.start()
             have, seen = reply.version, progress
             if ended:
                 if stream.error is not None:
                     raise stream.error
                 return
-            if reply.finished:  # there is nothing to wait for but the end of the stream
+            if reply.finished:  # only the end of the stream remains
                 stream.wait_ended(_HEARTBEAT_SEC)
             else:
                 sink.wait(name, incarnation, seen, have, _HEARTBEAT_SEC, lambda: stream.ended)
@@ -112,10 +111,10 @@ class ExperienceServicer:
 
 
 def _find_sink(sinks: Mapping[str, ExperienceSink], task: str) -> ExperienceSink:
-    """Returns what takes the experience of a task.
+    """Returns the sink of a task's experience.
 
     Raises:
-      LeasedError: there is no such task; names those that there are.
+      LeasedError: there is no such task; the error lists the tasks.
     """
     if task in sinks:
         return sinks[task]
@@ -128,7 +127,7 @@ def _find_sink(sinks: Mapping[str, ExperienceSink], task: str) -> ExperienceSink
 
 
 def _replace_version(reply: Reply, version: int, have: int | None) -> Reply:
-    """Returns a reply for one of several tasks: publications of others bring it nothing new.
+    """Returns a reply for one of several tasks, without values if only other tasks published.
 
     Args:
       reply: with the version of the run.
@@ -140,10 +139,10 @@ def _replace_version(reply: Reply, version: int, have: int | None) -> Reply:
 
 
 class _Stream:
-    """Reads one client's stream in a thread of its own.
+    """Reads one client's stream in its own thread.
 
     Attributes:
-      error: what ended it badly; None so far.
+      error: that ended the stream; None: no error so far.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class _Stream:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether the stream has ended."""
         return self._ended.is_set()
 
     def wait_ended(self, timeout_sec: float) -> None:
@@ -173,7 +172,7 @@ class _Stream:
         self._ended.wait(timeout_sec)
 
     def start(self) -> None:
-        """Begins to read; can be called again."""
+        """Starts to read. Idempotent."""
         if not self._started:
             self._started = True
             threading.Thread(target=self._read_all, name="experience", daemon=True).start()
@@ -186,7 +185,7 @@ class _Stream:
                     self._sink.add(self._read(header))
                 message = next(self._requests, None)
                 header = None if message is None else self._continue(message)
-        except Exception as error:  # gRPC's, too, when the client has gone
+        except Exception as error:  # including gRPC's if the client has left
             if self._context.is_active():
                 self.error = error
         finally:
@@ -210,7 +209,8 @@ class _Stream:
     def _read(self, header: experience_pb2.ExperienceHeader) -> Experience:
         if len(header.episodes) > MAX_EPISODES:
             raise InvalidInputError(
-                f"experience: {len(header.episodes)} episodes, at most {MAX_EPISODES}",
+                f"experience: {len(header.episodes)} episodes, but at most {MAX_EPISODES} are "
+                "allowed in one message",
                 "episodes",
             )
         limit = self._sink.max_rollout_bytes
@@ -220,7 +220,7 @@ class _Stream:
                 "allowed in this run",
                 "rollout_bytes",
             )
-        if header.rollout_bytes <= len(header.first_chunk):  # as small ones are
+        if header.rollout_bytes <= len(header.first_chunk):  # a small rollout
             return read_experience(header, self._requests)
         with self._receiving.admit(header.rollout_bytes, self._context) as reception:
             return read_experience(header, reception.note(self._requests))
@@ -245,7 +245,7 @@ def progress_to_messages(
 def read_experience(
     header: experience_pb2.ExperienceHeader, more: Iterator[frames.ExperienceRequest]
 ) -> Experience:
-    """Reads the chunks that follow a header, and no further; allocates the announced length.
+    """Reads only the chunks that follow a header; allocates the announced length.
 
     Raises:
       InvalidInputError: the chunks are not those that the header announces.
@@ -275,7 +275,7 @@ def get_header(message: frames.ExperienceRequest | None) -> experience_pb2.Exper
     """Returns a message's header.
 
     Raises:
-      InvalidInputError: it has none.
+      InvalidInputError: it does not have a header.
     """
     if isinstance(message, experience_pb2.ExperienceRequest) and message.HasField("header"):
         return message.header
@@ -294,7 +294,7 @@ def _get_chunk(message: frames.ExperienceRequest | None) -> bytes | memoryview:
 
 
 def add_experience_to_server(servicer: ExperienceServicer, server: grpc.Server) -> None:
-    """Adds the service; its streams take and give chunks as they are."""
+    """Adds the service; its streams receive and send chunks without conversion."""
     handlers = {
         "Collect": grpc.stream_stream_rpc_method_handler(
             servicer.Collect, frames.to_experience_request, frames.to_bytes

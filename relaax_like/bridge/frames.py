@@ -1,7 +1,7 @@
-"""Messages of the bulk lane as bytes: chunks are neither packed nor parsed by protobuf.
+"""Converts messages with chunks to bytes without protobuf.
 
-A chunk is the message's field 2. Written here, it is copied once instead of twice on its way out,
-and not at all on its way in; any other message goes through protobuf.
+A chunk is the message's field 2. In this way it is copied once instead of twice when it is sent,
+and not at all when it is received; all other messages are converted by protobuf.
 """
 
 from typing import TypeAlias
@@ -41,7 +41,7 @@ def _pack_key(length: int) -> bytes:
 
 
 def _find_chunk(data: bytes) -> memoryview | None:
-    """Returns the chunk of a message that is nothing but one."""
+    """Returns the chunk of a message that only consists of one, else None."""
     if len(data) < 2 or data[0] != _CHUNK_KEY:
         return None
     length = shift = 0
@@ -60,8 +60,8 @@ def to_push_pull_request(data: bytes, max_header_bytes: int = MAX_HEADER_BYTES) 
 
     Args:
       data: as received.
-      max_header_bytes: a longer message that is not a chunk is not parsed, as it is not one of
-        ours: two bytes of it could become an episode of fifty.
+      max_header_bytes: a longer message that is not a chunk is not parsed, because it is not one of
+        ours: parsing can turn two bytes into an episode of fifty bytes.
     """
     chunk = _find_chunk(data)
     if chunk is not None:
@@ -85,7 +85,7 @@ def to_push_pull_reply(data: bytes) -> Reply:
 
 
 def to_experience_request(data: bytes) -> ExperienceRequest:
-    """Reads one message, as `to_push_pull_request` does."""
+    """Reads one message in the same way as `to_push_pull_request`."""
     chunk = _find_chunk(data)
     if chunk is not None:
         return chunk

@@ -1,4 +1,4 @@
-"""The in-process twin of the stub: the same interface on a parameter server object."""
+"""The in-process version of the stub: the same interface to a parameter server object."""
 
 from relaax_like.bridge.client import BufferingClient, make_client_id
 from relaax_like.core.metrics import Metrics
@@ -36,7 +36,7 @@ def push_pull(
     have_version: int,
     timeout_sec: float,
 ) -> Reply:
-    """Pushes one record and, if wanted, pulls values newer than `have_version`."""
+    """Pushes one record and, if `want_values`, pulls values newer than `have_version`."""
     reply = backend.push(push, timeout_sec)
     if not want_values:
         return reply

@@ -1,4 +1,4 @@
-"""A bound on the calls that one address can have open at a server."""
+"""Limits the calls that one address can have open at a server."""
 
 import threading
 from collections import Counter
@@ -9,13 +9,13 @@ import grpc
 
 
 class CallLimit(grpc.ServerInterceptor):
-    """Refuses calls of an address that has too many open already: others find room.
+    """Refuses calls of an address that already has too many open, so that others are served.
 
-    A call counts from when its headers are there, also when no message follows. To be the first of
-    the interceptors. All programs of one machine, or behind one router, share an address.
+    A call counts once its headers have arrived, even if no message follows. This must be the first
+    interceptor. All programs of one machine, or behind one router, share an address.
 
     Args:
-      most: calls of one address at a time.
+      most: maximum number of calls of one address at a time.
     """
 
     def __init__(self, most: int):
@@ -46,7 +46,7 @@ class CallLimit(grpc.ServerInterceptor):
             else:
                 yield response
 
-        # Of this kind for all: a handler of one message is not called before that is there.
+        # Stream handlers for all: a handler of one message is only called once it has arrived.
         return grpc.stream_stream_rpc_method_handler(
             serve, handler.request_deserializer, handler.response_serializer
         )
@@ -65,7 +65,7 @@ class CallLimit(grpc.ServerInterceptor):
                 f"{count} calls are open from {address}, the maximum for one address; close "
                 "idle ones",
             )
-        if not context.add_callback(lambda: self._leave(address)):  # it is over already
+        if not context.add_callback(lambda: self._leave(address)):  # it has already ended
             self._leave(address)
 
     def _leave(self, address: str) -> None:

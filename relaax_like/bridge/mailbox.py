@@ -15,11 +15,11 @@ import numpy as np
 
 NUM_BYTES = 64 * 1024
 _HEAD_BYTES = 64
-# Longest sleep without a check: `close` might be called in the instant before it.
+# Longest sleep without a check: `close` might be called just before it.
 _LOOK_SEC = 1
 _FUTEX, _WAIT, _WAKE = 202, 0, 1  # linux/futex.h, and its number on x86-64
 _NUMBER, _LENGTH = 0, 1
-_CLOSING = 1 << 31  # of a number: none that a message has
+_CLOSING = 1 << 31  # a number that no message has
 
 
 class _Timespec(ctypes.Structure):
@@ -43,8 +43,8 @@ def _load_futex() -> Callable[[int, int, int, Any], int]:
 
 
 def _find_support() -> bool:
-    # Where the stores of one processor are seen by others in their order, the number of a message
-    # is seen after its bytes. Elsewhere that takes instructions that Python does not offer.
+    # If other processors see the stores of one processor in order, they see a message's number
+    # after its bytes. Otherwise that requires instructions that Python does not provide.
     is_x86_64 = platform.machine() == "x86_64" and sys.maxsize > 1 << 32
     if sys.platform != "linux" or not is_x86_64:
         return False
@@ -56,14 +56,14 @@ SUPPORTED = _find_support()
 
 
 class Mailbox:
-    """One direction: a message at a time, of one sender for one receiver.
+    """One direction: one message at a time, from one sender to one receiver.
 
         replies.put(data)      # one process
         data = replies.take()  # the other
 
-    The sender puts no message before it knows that the last one was taken, for example by a reply.
-    Either process can write anything to the memory at any time: the other then gets wrong messages,
-    or none, and nothing worse.
+    The sender must not put a message before it knows that the last one was taken, for example by a
+    reply. Either process can write anything to the memory at any time: then the other one receives
+    wrong messages, or none, but nothing worse happens.
 
     Args:
       memory: `[NUM_BYTES] uint8`, zeros at first, the same in both processes.
@@ -74,7 +74,7 @@ class Mailbox:
         self._area = memory[_HEAD_BYTES:]
         self._address = memory.ctypes.data + 4 * _NUMBER
         self._futex = _load_futex()
-        self._number = 0  # of the newest message that was put or taken here
+        self._number = 0  # of the newest message that this process has put or taken
         self._closed = False
 
     def fits(self, data: bytes) -> bool:
@@ -82,7 +82,7 @@ class Mailbox:
         return len(data) <= len(self._area)
 
     def put(self, data: bytes) -> None:
-        """Leaves a message, which must fit, and wakes the receiver."""
+        """Puts a message, which must fit, and wakes the receiver."""
         words = self._words
         self._area[: len(data)] = np.frombuffer(data, np.uint8)
         words[_LENGTH] = len(data)
@@ -95,7 +95,7 @@ class Mailbox:
         words = self._words
         while True:
             number = int(words[_NUMBER])
-            # Looked at after the number: `close` changes that, and it is none of a message then.
+            # Checked after the number: `close` changes it to one that no message has.
             if self._closed:
                 return None
             if number != self._number:
@@ -104,11 +104,11 @@ class Mailbox:
             self._futex(self._address, _WAIT, number, _LOOK)
 
     def withdraw(self) -> None:
-        """Empties the newest message, unless it has been taken; nothing must be put after it."""
+        """Withdraws the newest message, unless it was taken; no message must be put afterwards."""
         self._words[_LENGTH] = 0
 
     def close(self) -> None:
-        """Ends `take` in this process; can be called by any thread, and twice."""
+        """Ends `take` in this process. Idempotent and thread-safe."""
         self._closed = True
         self._words[_NUMBER] |= _CLOSING
         self._wake()

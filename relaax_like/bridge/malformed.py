@@ -1,6 +1,6 @@
-"""Refuses invalid messages as the caller's mistake, before a method sees them.
+"""Refuses invalid messages as the caller's mistake, before a method receives them.
 
-When a deserializer raises, gRPC's server writes a stack trace, answers INTERNAL, can end the call
+If a deserializer raises, gRPC's server writes a stack trace, answers INTERNAL, can end the call
 twice, and can then wait forever when it stops.
 """
 
@@ -22,7 +22,7 @@ _MALFORMED = object()
 class MessageCheck(grpc.ServerInterceptor):
     """Answers INVALID_ARGUMENT to messages that cannot be read, for all services of a server.
 
-    To be the last of the interceptors: the handlers that it gets must be those of the services.
+    This must be the last interceptor: the handlers that it receives must be those of the services.
     """
 
     def __init__(self) -> None:
@@ -31,19 +31,19 @@ class MessageCheck(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[..., Any], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """Called by gRPC in its one serving thread: a look into a dict."""
+        """Called by gRPC in its one serving thread: takes one dict lookup."""
         method = handler_call_details.method
         checked = self._checked.get(method)
         if checked is None:
             handler = continuation(handler_call_details)
-            if handler is None:  # no such method: nothing is kept of what strangers make up
+            if handler is None:  # no such method: names invented by strangers are not stored
                 return None
             checked = self._checked[method] = _check(handler, method)
         return checked
 
 
 def _check(handler: Any, method: str) -> grpc.RpcMethodHandler:
-    """Returns a handler that does the same for messages that can be read."""
+    """Returns a handler that does the same for valid messages and refuses all others."""
     read = handler.request_deserializer
 
     def try_to_read(data: bytes) -> Any:

@@ -46,9 +46,9 @@ _DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
 # Parts of the flat vector of values, in ascending order.
 Ranges = tuple[slice, ...]
 MAX_RANGES = 65_536
-# Of a report about clients: its server's name, and each text about a client.
+# Maximum lengths in a report about clients: its server's name, and each text about a client.
 _MAX_NAME_LENGTH, _MAX_TEXT_LENGTH = 200, 500
-# Memory of one episode, as a message and as a record.
+# Bytes of memory of one episode, as a message and as a record.
 _EPISODE_BYTES = 256
 _Record = TypeVar("_Record", Status, ClientStatus, ServedClient)
 
@@ -63,7 +63,7 @@ def push_to_messages(
     """Yields the header and the chunks of one push; the chunks are views of the gradient.
 
     With `shared` there are no chunks: the gradient is in shared memory. `timeout_sec` is how long
-    the client waits; 0: as long as its call is allowed to take.
+    the client waits; 0: until the deadline of its call.
     """
     gradient = push.gradient
     parts = iter(()) if gradient is None or shared else chunks.split(gradient)
@@ -79,7 +79,7 @@ def push_to_messages(
 
 
 def push_to_header(push: Push) -> pb.PushHeader:
-    """Converts a push, apart from its gradient's bytes."""
+    """Converts a push, without the bytes of its gradient."""
     return pb.PushHeader(
         client_id=push.client_id,
         incarnation=push.incarnation,
@@ -109,7 +109,7 @@ def header_to_push(header: pb.PushHeader, gradient: np.ndarray | None) -> Push:
     """Converts a header and its gradient.
 
     Raises:
-      InvalidInputError: a statistic comes twice or is malformed, or there are too many.
+      InvalidInputError: a statistic occurs twice or is malformed, or there are too many.
     """
     return Push(
         client_id=header.client_id,
@@ -130,7 +130,7 @@ def validate_whole(manifest: Manifest) -> None:
     """Refuses a push in one message for a model whose vectors need several.
 
     Raises:
-      InvalidInputError: says how long they are.
+      InvalidInputError: the values do not fit one message.
     """
     if not chunks.fits_one(manifest.total_bytes):
         raise InvalidInputError(
@@ -146,17 +146,17 @@ def messages_to_push(
     manifest: Manifest,
     shared: SharedVectors | None = None,
 ) -> tuple[Push, pb.PushHeader]:
-    """Reads one push, and no further; allocates only the length that the manifest names.
+    """Reads exactly one push; only allocates the length that follows from the manifest.
 
     Args:
-      first: to be the header.
-      more: what follows it.
+      first: the first message, which must be the header.
+      more: the following messages.
       manifest: of the run.
       shared: the memory that was agreed upon; None: none.
 
     Raises:
       InvalidInputError: no header, a gradient of another length or layout, unknown groups, a
-        statistic that comes twice or is malformed, or too much of anything.
+        statistic that occurs twice or is malformed, or too many of anything.
     """
     if isinstance(first, memoryview) or first.WhichOneof("part") != "header":
         raise InvalidInputError(
@@ -184,7 +184,7 @@ def messages_to_push(
 
 
 def count_awaited_bytes(first: frames.Request, manifest: Manifest) -> int:
-    """Returns the memory that a push needs while more of it is to come; 0: nothing is to come.
+    """Returns the memory that a push needs while it is being received; 0: it is complete.
 
     Args:
       first: its first message; nothing in it is trusted.
@@ -207,7 +207,7 @@ def _messages_to_statistics(deltas: Sequence[pb.StatisticDelta]) -> dict[str, Mo
         )
     statistics: dict[str, Moments] = {}
     for delta in deltas:
-        name = delta.name[:200]  # no name of a manifest is longer, and errors repeat it
+        name = delta.name[:200]  # names in a manifest are not longer, and errors repeat it
         if name in statistics:
             raise InvalidInputError(
                 f"statistic {name}: twice in one push; merge the two first", name
@@ -245,7 +245,7 @@ def _take_shared(shared: SharedVectors | None, num_bytes: int) -> np.ndarray:
             "gradient: in shared memory, but no shared memory was agreed upon; send an offer first",
             "shared_gradient",
         )
-    # A copy: what was found to be finite stays so, whatever the client does to its memory.
+    # A copy: once checked, it stays finite, whatever the client does to its memory.
     return shared.gradient[:num_bytes].copy()
 
 
@@ -271,9 +271,9 @@ def reply_to_messages(
     """Yields the header and the chunks of one reply; the chunks are views of the values.
 
     Args:
-      reply: what is sent.
-      shared: memory that was agreed upon; the values are then copied there, without chunks.
-      ranges: the parts of the values that are sent, one after another; empty: all.
+      reply: to send.
+      shared: memory that was agreed upon; then the values are copied there, without chunks.
+      ranges: the parts of the values to send, one after another; empty: all.
     """
     values = reply.values
     if values is not None and ranges:
@@ -308,17 +308,17 @@ def messages_to_reply(
     shared: SharedVectors | None = None,
     ranges: Ranges = (),
 ) -> Reply:
-    """Reads one reply, and no further.
+    """Reads exactly one reply.
 
     Args:
       messages: header and chunks.
       manifest: of the run.
       pool: of buffers of `total_bytes`, for the values.
       shared: the memory that was agreed upon; None: none.
-      ranges: the parts of the values that were asked for, the rest is NaN; empty: all.
+      ranges: the parts of the values that were requested; the rest is NaN; empty: all.
 
     Raises:
-      InvalidInputError: it does not follow the manifest.
+      InvalidInputError: it does not match the manifest.
     """
     iterator = iter(messages)
     first = next(iterator, None)
@@ -361,18 +361,20 @@ def _fill_ranges(
 
 
 def ranges_to_messages(ranges: Ranges) -> list[pb.ByteRange]:
-    """Packs parts of the values that a client needs."""
+    """Converts the parts of the values that a client needs to messages."""
     return [pb.ByteRange(offset=part.start, length=part.stop - part.start) for part in ranges]
 
 
 def messages_to_ranges(messages: Sequence[pb.ByteRange], manifest: Manifest) -> Ranges:
-    """Reads parts of the values that a client needs.
+    """Reads the parts of the values that a client needs.
 
     Raises:
       InvalidInputError: too many, empty, not in ascending order, or beyond the values.
     """
     if len(messages) > MAX_RANGES:
-        raise InvalidInputError(f"ranges: {len(messages)}, at most {MAX_RANGES}", "ranges")
+        raise InvalidInputError(
+            f"ranges: {len(messages)}, but at most {MAX_RANGES} are allowed", "ranges"
+        )
     ranges, end = [], 0
     for message in messages:
         start, stop = message.offset, message.offset + message.length

@@ -16,20 +16,21 @@ _CALL_TIMEOUT_SEC = 5.0
 _CLOSE_TIMEOUT_SEC = 1.0
 _CONNECT_TIMEOUT_SEC = 1.0
 _CLOSE_CONNECT_TIMEOUT_SEC = 0.3
-# gRPC's own limit is two minutes, too long to wait for points after a metrics server returned.
+# gRPC's own limit is two minutes, which is too long after a metrics server has restarted.
 _CHANNEL_OPTIONS = [("grpc.max_reconnect_backoff_ms", 5_000)]
 
 _log = logging.getLogger(__name__)
 
 
 class MetricsClient(BufferedMetrics):
-    """The stub of a metrics service, which the metrics server and the parameter server offer.
+    """The stub of a metrics service, which the metrics server and the parameter server provide.
 
         with MetricsClient("localhost:7002", global_t=lambda: client.global_t) as metrics:
             metrics.scalar("episode reward", 17.0)
 
-    Points are kept in memory while the server is away, up to `max_queue`; then new ones are dropped
-    and counted. At most once: points of a call that failed midway are dropped and never sent again.
+    Points are kept in memory while the server is not available, up to `max_queue`; then new ones
+    are dropped and counted. At most once: points of a call that failed midway are dropped and never
+    sent again.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class MetricsClient(BufferedMetrics):
         """Connects in the background; an absent server is not an error.
 
         Args:
-          server: an address, or a channel that the caller keeps and closes.
-          global_t: returns the x of points that carry none; must be fast.
-          max_queue: points in memory; more are dropped.
-          security: token and certificates for an address; None: no token, in the clear.
+          server: an address, or a channel that the caller owns and closes.
+          global_t: returns the x of points without one; must be fast.
+          max_queue: maximum number of points in memory; more are dropped.
+          security: token and certificates for an address; None: no token and no TLS.
 
         Raises:
           ConfigError: a file that `security` names cannot be used.
@@ -65,8 +66,8 @@ class MetricsClient(BufferedMetrics):
 
     def _consume(self, points: list[Point], closing: bool) -> int:
         batch = points[:_MAX_POINTS_PER_CALL]
-        # Points that were never sent are safe to keep; those of a failed call are not, as the
-        # server might have received them. An empty call first checks whether the server answers.
+        # Points that were never sent can be kept; those of a failed call cannot, because the server
+        # might have received them. An empty call first checks whether the server answers.
         done = 0
         try:
             self._stub.StoreScalars(
@@ -78,7 +79,7 @@ class MetricsClient(BufferedMetrics):
             self._send(batch, _CLOSE_TIMEOUT_SEC if closing else _CALL_TIMEOUT_SEC)
         except grpc.RpcError as error:
             self._count_dropped(done)
-            if not closing:  # at the end of a training, its server is often the first to go
+            if not closing:  # at the end of a training, its server often exits first
                 self._tell_failing(f"{error.code().name}: {error.details()}")
         return done
 

@@ -1,4 +1,4 @@
-"""The gRPC service that records metrics: in the parameter server, or in a process of its own."""
+"""The gRPC service that records metrics: in the parameter server, or in its own process."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,7 +29,7 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServicer):
     def StoreScalars(
         self, request: metrics_pb2.StoreScalarsRequest, context: grpc.ServicerContext
     ) -> metrics_pb2.StoreScalarsReply:
-        """Records all points of a request, or none when one of them is bad."""
+        """Records all points of a request, or none if one of them is invalid."""
         try:
             points = unpack_scalars(request)
         except InvalidInputError as error:
@@ -45,7 +45,7 @@ def unpack_scalars(
     """Validates a received request and returns its (name, y, x) points, for `scalars`.
 
     Raises:
-      InvalidInputError: too many points, or a bad one, which is named.
+      InvalidInputError: too many points, or an invalid one, which the error names.
     """
     if len(request.scalars) > MAX_POINTS:
         raise InvalidInputError(
@@ -62,7 +62,7 @@ def unpack_scalars(
 
 
 def add_metrics_servicer(server: grpc.Server, recorder: Metrics) -> None:
-    """Adds the service to a server that offers others too."""
+    """Adds the service to a server that also has others."""
     metrics_pb2_grpc.add_MetricsServicer_to_server(MetricsServicer(recorder), server)
 
 
@@ -72,22 +72,22 @@ def create_metrics_server(
     """Builds a server with this service and gRPC health checks; the caller starts and stops it.
 
     Args:
-      address: where to listen; port 0 means any free one.
-      recorder: stays the caller's, to be closed after the server has stopped.
-      security: what clients must show; None: nothing, in the clear.
+      address: to listen on; port 0 means any free one.
+      recorder: owned by the caller, who closes it after the server has stopped.
+      security: what clients must present; None: nothing, and no TLS.
 
     Returns:
-      The server, and its real port.
+      The server, and its actual port.
 
     Raises:
-      ConfigError: the address is in use, or not one of this machine.
+      ConfigError: the address is in use, or is not an address of this machine.
     """
     server = grpc.server(
         ThreadPoolExecutor(_MAX_WORKERS, thread_name_prefix="metrics server"),
         maximum_concurrent_rpcs=_MAX_CALLS,
         interceptors=make_interceptors(security, _MAX_CALLS),
         options=[
-            # Otherwise a second server on the port starts silently and takes a share of the calls.
+            # Otherwise a second server on the port starts silently and receives part of the calls.
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
         ],

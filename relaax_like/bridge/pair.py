@@ -1,7 +1,7 @@
 """Pairs of sockets, one for each stream of experience between a process and its child.
 
-The child gets its end of each pair through a *control* socket, which it was started with. Over a
-pair both send frames: 4 bytes of length, big-endian, and a message of `relaax.v1.Experience`.
+The child receives its end of each pair through a *control* socket, with which it was started. Over
+a pair both send frames: 4 bytes of length, big-endian, and a message of `relaax.v1.Experience`.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ class Pair:
 
     def __init__(self, stream: socket.socket):
         self._stream = stream
-        # Each call that waits can cost its thread the interpreter for milliseconds.
+        # Each call that waits can delay its thread by milliseconds, until it has the interpreter.
         self._file = stream.makefile("rb", _BUFFER_BYTES)
 
     def send(self, part: Message | memoryview) -> None:
         """Sends a message, or the bytes of a chunk; waits while the other end does not read.
 
         Raises:
-          OSError: the other end has gone.
+          OSError: the other end is closed.
         """
         self._stream.sendall(pack_frame(frames.to_bytes(part)))
 
     def receive(self) -> bytes | None:
-        """Waits for the next message; None: the other end sends no more, or has gone."""
+        """Waits for the next message; None: the other end has stopped sending, or is closed."""
         try:
             header = self._file.read(HEADER.size)
             if len(header) < HEADER.size:
@@ -49,25 +49,25 @@ class Pair:
         return body if len(body) == length else None
 
     def end(self) -> None:
-        """Sends no more; the other end can still be heard."""
+        """Ends the sending direction; messages can still be received."""
         self._shut_down(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Ends both directions and wakes a `receive` in progress; can be called twice."""
+        """Ends both directions and wakes a `receive` in progress. Idempotent."""
         self._shut_down(socket.SHUT_RDWR)
         self._file.close()
         self._stream.close()
 
     def _shut_down(self, how: int) -> None:
-        with contextlib.suppress(OSError):  # the other end was quicker, or it is closed
+        with contextlib.suppress(OSError):  # the other end was faster, or it is closed
             self._stream.shutdown(how)
 
 
 def open_pair(control: socket.socket) -> Pair:
-    """Makes a pair, and gives the child one end; returns the other.
+    """Makes a pair, and sends one end to the child; returns the other.
 
     Raises:
-      OSError: the child has gone, or there are no descriptors left.
+      OSError: the child has exited, or there are no descriptors left.
     """
     ours, theirs = socket.socketpair()
     with theirs:

@@ -1,4 +1,4 @@
-"""Rounds of push and reply over one gRPC stream that stays open: a call per push costs twice."""
+"""Pushes and replies over one gRPC stream that stays open: a call per push costs twice as much."""
 
 import contextlib
 import os
@@ -24,20 +24,20 @@ _POLL_SEC = 0.2
 
 
 class PushStream:
-    """One client's `PushPull` stream: opened with the first round, and again after a failure.
+    """One client's `PushPull` stream: opened with the first push, and again after a failure.
 
         stream = PushStream(channel, manifest, pool, use_shared_memory=True)
         reply = stream.push_pull(push, want_values, have_version, timeout_sec)
         stream.close()
 
     If both sides have agreed on it, gradients, values and their messages pass through memory that
-    both processes share; the stream then only shows when either is gone. Not thread-safe.
+    both processes share; then the stream only shows whether the other one exits. Not thread-safe.
 
     Args:
       channel: to the server.
       manifest: of the run.
       pool: of buffers for values.
-      share: whether to offer the server shared memory; it is on this machine.
+      use_shared_memory: whether to offer shared memory to the server, which is on this machine.
     """
 
     def __init__(
@@ -53,13 +53,13 @@ class PushStream:
             request_serializer=frames.to_bytes,
             response_deserializer=frames.to_push_pull_reply,
         )
-        self._call: Any = None  # a grpc.Call that is an iterator, too
-        # What gRPC's sending thread has still to take; None ends it. At most one push's chunks.
+        self._call: Any = None  # a grpc.Call that is also an iterator
+        # Messages that gRPC's sending thread has not taken yet; None ends it. At most one push.
         self._outbox: queue.SimpleQueue[frames.Request | None] = queue.SimpleQueue()
 
     @property
     def gradient_buffer(self) -> np.ndarray | None:
-        """Where the next push's gradient can be written, so that it need not be copied there."""
+        """Buffer for the next push's gradient, which then need not be copied; None: no buffer."""
         return None if self._shared is None else self._shared.gradient
 
     def push_pull(
@@ -68,8 +68,8 @@ class PushStream:
         """Sends one push and reads its reply.
 
         Raises:
-          grpc.RpcError: no reply in time, or it was refused; the next one opens a new stream.
-          InvalidInputError: the reply does not follow the manifest.
+          grpc.RpcError: no reply in time, or it was refused; the next push opens a new stream.
+          InvalidInputError: the reply does not match the manifest.
           RelaaxError: this process was forked from the one that made this object.
         """
         if os.getpid() != self._pid:
@@ -89,7 +89,7 @@ class PushStream:
             return messages.messages_to_reply(replies, self._manifest, self._pool, shared)
 
     def _send(self, request: frames.Request, shared: SharedVectors | None) -> None:
-        """Sends by mailbox what fits there, and else by the stream, with an empty letter."""
+        """Sends by mailbox if the message fits; else by stream, with an empty mailbox message."""
         if shared is None or not shared.offer.mailboxes:
             self._outbox.put(request)
             return
@@ -100,20 +100,20 @@ class PushStream:
         shared.requests.put(letter)
 
     def close(self) -> None:
-        """Ends the stream; can be called twice."""
-        # In a forked process all of it is still the other's.
+        """Ends the stream. Idempotent."""
+        # In a forked process, everything still belongs to the other process.
         if self._call is not None and os.getpid() == self._pid:
             if self._shared is not None:
-                # A server that has not come to it is not to apply what is given up here.
+                # If the server has not read it yet, it must not apply a push that is abandoned.
                 self._shared.requests.withdraw()
             self._outbox.put(None)
             self._call.cancel()
             self._call = None
-        self._shared = None  # the server might still read it: the next stream has another
+        self._shared = None  # the server might still read it: the next stream has a new one
 
     @contextlib.contextmanager
     def _limited(self, timeout_sec: float) -> Iterator[Any]:
-        """Gives the open stream; it ends when the block takes too long, or fails."""
+        """Returns the open stream, which ends if the block takes too long or fails."""
         is_new = self._call is None
         if is_new:
             self._outbox = queue.SimpleQueue()
@@ -142,14 +142,14 @@ class PushStream:
             return
         if isinstance(answer, pb.PushPullReply) and answer.answer.accepted:
             self._shared = vectors
-            if not call.add_callback(vectors.replies.close):  # it is over already
+            if not call.add_callback(vectors.replies.close):  # it has already ended
                 vectors.replies.close()
         else:
             self._use_shared_memory = False
 
 
 def _take_replies(shared: SharedVectors, call: Any) -> Iterator[frames.Reply]:
-    """Yields the server's reply; from the stream where it comes there, or where that has ended."""
+    """Yields the server's reply; from the stream if it is sent there, or that has ended."""
     letter = shared.replies.take() if shared.offer.mailboxes else b""
     if not letter:
         yield from call
@@ -161,16 +161,16 @@ def _take_replies(shared: SharedVectors, call: Any) -> Iterator[frames.Reply]:
 
 
 def _put(gradient: np.ndarray, buffer: np.ndarray) -> None:
-    """Copies a gradient, unless it is there already."""
+    """Copies a gradient, unless it is already in the buffer."""
     target = buffer[: gradient.nbytes]
     if gradient.ctypes.data != target.ctypes.data:
         target[...] = gradient.view(np.uint8)
 
 
 class _Deadlines:
-    """Cancels calls that take too long: a stream has one deadline, and no round has its own.
+    """Cancels calls that take too long: a stream only has one deadline, not one per push.
 
-    One thread serves all streams of a process. A timer for each round would be a thread for each.
+    One thread serves all streams of a process. A timer for each push would need a thread for each.
     """
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class _Deadlines:
         self._thread: threading.Thread | None = None
 
     def start(self, call: grpc.Call, timeout_sec: float) -> None:
-        """Cancels the call unless `stop` is called in time."""
+        """Cancels the call, unless `stop` is called in time."""
         self._ends[call] = time.monotonic() + timeout_sec
         if self._thread is None:
             with self._lock:
@@ -193,7 +193,7 @@ class _Deadlines:
             self._some.set()
 
     def stop(self, call: grpc.Call) -> None:
-        """Ends the watch over a call."""
+        """Stops watching a call."""
         self._ends.pop(call, None)
 
     def _watch(self) -> None:

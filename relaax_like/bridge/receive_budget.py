@@ -1,4 +1,4 @@
-"""Gradients that are still being received: their memory is bounded, however many have begun."""
+"""Limits the memory of gradients that are being received, however many have begun."""
 
 import contextlib
 import threading
@@ -13,8 +13,8 @@ from relaax_like.wire.errors import ServerUnavailableError
 
 RequestT = TypeVar("RequestT")
 
-# Where there is no room left, a push ends that was silent for so long, or takes so long altogether:
-# that many seconds, and one more for each megabyte. A client of ours gives up about then.
+# If the memory is used up, a push is ended that was silent for this long, or takes this long in
+# total, plus one second per megabyte. Our clients give up at about that time.
 _SILENT_SEC = 3.0
 _TOTAL_SEC = 5.0
 _BYTES_PER_SEC = 1_000_000
@@ -22,19 +22,19 @@ _POLL_SEC = 0.05
 
 
 class SlowError(ServerUnavailableError):
-    """A push was ended to make room for others."""
+    """A push was ended to release memory for others."""
 
 
 @dataclass(eq=False)
 class IncomingPush:
-    """One push whose gradient is on its way.
+    """One push whose gradient is being received.
 
     Attributes:
-      num_bytes: memory that it takes.
+      num_bytes: memory that it uses.
       context: of its call.
-      began: seconds of the monotonic clock.
-      heard: the same, when its newest message came.
-      cancelled: it was too slow while others waited.
+      began: monotonic seconds of its start.
+      heard: monotonic seconds of its newest message.
+      cancelled: whether it was cancelled, because it was too slow while others waited.
     """
 
     num_bytes: int
@@ -44,25 +44,25 @@ class IncomingPush:
     cancelled: bool = False
 
     def note(self, requests: Iterator[RequestT]) -> Iterator[RequestT]:
-        """Hands messages on and notes when they came."""
+        """Passes messages on and records when they arrived."""
         for request in requests:
             self.heard = time.monotonic()
             yield request
 
     def is_slow(self, now: float) -> bool:
-        """Returns whether it has to make room where there is none."""
+        """Returns whether it can be cancelled if the memory is used up."""
         due = self.began + _TOTAL_SEC + self.num_bytes / _BYTES_PER_SEC
         return now > min(self.heard + _SILENT_SEC, due)
 
 
 class ReceiveBudget:
-    """Room for the gradients that are being received. Thread-safe.
+    """The memory for gradients that are being received. Thread-safe.
 
         with receiving.admit(num_bytes, context) as reception:
             push = messages_to_push(first, reception.note(more), manifest)
 
-    When it is used up, the next push waits for others to end, and slow ones are cancelled: a client
-    that sends half of a gradient and then nothing delays the others for seconds at most.
+    If it is used up, the next push waits for others to end, and slow ones are cancelled: a client
+    that sends only part of a gradient delays the others for a few seconds at most.
 
     Args:
       max_bytes: of all together; a single push can have more.
@@ -70,23 +70,23 @@ class ReceiveBudget:
 
     def __init__(self, max_bytes: int):
         self._max_bytes = max_bytes
-        self._changed = threading.Condition()  # guards what follows
+        self._changed = threading.Condition()  # guards the following attributes
         self._num_bytes = 0
         self._receptions: set[IncomingPush] = set()
 
     @contextlib.contextmanager
     def admit(self, num_bytes: int, context: grpc.ServicerContext) -> Iterator[IncomingPush]:
-        """Waits for room, and gives it back after the block.
+        """Waits for memory, and releases it after the block.
 
         Raises:
-          SlowError: the push was cancelled meanwhile, or given up before there was room for it.
+          SlowError: the push was cancelled meanwhile, or before there was memory for it.
         """
         reception = self._enter(num_bytes, context)
         try:
             yield reception
-        except Exception:  # whatever a reader makes of a call that is no more
+        except Exception:  # any error of a reader whose call has ended
             if reception.cancelled:
-                raise SlowError("push: aborted to make room for others; retry") from None
+                raise SlowError("push: aborted to release memory for others; retry") from None
             raise
         finally:
             with self._changed:
@@ -98,7 +98,7 @@ class ReceiveBudget:
         with self._changed:
             while self._num_bytes and self._num_bytes + num_bytes > self._max_bytes:
                 if not context.is_active():
-                    raise SlowError("push: cancelled before there was room for it")
+                    raise SlowError("push: cancelled before there was memory for it; retry")
                 self._cancel_slow()
                 self._changed.wait(_POLL_SEC)
             now = time.monotonic()
@@ -112,4 +112,4 @@ class ReceiveBudget:
         for reception in self._receptions:
             if not reception.cancelled and reception.is_slow(now):
                 reception.cancelled = True
-                reception.context.cancel()  # its thread wakes up, and gives the room back
+                reception.context.cancel()  # its thread wakes up, and releases the memory

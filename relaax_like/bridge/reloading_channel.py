@@ -11,12 +11,12 @@ from relaax_like.wire.tls import Pem
 class ReloadingChannel(grpc.Channel):
     """Makes calls over a channel that is replaced when the certificates have changed.
 
-    Calls in progress continue on the channel that they started on, which lasts as long as they do.
-    Thread-safe.
+    Calls in progress continue on the channel on which they started, which stays open until they
+    end. Thread-safe.
 
     Args:
       make: makes a channel from the contents of the files.
-      get: returns the current contents, the same object while nothing changes; must be quick.
+      get: returns the current contents, the same object while nothing changes; must be fast.
     """
 
     def __init__(self, make: Callable[[Pem], grpc.Channel], get: Callable[[], Pem]):
@@ -27,8 +27,8 @@ class ReloadingChannel(grpc.Channel):
         self._closed = False
 
     def current(self) -> grpc.Channel:
-        """Returns the channel for calls that begin now."""
-        # No lock: two threads can each make one, and one of the two then lasts for a single call.
+        """Returns the channel for new calls."""
+        # No lock: two threads can each make one, and then one of the two is used for only one call.
         pem, channel = self._current
         newest = self._get()
         if newest is not pem and not self._closed:
@@ -45,7 +45,7 @@ class ReloadingChannel(grpc.Channel):
         self._current[1].unsubscribe(callback)
 
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Returns a callable of that kind, as the other three do; see `grpc.Channel`."""
+        """Returns a callable, as the other three methods do; see `grpc.Channel`."""
         return _Method(self, lambda channel: channel.unary_unary(method, *args, **kwargs))
 
     def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -61,7 +61,7 @@ class ReloadingChannel(grpc.Channel):
         return _Method(self, lambda channel: channel.stream_stream(method, *args, **kwargs))
 
     def close(self) -> None:
-        """Closes the current channel; can be called twice."""
+        """Closes the current channel. Idempotent."""
         self._closed = True
         self._current[1].close()
 

@@ -20,15 +20,15 @@ from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError, S
 
 SERVICE = "relaax.v1.ParameterServer"
 _MAX_WAIT_SEC = 60.0
-# Memory for gradients that are still being received: this, or so many of them.
+# Memory for gradients that are being received: this many bytes, or this many gradients.
 _RECEIVING_BYTES = 256 * 1024 * 1024
 _RECEIVING_PUSHES = 16
-# What a message can have besides the data of its array.
+# Maximum bytes of a message in addition to its array data.
 _NAMES_BYTES = 64 * 1024
 
 
 class ParameterServerServicer:
-    """Serves our own agents. Thread-safe, as the backend is.
+    """Serves our own agents. Thread-safe, like the backend.
 
     Attributes:
       manifest: of the run.
@@ -51,9 +51,9 @@ class ParameterServerServicer:
     def PushPull(
         self, request_iterator: Iterator[Part], context: grpc.ServicerContext
     ) -> Iterator[frames.Reply]:
-        """Applies one push after another and streams newer values back, if wanted."""
+        """Applies one push after another and returns newer values, if requested."""
         shared = None
-        more = cast("Iterator[frames.Request]", request_iterator)  # behind the first part
+        more = cast("Iterator[frames.Request]", request_iterator)  # after the first part
         try:
             for first in request_iterator:
                 if isinstance(first, SharedVectors):
@@ -70,7 +70,7 @@ class ParameterServerServicer:
             shared = None  # an exception's traceback would keep the memory for a while
 
     def PushPullWhole(self, request: frames.Request, context: grpc.ServicerContext) -> frames.Reply:
-        """Does the same for a model that fits one message each way."""
+        """Applies one push and returns newer values, for a model that fits one message each way."""
         try:
             messages.validate_whole(self.manifest)
         except InvalidInputError as error:
@@ -81,7 +81,7 @@ class ParameterServerServicer:
     def Pull(
         self, request: pb.PullRequest, context: grpc.ServicerContext
     ) -> Iterator[frames.Reply]:
-        """Streams the newest values, or none when the client's are the newest."""
+        """Streams the newest values, or none if the client already has them."""
         have_version = request.have_version if request.have_any else None
         try:
             reply = self._backend.pull(request.client_id, have_version)
@@ -128,13 +128,13 @@ class ParameterServerServicer:
             raise
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.Status:
-        """Answers with the numbers for people."""
+        """Answers with the status."""
         return messages.status_to_message(self._backend.status())
 
     def ReportClients(
         self, request: pb.ClientsReport, context: grpc.ServicerContext
     ) -> pb.ClientsReportReply:
-        """Takes an rlx server's numbers about its clients."""
+        """Receives an rlx server's report about its clients."""
         try:
             self._backend.report_clients(messages.message_to_report(request))
         except InvalidInputError as error:
@@ -164,7 +164,7 @@ def remaining_sec(context: grpc.ServicerContext) -> float:
 def max_message_bytes(manifest: Manifest) -> int:
     """Returns the length of the longest valid message, of our protocol or of the tutorial's.
 
-    A stranger can make a server hold that much, and more once it is parsed.
+    An unauthorized client can make a server allocate that much, and more once it is parsed.
     """
     array = max((segment.num_bytes for segment in manifest.trainable), default=0)  # the tutorial's
     return max(_max_header_bytes(manifest), array + _NAMES_BYTES)
@@ -178,7 +178,7 @@ def _max_header_bytes(manifest: Manifest) -> int:
 
 
 def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> None:
-    """Adds the service; its streams take and give chunks as they are."""
+    """Adds the service; its streams receive and send chunks without conversion."""
     read_request = functools.partial(
         frames.to_push_pull_request, max_header_bytes=_max_header_bytes(servicer.manifest)
     )

@@ -1,9 +1,9 @@
-"""Vectors in memory that client and server share, for both on one machine under one user.
+"""Vectors in memory that client and server share, if both run on one machine as the same user.
 
 The client makes anonymous memory that can neither shrink nor grow, and sends the server its process
-id and descriptor; the server opens it through /proc, which the kernel allows only to the same user
-and to root.
-It has no name in any file system, so nothing is left behind when either process dies.
+id and file descriptor; the server opens it through /proc, which the kernel only allows for the same
+user and for root. The memory has no name in any file system, so nothing is left behind when either
+process dies.
 
     with SharedVectors.create(gradient_bytes, values_bytes) as vectors:  # the client
         ...
@@ -24,7 +24,7 @@ import numpy as np
 from relaax_like.bridge import mailbox
 from relaax_like.bridge.mailbox import Mailbox
 
-# Seals, and the commands for them: linux/fcntl.h; Python names them from 3.12 on only partly.
+# Seals, and their commands: linux/fcntl.h; Python 3.12 and newer only defines some of them.
 _ADD_SEALS, _GET_SEALS = 1033, 1034
 _SEALS = 0x1 | 0x2 | 0x4  # no more seals, no shrinking, no growing
 _NONCE_BYTES = 16
@@ -34,13 +34,13 @@ _PAGE = 4096
 
 @dataclass(frozen=True)
 class Offer:
-    """Where the client's memory is, and what it is for.
+    """An offer to share the client's memory.
 
     Attributes:
       pid: of the client.
-      descriptor: number of the memory's descriptor there.
-      nonce: what the memory begins with: another process might have got the same numbers.
-      mailboxes: whether messages go through it, too.
+      descriptor: number of the memory's file descriptor in the client.
+      nonce: first bytes of the memory: another process might have received the same numbers.
+      mailboxes: whether messages also pass through it.
     """
 
     pid: int
@@ -50,11 +50,11 @@ class Offer:
 
 
 class UnusableError(Exception):
-    """The two cannot share memory; says why."""
+    """The two processes cannot share memory; the text says why."""
 
 
 class SharedVectors:
-    """A gradient and a vector of values in memory of two processes, and a mailbox each way.
+    """A gradient and a vector of values in shared memory, and a mailbox in each direction.
 
     Attributes:
       requests: for the client's messages.
@@ -76,10 +76,10 @@ class SharedVectors:
     @classmethod
     @contextlib.contextmanager
     def create(cls, gradient_bytes: int, values_bytes: int) -> Iterator["SharedVectors"]:
-        """Makes the memory; the block is to last until the other process has attached to it.
+        """Makes the memory; the block must last until the other process has attached to it.
 
         Raises:
-          UnusableError: this system has no such memory, or too little.
+          UnusableError: this system does not support it, or has too little memory.
         """
         num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -102,17 +102,18 @@ class SharedVectors:
 
     @classmethod
     def attach(cls, offer: Offer, gradient_bytes: int, values_bytes: int) -> "SharedVectors":
-        """Opens what another process has made.
+        """Opens the memory that another process has made.
 
         Raises:
-          UnusableError: it is on another machine, of another user, or not what it should be.
+          UnusableError: it is on another machine, belongs to another user, or is not such memory.
         """
         if offer.mailboxes and not mailbox.SUPPORTED:
             raise UnusableError("this kind of machine has no mailboxes")
         num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         path = f"/proc/{int(offer.pid)}/fd/{int(offer.descriptor)}"
         try:
-            # Nothing else is opened: a device would notice, a terminal might take the server over.
+            # Nothing else is opened: that can affect a device, and a terminal might become the
+            # server's controlling terminal.
             if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
                 raise UnusableError("it is not anonymous memory of relaax")
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -120,7 +121,7 @@ class SharedVectors:
         except OSError as error:
             raise UnusableError(f"not accessible: {error.strerror}") from None
         try:
-            # Nothing but such memory has these seals: no file of ours can be meant.
+            # Only such memory has these seals, so this cannot be one of our files.
             if fcntl.fcntl(descriptor, _GET_SEALS) & _SEALS != _SEALS:
                 raise UnusableError("it could be shrunk")
             if os.fstat(descriptor).st_size != num_bytes:
@@ -140,7 +141,7 @@ def _round_up(num_bytes: int) -> int:
 
 
 def _list_starts(gradient_bytes: int, values_bytes: int) -> list[int]:
-    """Returns where nonce, requests, replies, gradient and values begin, and where all ends."""
+    """Returns the starts of nonce, requests, replies, gradient and values, and the end of all."""
     parts = (
         _PAGE,
         mailbox.NUM_BYTES,

@@ -1,4 +1,4 @@
-"""Rounds of clients on the server's machine: through shared memory, beside their stream."""
+"""Pushes of clients on the server's machine: through shared memory, beside their stream."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
@@ -13,16 +13,16 @@ from relaax_like.v1 import parameter_server_pb2 as pb
 
 PUSH_PULL = "/relaax.v1.ParameterServer/PushPull"
 
-# What `PushPull` reads: first of all, what came of an offer, where one was made.
+# Messages that `PushPull` reads: if an offer was made, its result comes first.
 Part: TypeAlias = frames.Request | SharedVectors | UnusableError
 
 
 class SharedMemoryLane(grpc.ServerInterceptor):
     """Attaches to memory that a client offers as the first message of a `PushPull` stream.
 
-    What comes through its mailboxes passes the interceptors behind this one as if it came through
-    the stream. The method itself gets what came of the offer as its first part, answers it, and
-    does not see which way other messages come and go.
+    Messages from its mailboxes pass the interceptors after this one as if they came from the
+    stream. The method itself receives the result of the offer as its first part, answers it, and
+    does not see in which way other messages are transferred.
 
     Args:
       manifest: of the run.
@@ -56,10 +56,10 @@ class _Call:
     def __init__(self, manifest: Manifest, context: grpc.ServicerContext):
         self._manifest = manifest
         self._context = context
-        self._replies: Mailbox | None = None  # None: by the stream
+        self._replies: Mailbox | None = None  # None: through the stream
 
     def read(self, requests: Iterator[frames.Request]) -> Iterator[Part]:
-        """Yields what the client sends, whichever way."""
+        """Yields the client's messages from the stream or the mailbox."""
         for first in requests:
             if not (isinstance(first, pb.PushPullRequest) and first.HasField("offer")):
                 yield first
@@ -78,7 +78,7 @@ class _Call:
         yield from requests
 
     def write(self, replies: Iterator[frames.Reply]) -> Iterator[frames.Reply]:
-        """Sends replies; yields those for the stream."""
+        """Sends replies by mailbox; yields those for the stream."""
         for reply in replies:
             if self._replies is None:
                 yield reply
@@ -100,13 +100,13 @@ class _Call:
         self, vectors: SharedVectors, requests: Iterator[frames.Request]
     ) -> Iterator[frames.Request]:
         if not self._context.add_callback(vectors.requests.close):
-            return  # it is over already
+            return  # it has already ended
         self._replies = vectors.replies
         while (letter := vectors.requests.take()) is not None:
             if letter:
                 yield frames.to_push_pull_request(letter)
                 continue
-            request = next(requests, None)  # the real one comes by the stream
+            request = next(requests, None)  # the actual one is sent through the stream
             if request is None:
                 return
             yield request

@@ -13,7 +13,7 @@ from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces
 _SERVICE = "relaax.v1.RunSpaces"
 PROPOSE = f"/{_SERVICE}/Propose"
 
-# Takes a proposal, or None to only request them; returns the run's spaces, None: not known yet.
+# Receives a proposal, or None for a request; returns the run's spaces, or None if not known yet.
 Propose = Callable[[RunSpaces | None], RunSpaces | None]
 
 
@@ -41,7 +41,7 @@ def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
 
 
 def _read(message: spaces_pb2.Spaces) -> RunSpaces | None:
-    """Returns what a message has; None: it has no leaves."""
+    """Converts a message; returns None if it has no leaves."""
     if not (message.observation_spaces or message.action_spaces):
         return None
     return message_to_run_spaces(message)
@@ -69,18 +69,18 @@ class WaitingHandler(grpc.GenericRpcHandler):
 def propose_spaces(
     channel: grpc.Channel, address: str, spaces: RunSpaces | None, timeout_sec: float = 5.0
 ) -> RunSpaces | None:
-    """Proposes the spaces of a run, or requests them; returns the run's, None: not known yet.
+    """Proposes the spaces of a run, or requests them; returns the run's, or None if not known yet.
 
     Args:
       channel: to the parameter server.
-      address: for the errors.
-      spaces: None: only requests them.
+      address: for errors.
+      spaces: to propose; None: only requests them.
       timeout_sec: longest wait for the answer.
 
     Raises:
       InvalidInputError: the algorithm cannot use them.
       ServerUnavailableError: no answer in time.
-      NotAllowedError: that takes an agent's token.
+      NotAllowedError: an agent's token is required.
     """
     call = channel.unary_unary(
         PROPOSE,

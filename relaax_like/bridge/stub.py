@@ -1,4 +1,4 @@
-"""The stub: a remote parameter server with the methods of a local one."""
+"""The stub: the client of a remote parameter server, with the methods of a local one."""
 
 import contextlib
 import logging
@@ -27,15 +27,15 @@ from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
 
-# A call can take this long, plus ten seconds for each megabyte that it carries: a link of
-# 1 Mbit/s is enough. A server that is gone is found sooner, by keepalive.
+# A call can take this long, plus ten seconds per megabyte of data: a link of 1 Mbit/s is enough. A
+# server that has exited is detected sooner, by keepalive.
 CALL_TIMEOUT_SEC = 5.0
 _BYTES_PER_SEC = 100_000
-# How long a call waits for a server that did not answer last.
+# How long a call waits for a server that did not answer the last call.
 _PROBE_SEC = 0.25
-# How long that server has to answer; longer than keepalive needs to find a dead connection.
+# Timeout of that server's answer; longer than keepalive needs to detect a dead connection.
 _PROBE_TIMEOUT_SEC = 60.0
-# How long a push is repeated that got no answer: a server is back in about a second.
+# How long a push without an answer is repeated: a server restarts in about a second.
 _RETRY_SEC = 2.0
 _RETRY_SLEEP_SEC = (0.05, 0.15)
 
@@ -43,15 +43,15 @@ _RETRY_SLEEP_SEC = (0.05, 0.15)
 class Health:
     """Whether the server answered the last call; shared by all stubs of a link. Thread-safe.
 
-    A server that did not is probed by one call for all, which stays open while agents continue: so
-    an answer that takes longer than they wait is received, too, and keepalive, which only checks
-    connections with calls, detects a dead one.
+    A server that did not answer is probed by one call for all stubs, which stays open while agents
+    continue. So an answer that takes longer than they wait is also received, and keepalive, which
+    only checks connections with calls, detects a dead one.
     """
 
     def __init__(self) -> None:
         self.away = False
         self._lock = threading.Lock()
-        self._probe: Any = None  # a grpc.Future that is a grpc.Call, too
+        self._probe: Any = None  # a grpc.Future that is also a grpc.Call
 
     def wait(self, ask: Callable[[], Any]) -> None:
         """Returns when the server has answered.
@@ -77,10 +77,10 @@ class Health:
 
 
 class ParameterServerStub(BufferingClient):
-    """One agent's view of a parameter server elsewhere. Calls carry deadlines.
+    """One agent's view of a remote parameter server. Calls have deadlines.
 
     With `keep_stream_open` it keeps a stream open between its pushes, as it always does for a large
-    model. Instead of a stream it uses shared memory when the server is on this machine, unless
+    model. If the server is on this machine, it uses shared memory instead of the stream, unless
     `use_shared_memory` is False.
     """
 
@@ -106,9 +106,9 @@ class ParameterServerStub(BufferingClient):
             response_deserializer=frames.to_push_pull_reply,
         )
         self._address = address
-        # An open stream costs a thread at either end; a call with one message each way, none.
+        # An open stream needs a thread at each end; a call with one message each way does not.
         whole = fits_one(manifest.total_bytes) and not keep_stream_open
-        # Chunks are copied six times on the way, shared memory once, and it wakes fewer threads.
+        # Chunks are copied six times, shared memory once, and it wakes fewer threads.
         self._use_shared_memory = use_shared_memory and parse_address(address).is_loopback
         self._channel = channel
         self._pool = BufferPool(manifest.total_bytes)
@@ -129,7 +129,7 @@ class ParameterServerStub(BufferingClient):
             self._on_global_t(reply.global_t)
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        """Repeats a push that got no answer: the server applies it once, however often it comes."""
+        """Repeats a push without an answer: the server applies it once, even if it is repeated."""
         was_away, give_up = self._health.away, time.monotonic() + _RETRY_SEC
         while True:
             try:
@@ -145,7 +145,7 @@ class ParameterServerStub(BufferingClient):
         return self._chaos.call(lambda: self._send_alone(push, want_values, have_version))
 
     def _send_alone(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        """Sends on a stream, and into buffers, of its own: with chaos, several are under way."""
+        """Sends on a separate stream with its own buffers: with chaos, several are in progress."""
         pool = BufferPool(self._manifest.total_bytes)
         if self._push_stream is None:
             return self._send(push, want_values, have_version, None, pool)
@@ -176,7 +176,7 @@ class ParameterServerStub(BufferingClient):
         with self._watch_health():
             replies = self._pull(request, timeout=self._timeout_sec)
             reply = messages.messages_to_reply(replies, self.manifest, self._pool)
-            for _ in replies:  # lets gRPC see the end of the call
+            for _ in replies:  # makes gRPC notice the end of the call
                 pass
             return reply
 
@@ -188,7 +188,7 @@ class ParameterServerStub(BufferingClient):
 
     @contextlib.contextmanager
     def _watch_health(self) -> Iterator[None]:
-        """While the server is away, asks it shortly first: agents must not stall at each call."""
+        """Probes an unavailable server briefly before each call, so that agents do not stall."""
         health = self._health
         try:
             with _translate_errors(self._address):
@@ -220,7 +220,7 @@ def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) ->
 def report_clients(
     channel: grpc.Channel, address: str, report: ClientsReport, timeout_sec: float = 5.0
 ) -> None:
-    """Tells a parameter server about the clients of an rlx server.
+    """Reports the clients of an rlx server to a parameter server.
 
     Raises:
       ServerUnavailableError: no answer in time.
@@ -231,7 +231,7 @@ def report_clients(
 
 
 def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0) -> str:
-    """Tells a parameter server to write a snapshot; returns its directory there, "" for none.
+    """Tells a parameter server to write a snapshot; returns its path there, or "" for none.
 
     Raises:
       ServerUnavailableError: no answer in time, or the snapshot could not be written.
@@ -259,14 +259,14 @@ def _translate_errors(address: str) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
-        # It is the call itself: what its frames hold, such as shared memory, would last until the
-        # next garbage collection.
+        # The error is the call itself: objects in its frames, such as shared memory, would be kept
+        # until the next garbage collection.
         error.__traceback__ = None
         raise errors.to_exception(error, address) from None
     except InvalidInputError:
         raise
     except ValueError as error:
-        # What gRPC says when our own side has closed the channel, as at the end of the process.
+        # gRPC's error if our own side has closed the channel, as at the end of the process.
         raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
 
 
@@ -280,9 +280,9 @@ def wait_for_manifest(
 
     Args:
       channel: to the server.
-      address: for the messages.
-      timeout_sec: give up after this long; None waits forever.
-      on_wait: called now and then with the seconds waited.
+      address: for errors.
+      timeout_sec: longest wait; None: forever.
+      on_wait: called periodically with the seconds waited.
 
     Raises:
       ServerUnavailableError: no answer in time.

@@ -14,20 +14,20 @@ from relaax_like.wire.errors import InvalidInputError
 class TaskClient(ParameterServerClient):
     """Wraps a client: values and gradients are those of one task, in the task's own order.
 
-    A push names the task's variable groups, so that it moves no other task's variables, nor what
-    an optimizer remembers of them. A pull brings the whole vector over the wire.
+    A push names the task's variable groups, so that it does not change other tasks' variables, nor
+    the optimizers' state of these. A pull transfers the complete vector.
 
         client = TaskClient(stub, ["goal/W", "goal/b"], {})
         w, b = client.push_pull([gradient_of_w, gradient_of_b])
 
     Args:
-      client: of the run; used by this task alone, and closed with it.
-      names: of the task's variables in the run's manifest, in the task's order: what is learned,
+      client: of the run; used only by this task, and closed with it.
+      names: of the task's variables in the run's manifest, in the task's order: trainable ones,
         then running statistics.
       statistics: the task's name of a running statistic -> its name in the run.
 
     Raises:
-      InvalidInputError: the run has no such variable, or a group of theirs has others in it, too.
+      InvalidInputError: the run has no such variable, or one of their groups also has others.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TaskClient(ParameterServerClient):
                     "start the run from initial values that give each task its own groups",
                     segment.name,
                 )
-        # Groups of a push -> their names in the run, and where each of its arrays comes from.
+        # Groups of a push -> their names in the run, and the source of each of its arrays.
         self._layouts: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
 
     @property
@@ -72,7 +72,7 @@ class TaskClient(ParameterServerClient):
 
     @property
     def global_t(self) -> int:
-        """Newest known environment steps of all clients, own unsent ones included."""
+        """Newest known environment steps of all clients, including own ones not sent yet."""
         return self._client.global_t
 
     @property
@@ -103,7 +103,7 @@ class TaskClient(ParameterServerClient):
     def push_pull(
         self, gradients: Sequence[np.ndarray] | None = None, groups: Sequence[str] = ()
     ) -> list[np.ndarray]:
-        """Pushes as `apply_gradients` (or no gradient), pulls as `get_values`."""
+        """Pushes like `apply_gradients` (or no gradient), and pulls like `get_values`."""
         if gradients is None:
             return self._select(self._client.push_pull())
         return self._select(self._client.push_pull(*self._arrange(gradients, groups)))
@@ -126,14 +126,15 @@ class TaskClient(ParameterServerClient):
         run_groups, order = self._layouts[chosen]
         if len(gradients) != len(order):
             raise InvalidInputError(
-                f"received {len(gradients)} gradients, but the task has {len(order)} variables"
+                f"received {len(gradients)} gradients, but the task has {len(order)} variables; "
+                "pass one per variable"
             )
         return [gradients[index] for index in order], run_groups
 
     def _find_layout(self, groups: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
-        """Returns the groups' names in the run, and where each array of a push comes from.
+        """Returns the groups' names in the run, and the source of each array of a push.
 
-        In the run a group is called as in the task, behind the names of the tasks that have it.
+        In the run, a group's name is prefixed with the names of the tasks that have it.
         """
         own = [
             segment

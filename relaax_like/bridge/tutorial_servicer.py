@@ -1,8 +1,8 @@
-"""The tutorial's four calls (protos/bridge.proto), for clients made from just those lines.
+"""The tutorial's four calls (protos/bridge.proto), for clients generated from only that file.
 
-Their calls carry no id: each is applied once per call, so a client must not retry one blindly.
-Only this module loads `bridge_pb2`, and only the server imports it: protobuf refuses two files that
-define the same package-less names in one process, and a user's agent might have generated its own.
+Their calls have no id: each call takes effect, so a client must not simply retry one. Only this
+module loads `bridge_pb2`, and only the server imports it: protobuf refuses two files that define
+the same names without a package in one process, and a user's agent might have generated its own.
 """
 
 import itertools
@@ -69,7 +69,7 @@ class TutorialServicer(bridge_pb2_grpc.ParameterServerServicer):
     def StoreScalarMetric(
         self, request: bridge_pb2.ScalarMetric, context: grpc.ServicerContext
     ) -> bridge_pb2.NullMessage:
-        """Records one point of a curve; without x it stands at the newest global_t."""
+        """Records one point of a curve; without x, at the newest global_t."""
         x = request.x.value if request.HasField("x") else None
         try:
             self._backend.metrics().scalar(request.name, request.y, x)

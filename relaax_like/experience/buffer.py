@@ -1,4 +1,4 @@
-"""The Buffer of whole trajectories: steps go in one by one, minibatches come out."""
+"""The Buffer of complete trajectories: collects single steps, and returns minibatches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,25 +11,26 @@ from relaax_like.experience.growing_array import GrowingArray, GrowingTree, Tree
 from relaax_like.experience.returns import compute_gae, normalize
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
-# What minibatches' advantages are divided by is at least this.
+# Minimum divisor of the minibatches' advantages.
 _EPSILON = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class Minibatch:
-    """Steps `[B, ...]`, or whole trajectories `[T, N, ...]`; the arrays belong to the reader.
+    """Steps `[B, ...]`, or complete trajectories `[T, N, ...]`; the reader owns the arrays.
 
-    In the second form T is the longest trajectory's length, and behind the end of the others all is
-    zero; a mean over steps must be `sum(mask * x) / sum(mask)`.
+    In the second form T is the longest trajectory's length, and the others are padded with zeros; a
+    mean over steps must be `sum(mask * x) / sum(mask)`.
 
     Attributes:
       states: `[B, ...]` or `[T, N, ...]`, one array or name -> array, as they were pushed.
-      actions: the same.
+      actions: the same for actions.
       rewards: `[B]` or `[T, N] float32`.
-      values: the same, V(x_t) when the action was chosen.
-      returns: the same, lambda-returns, what the value function is drawn to.
-      advantages: the same, returns - values; mean 0 and deviation 1 over the whole buffer.
-      mask: the same: 1 a step, 0 padding.
+      values: same shape, V(x_t) when the action was chosen.
+      returns: same shape, lambda-returns, the targets of the value function.
+      advantages: same shape, returns - values; mean 0 and standard deviation 1 over the complete
+        buffer.
+      mask: same shape, 1 for a step, 0 for padding.
       extras: name -> `[B, ...]` or `[T, N, ...]`, from `push_additional_info`.
     """
 
@@ -44,7 +45,7 @@ class Minibatch:
 
 
 class Buffer:
-    """Trajectories, one behind the other, and minibatches of their steps.
+    """Trajectories, one after the other, and minibatches of their steps.
 
         buffer = Buffer(discount=0.99, gae_lambda=0.95)
         buffer.push(state, action, reward, value)        # each step
@@ -54,16 +55,16 @@ class Buffer:
         merged = buffer + other
 
     Advantages and returns are those of generalised advantage estimation (Schulman et al. 2016,
-    equation 16, https://arxiv.org/abs/1506.02438), of each trajectory when it ends. Not
-    thread-safe; all stays in memory.
+    equation 16, https://arxiv.org/abs/1506.02438), computed when a trajectory ends. Not
+    thread-safe; everything stays in memory.
     """
 
     def __init__(self, discount: float, gae_lambda: float):
-        """Begins empty.
+        """Starts empty.
 
         Args:
           discount: gamma, 0 to 1.
-          gae_lambda: 0 (one step) to 1 (the whole trajectory).
+          gae_lambda: 0 (one step) to 1 (the complete trajectory).
 
         Raises:
           ConfigError: one is not 0 to 1.
@@ -85,17 +86,17 @@ class Buffer:
         self._num_extras = 0
 
     def __len__(self) -> int:
-        """Steps, those of the unfinished trajectory included."""
+        """Returns the number of steps, including those of the unfinished trajectory."""
         return self._length
 
     @property
     def traj_idx(self) -> list[int]:
-        """Borders of the n trajectories, n + 1 numbers: 0, and of the step behind each."""
+        """Borders of the n trajectories, n + 1 numbers: 0, and the index after each one's end."""
         return list(self._traj_idx)
 
     @property
     def terminal_values(self) -> list[float]:
-        """Of the n trajectories: V of the state behind the last step, 0 where it terminated."""
+        """V of the state after the last step of each trajectory; 0 if it terminated."""
         return list(self._terminal_values)
 
     def push(
@@ -108,9 +109,9 @@ class Buffer:
         """Stores one step.
 
         Args:
-          state: `[...]` or name -> `[...]`, what was seen; copied.
-          action: the same, what was done then.
-          reward: one number, what came of it.
+          state: `[...]` or name -> `[...]`, the observation; copied.
+          action: `[...]` or name -> `[...]`, the action; copied.
+          reward: one number, the reward of the action.
           value: one number, V(state).
 
         Raises:
@@ -125,10 +126,10 @@ class Buffer:
         self._length = row + 1
 
     def push_additional_info(self, info: Mapping[str, ArrayLike]) -> None:
-        """Stores more about a step: once for each, before or after its `push`, or never.
+        """Stores more about a step: once for each step, before or after its `push`, or never.
 
         Args:
-          info: name -> `[...]`; the same names each time. They come out as `extras`.
+          info: name -> `[...]`; the same names each time. They are returned as `extras`.
 
         Raises:
           InvalidInputError: names, shapes or dtypes are not those of the first time.
@@ -142,10 +143,10 @@ class Buffer:
         """Ends the trajectory and computes its returns.
 
         Args:
-          terminal_value: V of the state behind the last step; 0 where the episode terminated.
+          terminal_value: V of the state after the last step; 0 if the episode terminated.
 
         Raises:
-          InvalidInputError: no step was pushed, or additional info is missing or too much.
+          InvalidInputError: no step was pushed, or additional info was not pushed for each step.
         """
         start, stop = self._traj_idx[-1], self._length
         if start == stop:
@@ -161,7 +162,7 @@ class Buffer:
         rewards, values = self._rewards.view(stop)[start:], self._values.view(stop)[start:]
         terminal_value = _to_number(terminal_value, "value")
         next_values = np.append(values[1:], np.float32(terminal_value))
-        # Never terminated: behind a termination the value is 0 anyway.
+        # Never terminated: after a termination the value is 0 anyway.
         advantages = compute_gae(
             rewards, values, next_values, np.ones(stop - start), self.discount, self.gae_lambda
         )
@@ -178,14 +179,14 @@ class Buffer:
         terminal_value: ArrayLike = 0.0,
         extras: Mapping[str, ArrayLike] | None = None,
     ) -> None:
-        """Stores a whole trajectory of T steps at once.
+        """Stores a complete trajectory of T steps at once.
 
         Args:
-          states: `[T, ...]` or name -> `[T, ...]`; copied, as all.
-          actions: the same.
+          states: `[T, ...]` or name -> `[T, ...]`; copied, like all arrays.
+          actions: `[T, ...]` or name -> `[T, ...]`.
           rewards: `[T]`.
           values: `[T]`.
-          terminal_value: V of the state behind the last step; 0 where the episode terminated.
+          terminal_value: V of the state after the last step; 0 if the episode terminated.
           extras: name -> `[T, ...]`, the same names for each trajectory; None: none.
 
         Raises:
@@ -220,14 +221,14 @@ class Buffer:
     ) -> Iterator[Minibatch]:
         """Returns one epoch of minibatches, in random order.
 
-        The buffer must not change before the last one is taken.
+        The buffer must not change before the last minibatch has been returned.
 
         Args:
-          batch_size: B steps, or, if recurrent, N whole trajectories.
-          recurrent: whether to return whole trajectories `[T, N, ...]`, zero padded to the longest
-            of the minibatch; the last one can have fewer. Else steps `[B, ...]`; a last minibatch
-            that would be short is left out.
-          rng: draws the order; None: it differs in each run.
+          batch_size: B steps, or, if recurrent, N complete trajectories.
+          recurrent: whether to return complete trajectories `[T, N, ...]`, zero-padded to the
+            longest of the minibatch; the last minibatch can have fewer. Otherwise steps `[B, ...]`;
+            a last minibatch that is not full is left out.
+          rng: draws the order; None: the order differs in each run.
 
         Raises:
           InvalidInputError: the buffer is empty, a trajectory has not ended, or there are too few
@@ -244,10 +245,10 @@ class Buffer:
         return self._iterate(order, batch_size, recurrent)
 
     def pad(self, trajectories: Sequence[int] | np.ndarray | None = None) -> Minibatch:
-        """Returns whole trajectories as one batch `[T, N, ...]`, zero padded to the longest.
+        """Returns complete trajectories as one batch `[T, N, ...]`, zero-padded to the longest.
 
         Args:
-          trajectories: their numbers, 0 for the first; None: all, in order.
+          trajectories: their indices, 0 for the first; None: all, in order.
 
         Raises:
           InvalidInputError: there is no such trajectory, the buffer is empty, or a trajectory has
@@ -275,7 +276,7 @@ class Buffer:
 
     @classmethod
     def join(cls, buffers: Sequence["Buffer"]) -> "Buffer":
-        """Returns a new buffer with the trajectories of all; of several it is quicker than `+`.
+        """Returns a new buffer with the trajectories of all; for several it is faster than `+`.
 
         Args:
           buffers: at least one.
@@ -310,7 +311,7 @@ class Buffer:
         return Buffer.join([self, other])
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all whole trajectories: arrays, and dicts of them, in the buffer's own memory.
+        """Returns all trajectories: arrays, and dicts of them, as views of the buffer's memory.
 
         Raises:
           InvalidInputError: the buffer is empty, or a trajectory has not ended.
@@ -329,7 +330,7 @@ class Buffer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; must be empty before. The arrays are copied."""
+        """Restores what `get_state` returned; the buffer must be empty. The arrays are copied."""
         length = int(state["traj_idx"][-1])
         for tree, elements in (
             (self._states, state["states"]),
@@ -397,7 +398,7 @@ class Buffer:
             )
 
     def _compute_advantages(self) -> np.ndarray:
-        """Returns `[steps] float32`, over the whole buffer of mean 0 and deviation 1."""
+        """Returns `[steps] float32`, with mean 0 and standard deviation 1 over the buffer."""
         length = self._length
         advantages = self._returns.view(length) - self._values.view(length)
         return normalize(advantages, _EPSILON).astype(np.float32)
@@ -419,7 +420,7 @@ class Buffer:
         return self._gather(rows, is_step, advantages)
 
     def _gather(self, rows: np.ndarray, is_step: np.ndarray, advantages: np.ndarray) -> Minibatch:
-        """Copies rows, and zeros where there is no step; both `[B]` or `[T, N]`."""
+        """Copies rows, and zeros where `is_step` is False; both `[B]` or `[T, N]`."""
         is_padding = None if is_step.all() else ~is_step
 
         def take(array: np.ndarray) -> np.ndarray:
@@ -446,7 +447,7 @@ class Buffer:
 def lay_side_by_side(
     starts: np.ndarray, lengths: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Finds which rows make trajectories `[T, N]`.
+    """Finds the rows of trajectories `[T, N]`.
 
     Args:
       starts: row of the first step of each trajectory, `[N]`.
@@ -454,7 +455,7 @@ def lay_side_by_side(
       steps: T, at least the longest.
 
     Returns:
-      Rows `[T, N] int64`, row 0 behind the end of a trajectory; and whether it is a step of it,
+      Rows `[T, N] int64`, row 0 after the end of a trajectory; and whether each is a step of it,
       `[T, N] bool`.
     """
     t = np.arange(steps)[:, None]

@@ -1,4 +1,4 @@
-"""The Collector: rollouts of any number of slots come in, batches go out."""
+"""The Collector: receives rollouts of any number of slots, and returns batches."""
 
 import bisect
 import itertools
@@ -26,13 +26,13 @@ Layout = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingData:
-    """One batch; the arrays belong to the reader.
+    """One batch; the reader owns the arrays.
 
     Attributes:
       rollout: `[T, columns, ...]`; its `versions` are the oldest that acted at each step.
-      tickets: of what was added, those whose last column is in this batch; ascending.
-      env_steps: valid rows. Not what is counted as environment steps where a data handler makes
-        several rollouts of one.
+      tickets: those whose last column is in this batch; ascending.
+      env_steps: number of valid rows. It differs from the counted environment steps if a data
+        handler makes several rollouts of one.
       mean_version: mean over all of these steps of the version that acted.
       keys: `[columns, 2] int64`: ticket, and index of the column among those of its ticket.
     """
@@ -48,35 +48,35 @@ class DataHandler(Protocol):
     """A user's changes to experience; any object with these two methods.
 
     An algorithm has one if its `algorithm.py` has a function `make_data_handler(config)`.
-    Environment steps are counted before it is called: what it adds or leaves out changes no count.
+    Environment steps are counted before it is called: its changes do not affect the counts.
 
-    Both are called in the thread that adds or learns, and so possibly at the same time.
+    The methods are called in the thread that adds or learns, so possibly at the same time.
     """
 
     def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
-        """Rewrites a rollout before it waits, such as for goals in hindsight.
+        """Modifies a rollout before it is queued, for example to relabel goals in hindsight.
 
-        With the plan `Episodes` it gets each episode whole, `[L, 1, ...]`, when it has ended.
+        With the plan `Episodes` it receives each complete episode, `[L, 1, ...]`, when it ends.
 
         Returns:
-          The rollout, another, or several, which share its ticket; at least one.
+          The rollout, another one, or several, which share its ticket; at least one.
         """
 
     def after_learn(self, training_data: TrainingData, policy_data: PolicyData) -> None:
-        """Uses what an update found out, such as errors of values for priorities.
+        """Uses the results of an update, such as value errors for priorities.
 
         Args:
-          training_data: the batch that was learned from; `keys` tell its columns apart.
-          policy_data: what the update returned; of learners in the server the means of its costs
-            and metrics, by name, and `Losses.rows`, `[T, k]` as the batch.
+          training_data: the batch that was learned from; `keys` identify its columns.
+          policy_data: the results of the update; for learners in the server, the means of its costs
+            and metrics, by name, and `Losses.rows`, `[T, k]` like the batch.
         """
 
 
 def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequence[Rollout]:
-    """Returns what a data handler makes of a rollout; without one, the rollout.
+    """Returns the data handler's rollouts for a rollout; without a data handler, the rollout.
 
     Raises:
-      InvalidInputError: it made nothing of it.
+      InvalidInputError: the data handler returned no rollout.
     """
     if data_handler is None:
         return [rollout]
@@ -92,11 +92,11 @@ def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequen
 
 
 class Part(NamedTuple):
-    """Columns that wait, or that go into a batch.
+    """Columns that wait, or that are put into a batch.
 
     Attributes:
-      rollout: what they are.
-      tickets: with which they came; ascending.
+      rollout: with these columns.
+      tickets: of the columns; ascending.
       first_index: of the first column, among those of the last ticket.
     """
 
@@ -116,7 +116,7 @@ class Part(NamedTuple):
 
 
 class Collector:
-    """Holds rollouts, first in, first out, and returns batches of a fixed or a minimum size.
+    """Queues rollouts, first in, first out, and returns batches of a fixed or a minimum size.
 
         collector = Collector(steps=32, columns=64, capacity=256)
         ticket = collector.add(rollout)                              # from any thread
@@ -124,15 +124,16 @@ class Collector:
         policy_data = learner.run(training_data)
         collector.handle_data_after_learn(policy_data)
 
-    A column is the T steps of one slot. A batch is made of whole rollouts or parts of them, in the
-    order of their arrival; what is left over waits for the next one. Arrays are copied once, into
-    the batch, when they are taken, and not when they are added; a batch that is one rollout, or a
-    part of one, is not copied at all. So nobody must write into a rollout that was added, and one
-    waiting column keeps the memory of its whole rollout. Everything is lost with the process.
+    A column is the T steps of one slot. A batch consists of complete rollouts or parts of them, in
+    the order of their arrival; the remaining columns wait for the next batch. Arrays are copied
+    once, into the batch, when they are taken, not when they are added; a batch that is one rollout,
+    or a part of one, is not copied at all. So a rollout must not be changed after it was added, and
+    one waiting column keeps the memory of its complete rollout. Everything is lost with the
+    process.
 
-    With `max_columns` a batch is made of whole rollouts: the fewest that have `columns`, or twice,
-    four times ... as many rollouts, if they are waiting. So batches grow with the agents, but have
-    few different shapes.
+    With `max_columns` a batch consists of complete rollouts: the fewest that have `columns`, or
+    twice, four times ... as many rollouts, if they are waiting. So batches grow with the agents,
+    but have few different shapes.
 
     Thread-safe: many threads can add, one can take.
     """
@@ -150,12 +151,12 @@ class Collector:
 
         Args:
           steps: T of each rollout.
-          columns: of each batch, exactly or at least.
-          capacity: columns that can wait, at least `columns`. With rollouts of up to k slots,
-            `columns + k - 1` or more never gets stuck between two batches.
-          max_columns: of each batch, unless fewer rollouts would not have `columns`; None: each
-            has `columns`.
-          data_handler: a user's changes; None: none.
+          columns: of each batch; with `max_columns` the minimum.
+          capacity: number of columns that can wait, at least `columns`. With rollouts of up to k
+            slots, `columns + k - 1` or more always suffices for the next batch.
+          max_columns: maximum number of each batch, unless fewer rollouts would not have `columns`;
+            None: each has exactly `columns`.
+          data_handler: applies a user's changes; None: no changes.
 
         Raises:
           ConfigError: a number is too small.
@@ -173,12 +174,12 @@ class Collector:
         self._capacity = capacity
         self._data_handler = data_handler
         self._latest: TrainingData | None = None  # belongs to the thread that takes
-        # Guards all that follows. No user's code runs and nothing is copied under it.
+        # Guards the following. While it is held, no user's code runs and nothing is copied.
         self._changed = threading.Condition()
         self._layout: Layout | None = None
         self._waiting: deque[Part] = deque()
         self._last_ticket = 0
-        # Ticket -> parts of it that no batch was made of; those with none go out with the next one.
+        # Ticket -> number of its parts that are in no batch; at 0, the next batch contains it.
         self._open: Counter[int] = Counter()
         self._num_added = 0
         self._num_taken = 0
@@ -186,44 +187,45 @@ class Collector:
 
     @property
     def columns(self) -> int:
-        """Of each batch, or at least."""
+        """Number of columns of each batch, or their minimum."""
         return self._columns
 
     @property
     def waiting_columns(self) -> int:
-        """Columns that are in no batch yet."""
+        """Number of columns that are not in a batch yet."""
         with self._changed:
             return self._num_added - self._num_taken
 
     @property
     def has_batch(self) -> bool:
-        """Whether a whole batch waits."""
+        """Whether a complete batch is waiting."""
         with self._changed:
             return self._has_batch()
 
     @property
     def num_added(self) -> int:
-        """Columns that ever came; with a data handler, those that it made."""
+        """Number of columns ever added; with a data handler, those that it returned."""
         return self._num_added
 
     @property
     def num_taken(self) -> int:
-        """Columns that ever went out."""
+        """Number of columns ever taken."""
         return self._num_taken
 
     def add(self, rollout: Rollout) -> int:
-        """Puts a rollout at the end of the queue; never waits.
+        """Adds a rollout to the queue; never waits.
 
         Args:
-          rollout: T steps of any number of slots, with names, shapes and dtypes as the first had.
+          rollout: T steps of any number of slots, with the same names, shapes and dtypes as the
+            first one.
 
         Returns:
           Its ticket, 1, 2, 3 ..., which `TrainingData` contains once all of it was taken.
 
         Raises:
-          InvalidInputError: it does not match the first one, or would never find room.
-          CollectorFullError: too much is waiting. A rollout that is added again later goes through
-            the data handler again.
+          InvalidInputError: it does not match the first one, or can never fit.
+          CollectorFullError: too many are waiting. A rollout that is added again later passes
+            through the data handler again.
           CollectorClosedError: after `close`.
         """
         return self.add_exps_list([rollout])[0]
@@ -254,10 +256,10 @@ class Collector:
         """Takes the next batch.
 
         Args:
-          timeout_sec: how long to wait for a complete one; None: until `close`.
+          timeout_sec: longest wait for a complete one; None: until `close`.
 
         Returns:
-          The batch; None when there was none in time, or none is left after `close`.
+          The batch; None if there was none in time, or none is left after `close`.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._has_batch(), timeout_sec)
@@ -278,10 +280,10 @@ class Collector:
         return training_data
 
     def handle_data_after_learn(self, policy_data: PolicyData | None) -> None:
-        """Hands the data handler what came of the batch that was taken last.
+        """Passes the results of the batch that was taken last to the data handler.
 
         Args:
-          policy_data: name -> array; None or empty: the update found out nothing to pass on.
+          policy_data: name -> array; None or empty: no results.
 
         Raises:
           InvalidInputError: no batch was taken yet.
@@ -297,10 +299,10 @@ class Collector:
         self._data_handler.after_learn(self._latest, policy_data)
 
     def forget(self, agents: Sequence[int]) -> None:
-        """Takes note of slots that send nothing more, by the first number of `Rollout.starts`."""
+        """Forgets slots that send nothing more, given by the first number of `Rollout.starts`."""
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what waits, and the counts."""
+        """Returns the waiting rollouts, and the counts."""
         with self._changed:
             waiting = [
                 {**part._asdict(), "rollout": dict(vars(part.rollout))} for part in self._waiting
@@ -313,10 +315,10 @@ class Collector:
             }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; discards what waited before.
+        """Restores what `get_state` returned; discards what was waiting before.
 
         Raises:
-          InvalidInputError: rollouts of another length.
+          InvalidInputError: the rollouts have another length.
         """
         parts = [
             Part(Rollout(**part["rollout"]), tuple(part["tickets"]), part["first_index"])
@@ -331,9 +333,9 @@ class Collector:
             self._num_added, self._num_taken = int(state["num_added"]), int(state["num_taken"])
 
     def close(self) -> None:
-        """Takes nothing more, and wakes waiters. Whole batches can still be taken. Idempotent.
+        """Accepts nothing more, and wakes waiters. Idempotent.
 
-        What is left after the last whole batch is counted in `waiting_columns`.
+        Complete batches can still be taken. Then `waiting_columns` are the remaining columns.
         """
         with self._changed:
             self._closed = True
@@ -347,7 +349,7 @@ class Collector:
         if waiting + added <= self._capacity:
             return
         if waiting < self._columns:
-            # Nothing can be taken that would make room: a retry would never succeed.
+            # No batch can be taken to release space: a retry would never succeed.
             raise InvalidInputError(
                 f"{added} columns can never fit: {waiting} are waiting, too few for a batch of "
                 f"{self._columns}, and capacity is {self._capacity}; set capacity to "
@@ -364,13 +366,13 @@ class Collector:
         if self._closed:
             raise CollectorClosedError("the collector is closed; create a new one")
 
-    # What another kind of columns does in another way.
+    # Overridden for other kinds of columns.
 
     def _find_layout(self, rollout: Rollout) -> Layout:
         return find_layout(rollout, self._steps)
 
     def _append(self, rollouts: Sequence[Rollout]) -> int:
-        """Makes columns of the rollouts of one ticket; returns the ticket."""
+        """Adds the rollouts of one ticket as columns; returns the ticket."""
         self._last_ticket += 1
         index = 0
         for rollout in rollouts:
@@ -382,7 +384,7 @@ class Collector:
         """Makes a batch of the columns of some parts."""
         return concatenate(rollouts)
 
-    # What all kinds of columns share.
+    # Common to all kinds of columns.
 
     def _put(self, part: Part) -> None:
         self._waiting.append(part)
@@ -390,7 +392,7 @@ class Collector:
         self._num_added += part.rollout.slots
 
     def _take_parts(self) -> list[Part]:
-        """Takes the columns of one batch out of the queue."""
+        """Removes and returns the columns of one batch."""
         if self._max_columns is not None:
             return self._take_whole_parts(self._max_columns)
         parts, missing = [], self._columns
@@ -409,7 +411,7 @@ class Collector:
     def _take_whole_parts(self, max_columns: int) -> list[Part]:
         """Takes the fewest rollouts that make a batch, or a doubling of their number.
 
-        What a data handler has made of one rollout is not parted.
+        The rollouts that a data handler returned for one rollout are not separated.
         """
         sums = list(itertools.accumulate(part.rollout.slots for part in self._waiting))
         tickets = [part.tickets for part in self._waiting]
@@ -425,7 +427,7 @@ class Collector:
         return parts
 
     def _take_tickets(self) -> tuple[int, ...]:
-        """Returns the tickets of which nothing waits any more; each once."""
+        """Returns the tickets of which nothing is waiting any more, each once."""
         used_up = sorted(ticket for ticket, parts in self._open.items() if not parts)
         for ticket in used_up:
             del self._open[ticket]
@@ -450,10 +452,10 @@ def _find_mean_version(parts: Sequence[Part]) -> float:
 
 
 def find_layout(rollout: Rollout, steps: int) -> Layout:
-    """Checks that all arrays are of `steps` steps and of the same slots.
+    """Checks that all arrays have `steps` steps and the same slots.
 
     Raises:
-      InvalidInputError: one is not.
+      InvalidInputError: an array does not.
     """
     if rollout.next_alive.ndim != 2 or not rollout.slots:
         raise InvalidInputError(
@@ -499,10 +501,10 @@ def _add_to_layout(layout: Layout, field: str, array: np.ndarray, leading: tuple
 
 
 def validate_layout(layout: Layout, first: Layout) -> None:
-    """Raises unless both are the same.
+    """Checks that both layouts are the same.
 
     Raises:
-      InvalidInputError: names the first field that differs.
+      InvalidInputError: they differ; the error names the first field.
     """
     if layout == first:
         return

@@ -1,4 +1,4 @@
-"""Whole episodes: put together from the rollouts that agents send, and padded to one length."""
+"""Complete episodes: assembled from the rollouts that agents send, and padded to one length."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,20 +28,20 @@ from relaax_like.wire.errors import CollectorFullError, ConfigError, InvalidInpu
 
 logger = logging.getLogger(__name__)
 
-# Slots whose unfinished episode is kept, and bytes of all of these; the one that was heard of the
-# longest ago goes first.
+# Maximum number of slots whose unfinished episode is kept, and bytes of all of these; the one that
+# has been silent for the longest time is dropped first.
 _MAX_UNFINISHED = 10_000
 _MAX_BYTES = 4 << 30
 
 
 @dataclass
 class _Unfinished:
-    """What there is of a slot's episode.
+    """The unfinished episode of a slot.
 
     Attributes:
       rollouts: `[t, 1, ...]` each, one after another.
       tickets: of each.
-      following: number of the episode, and of the step that comes next.
+      following: number of the episode, and of its next step.
       num_bytes: of the rollouts.
     """
 
@@ -56,20 +56,20 @@ class _Unfinished:
 
 
 class EpisodeCollector(Collector):
-    """A Collector whose columns are whole episodes, in the order in which they end.
+    """A Collector whose columns are complete episodes, in the order in which they end.
 
         collector = EpisodeCollector(steps=32, episodes=16, capacity=64, max_steps=1_000)
         collector.add(rollout)                           # of slots with `Rollout.starts`
         training_data = collector.get_training_data()    # `[T, 16, ...]`; see `join_columns`
 
-    If several slots play at once, short episodes end first, so a batch has more of them than those
-    slots play. The values that act can change during an episode: see `versions`.
+    If several slots play at once, short episodes end first, so batches are biased towards them. The
+    values that act can change during an episode: see `versions`.
 
-    An episode with missing steps, as after the loss of a rollout, is dropped as a whole; unfinished
-    ones are lost with the process. A data handler sees whole episodes, `[L, 1, ...]`.
+    An episode with missing steps, as after the loss of a rollout, is dropped completely; unfinished
+    ones are lost with the process. A data handler receives complete episodes, `[L, 1, ...]`.
 
     Attributes:
-      dropped_steps: steps that no episode could be made of.
+      dropped_steps: number of steps that are not part of a complete episode.
     """
 
     def __init__(
@@ -85,11 +85,12 @@ class EpisodeCollector(Collector):
 
         Args:
           steps: batch lengths are this times a power of two; rollouts can have other lengths.
-          episodes: of each batch.
-          capacity: waiting episodes at which nothing more is accepted, at least `episodes`.
+          episodes: number of each batch.
+          capacity: number of waiting episodes at which nothing more is accepted, at least
+            `episodes`.
           max_steps: a longer episode is cut off at the end of a rollout, as if it were truncated
-            there; what follows counts as another one.
-          data_handler: a user's changes; None: none.
+            there; the rest counts as another episode.
+          data_handler: applies a user's changes; None: no changes.
 
         Raises:
           ConfigError: a number is too small.
@@ -102,10 +103,10 @@ class EpisodeCollector(Collector):
         self._arriving: Layout | None = None  # of rollouts, before a data handler
         self._unfinished: dict[int, _Unfinished] = {}  # by slot; the newest at the end
         self._num_bytes = 0  # of all of them
-        self._is_too_large = False  # they have been, once
+        self._is_too_large = False  # whether they have ever been
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what waits, what is not finished, and the counts."""
+        """Returns waiting and unfinished episodes, and the counts."""
         with self._changed:
             unfinished = [
                 {
@@ -138,7 +139,7 @@ class EpisodeCollector(Collector):
     def add_exps_list(self, exps: Sequence[Rollout]) -> list[int]:
         """Adds several rollouts, all or none of them; see `Collector`.
 
-        A data handler gets the episodes that end in them, one by one and whole, `[L, 1, ...]`.
+        A data handler receives each complete episode that ends in them, `[L, 1, ...]`.
         """
         layouts = [_validate(rollout) for rollout in exps]
         tickets: list[int] = []
@@ -156,7 +157,7 @@ class EpisodeCollector(Collector):
                 ended += self._add_steps(rollout)
         index = 0
         while ended:
-            # Nothing is copied, and no user's code runs, under the lock.
+            # While the lock is held, nothing is copied, and no user's code runs.
             try:
                 episode = join_steps(ended[0].rollouts)
                 handled = handle_rollout(self._data_handler, episode)
@@ -209,7 +210,7 @@ class EpisodeCollector(Collector):
     def _add_slot(
         self, agent: int, rollout: Rollout, slot: int
     ) -> Iterator[tuple[int, _Unfinished]]:
-        """Adds a slot's steps; gives the episodes that end, and where."""
+        """Adds a slot's steps; yields the episodes that end, and their last rows."""
         for start, stop in find_borders(rollout.next_alive[:, slot]):
             part = slice_steps(rollout, slot, start, stop)
             assert part.starts is not None
@@ -218,13 +219,13 @@ class EpisodeCollector(Collector):
             if known is None or known.following != (episode, step):
                 if known is not None:
                     self._drop(known)
-                if step:  # what came before it is not known
+                if step:  # the steps before it are not known
                     self._note_dropped(stop - start)
                     continue
                 known = _Unfinished()
             has_ended = part.next_alive[-1, 0] != ALIVE
             if not has_ended and (rollout.slots > 1 or start):
-                part = _copy(part)  # the other steps' arrays are not to stay with it
+                part = _copy(part)  # must not keep the memory of the other steps
             known.rollouts.append(part)
             known.tickets.append(self._last_ticket)
             known.num_bytes += _count_bytes(part)
@@ -241,23 +242,23 @@ class EpisodeCollector(Collector):
             self._make_room()
 
     def _take(self, agent: int) -> _Unfinished | None:
-        """Removes what there is of a slot's episode."""
+        """Removes and returns the unfinished episode of a slot."""
         known = self._unfinished.pop(agent, None)
         if known is not None:
             self._num_bytes -= known.num_bytes
         return known
 
     def _make_room(self) -> None:
-        """Drops the episodes that were heard of the longest ago, where there are too many."""
+        """Drops the episodes that have been silent for the longest, if there are too many."""
         while self._unfinished and (
             len(self._unfinished) > _MAX_UNFINISHED or self._num_bytes > _MAX_BYTES
         ):
             if self._num_bytes > _MAX_BYTES and not self._is_too_large:
                 self._is_too_large = True
                 logger.warning(
-                    "%d unfinished episodes have %.0f MB, at most %.0f are kept: dropping those "
-                    "that were heard of the longest ago; lower max_steps of the plan, or make "
-                    "observations smaller",
+                    "%d unfinished episodes have %.0f MB, but at most %.0f MB are kept: dropping "
+                    "those that have been silent for the longest time; lower max_steps of the "
+                    "plan, or make observations smaller",
                     len(self._unfinished),
                     self._num_bytes / 1e6,
                     _MAX_BYTES / 1e6,
@@ -273,8 +274,8 @@ class EpisodeCollector(Collector):
     def _note_dropped(self, steps: int) -> None:
         if not self.dropped_steps:
             logger.info(
-                "dropping an episode of which steps are missing, as after a crash or when its "
-                "client leaves; later ones are dropped without a line"
+                "dropping an episode with missing steps, as after a crash or when its client "
+                "leaves; later ones are dropped without a log line"
             )
         self.dropped_steps += steps
 
@@ -286,10 +287,10 @@ class EpisodeCollector(Collector):
 
 
 def _validate(rollout: Rollout) -> Layout:
-    """Checks that a rollout says where its slots begin; returns its layout.
+    """Checks that a rollout has the starts of its slots; returns its layout.
 
     Raises:
-      InvalidInputError: it does not.
+      InvalidInputError: it does not have them.
     """
     layout = find_layout(rollout, len(rollout.next_alive))
     if rollout.starts is None:
@@ -302,7 +303,7 @@ def _validate(rollout: Rollout) -> Layout:
 
 
 def _count_bytes(rollout: Rollout) -> int:
-    """Returns the bytes of all arrays; inputs and next inputs are mostly parts of one."""
+    """Returns the bytes of all arrays; inputs and next inputs usually share one array."""
     total = 0
     for value in vars(rollout).values():
         arrays = value.values() if isinstance(value, Mapping) else [value]
@@ -314,7 +315,7 @@ def _count_bytes(rollout: Rollout) -> int:
 
 
 def _copy(rollout: Rollout) -> Rollout:
-    """Returns a rollout with arrays of its own."""
+    """Returns a rollout with its own arrays."""
 
     def copy(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -325,7 +326,7 @@ def _copy(rollout: Rollout) -> Rollout:
 
 
 def find_borders(next_alive: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Gives first step, and one behind the last, of each episode of a slot; `next_alive: [T]`."""
+    """Yields first step, and last step + 1, of each episode of a slot; `next_alive: [T]`."""
     start = 0
     for last in np.flatnonzero(next_alive != ALIVE).tolist():
         yield start, last + 1
@@ -335,7 +336,7 @@ def find_borders(next_alive: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def join_steps(rollouts: Sequence[Rollout]) -> Rollout:
-    """Puts rollouts of the same slots one after another: `[T1 + T2 + ..., k, ...]`."""
+    """Joins rollouts of the same slots one after another: `[T1 + T2 + ..., k, ...]`."""
     if len(rollouts) == 1:
         return rollouts[0]
 
@@ -361,9 +362,9 @@ def join_steps(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def join_columns(rollouts: Sequence[Rollout], length: int) -> Rollout:
-    """Puts rollouts of different lengths side by side: `[length, k1 + k2 + ..., ...]`.
+    """Joins rollouts of different lengths side by side: `[length, k1 + k2 + ..., ...]`.
 
-    Behind the end of each are zeros, which are not valid. `versions` are the oldest of each step.
+    Each is padded with zeros, which are not valid. `versions` are the oldest of each step.
 
     Args:
       rollouts: at least one; none is longer than `length`.

@@ -17,27 +17,27 @@ _FEWEST = 64
 class GrowingArray:
     """Elements of one shape and dtype, stored one after another in one array.
 
-    Shape and dtype are those of the first element, or given. Capacity doubles when it runs out: an
-    element costs constant time, and up to half of the memory is unused. The owner knows which rows
-    are in use: those after them can be overwritten.
+    Shape and dtype are given, or those of the first element. The capacity doubles when it is used
+    up: an element costs constant time, and up to half of the memory is unused. The owner knows
+    which rows are in use: those after them can be overwritten.
     """
 
     def __init__(self, field: str, dtype: type[np.generic] | None = None):
-        """Begins without memory.
+        """Starts without memory.
 
         Args:
-          field: what error messages call it.
+          field: its name in errors.
           dtype: of single numbers; None: dtype and shape are those of the first element.
         """
         self._field = field
         self._array = None if dtype is None else np.empty(0, dtype)
-        self._latest: np.dtype | None = None  # dtype of the latest element, which was found to fit
+        self._latest: np.dtype | None = None  # dtype of the latest element, which fits
 
     def put(self, row: int, element: ArrayLike) -> None:
         """Writes one element.
 
         Args:
-          row: at most one past those in use.
+          row: its index, at most one after those in use.
           element: [...].
 
         Raises:
@@ -46,7 +46,7 @@ class GrowingArray:
         """
         element = np.asarray(element)
         array = self._array
-        # The common case, once for each array of each step, without another call.
+        # The common case, for each array of each step, without another call.
         if (
             array is None
             or row >= len(array)
@@ -95,30 +95,30 @@ class GrowingArray:
 
 
 class GrowingTree:
-    """A GrowingArray, or several by name: as the first element is, so are all."""
+    """A GrowingArray, or several by name, depending on the first element."""
 
     def __init__(self, field: str):
-        """Begins without memory.
+        """Starts without memory.
 
         Args:
-          field: what error messages call it.
+          field: its name in errors.
         """
         self._field = field
         self._arrays: dict[str | None, GrowingArray] = {}  # None: the one without a name
 
     @property
     def names(self) -> set[str | None]:
-        """Of the arrays; empty before the first element."""
+        """Names of the arrays; empty before the first element."""
         return set(self._arrays)
 
     def put(self, row: int, element: ArrayLike | Mapping[str, ArrayLike]) -> None:
         """Writes one element; see `GrowingArray.put`.
 
         Raises:
-          InvalidInputError: also where the names are not those of the first element.
+          InvalidInputError: also if the names are not those of the first element.
         """
         array = self._arrays.get(None)
-        if array is not None and not hasattr(element, "keys"):  # quicker than asking an ABC
+        if array is not None and not hasattr(element, "keys"):  # faster than isinstance
             array.put(row, element)
             return
         for array, leaf in self._match(element):
@@ -138,7 +138,7 @@ class GrowingTree:
             array.write(start, leaf)
 
     def map(self, function: Callable[[np.ndarray], np.ndarray], length: int) -> Tree:
-        """Returns the function of the first `length` elements of each array."""
+        """Applies the function to the first `length` elements of each array."""
         leaves = {name: function(array.view(length)) for name, array in self._arrays.items()}
         if None in leaves:
             return leaves[None]

@@ -1,12 +1,12 @@
-"""Holes: rows of a rollout that are not valid, and what it is without them.
+"""Holes: rows of a rollout that are not valid; removes and restores them.
 
     order = find_order(valid)                 # [T, k]
     rewards = remove_holes(rewards, order)    # valid rows first, in order
     advantages = restore_holes(compute_gae(rewards, ...), order, valid)
 
-Recursions over time need not know of holes: each slot's valid rows move together, to its first
-rows, and rows that repeat the last one fill the rest. A recursion is to be cut behind the last
-valid row, as it is at the end of a rollout.
+Recursions over time need not handle holes: each slot's valid rows are moved to its first rows, and
+copies of the last one fill the rest. A recursion must stop after the last valid row, as at the end
+of a rollout.
 """
 
 import dataclasses
@@ -18,14 +18,14 @@ from relaax_like.experience.rollout import ALIVE, TRUNCATED, Arrays, Rollout
 
 
 def find_order(valid: np.ndarray) -> np.ndarray:
-    """Returns where the rows without holes come from, `[T, k] int64`.
+    """Returns the source of each row without holes, `[T, k] int64`.
 
     Args:
       valid: `[T, k] bool`.
 
     Returns:
-      In each column the numbers of the valid rows, ascending, then the last of them again and
-      again; zeros where there are none.
+      In each column the numbers of the valid rows, ascending, then the last of them repeatedly;
+      zeros if there are none.
     """
     order = np.argsort(~valid, axis=0, kind="stable")
     counts = valid.sum(0)
@@ -34,12 +34,12 @@ def find_order(valid: np.ndarray) -> np.ndarray:
 
 
 def remove_holes(array: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Returns the rows of `[T, k, ...]` in an order of `find_order`, a copy."""
+    """Returns the rows of `[T, k, ...]` in an order from `find_order`, as a copy."""
     return np.take_along_axis(array, order.reshape(*order.shape, *[1] * (array.ndim - 2)), 0)
 
 
 def restore_holes(array: np.ndarray, order: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Returns the opposite of `remove_holes`, of floats `[T, k, ...]`; NaN in the holes."""
+    """Reverses `remove_holes` for floats `[T, k, ...]`; the holes become NaN."""
     restored = np.full(array.shape, np.nan, array.dtype)
     steps, columns = np.nonzero(_find_first_rows(valid))
     restored[order[steps, columns], columns] = array[steps, columns]
@@ -52,11 +52,11 @@ def skip_holes(
     next_alive: np.ndarray,
     *arrays: np.ndarray,
 ) -> np.ndarray:
-    """Computes what a recursion over time gives without the holes.
+    """Computes a recursion over time without the holes.
 
     Args:
-      compute: from `next_alive` and arrays, `[T, k]` each, to results `[T, k, ...]`.
-      valid: `[T, k] bool`; None: there are no holes.
+      compute: maps `next_alive` and arrays, `[T, k]` each, to results `[T, k, ...]`.
+      valid: `[T, k] bool`; None: no holes.
       next_alive: of the rollout, `[T, k]`.
       *arrays: of the rollout, `[T, k]`.
 
@@ -72,9 +72,9 @@ def skip_holes(
 
 
 def cut_ends(rollout: Rollout) -> np.ndarray:
-    """Returns `next_alive` that is truncated behind the last valid row of each column.
+    """Returns `next_alive` with a truncation at the last valid row of each column.
 
-    What stands there repeats a row, and follows nothing. The last row bootstraps from
+    The rows after it are copies, which do not follow it. The last row bootstraps from
     `next_inputs`, as at the end of a rollout.
 
     Args:
@@ -94,13 +94,13 @@ def _cut_ends(next_alive: np.ndarray, valid: np.ndarray) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A rollout whose valid rows are the first ones of each slot, and what it was made of.
+    """A rollout whose valid rows are the first ones of each slot, and its source.
 
     Attributes:
-      rollout: its `valid` are the first rows of each column; slots without any come last. Of a
-        rollout without holes it is that rollout.
+      rollout: its valid rows are the first ones of each column; slots without any come last. It is
+        the source if that has no holes.
       order: rows of each column, see `find_order`; None: nothing was moved.
-      columns: `[k]`, where its columns come from.
+      columns: `[k]`, the source of each column.
       source: the rollout with holes.
     """
 
@@ -110,7 +110,7 @@ class Dense:
     source: Rollout
 
     def restore(self, array: np.ndarray) -> np.ndarray:
-        """Returns `[T, k]` results in the places of the source's rows; NaN in holes."""
+        """Returns `[T, k]` results at the positions of the source's rows; NaN in holes."""
         if self.order is None:
             return array
         valid = self.source.valid
@@ -122,7 +122,7 @@ class Dense:
 def make_dense(rollout: Rollout) -> Dense:
     """Returns a rollout without holes between its valid rows.
 
-    `next_alive` stays as it was: see `cut_ends`.
+    `next_alive` is not changed: see `cut_ends`.
     """
     valid = rollout.valid
     if valid is None or valid.all():

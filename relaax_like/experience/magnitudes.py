@@ -5,19 +5,20 @@ import numpy as np
 from relaax_like.experience.rollout import Rollout
 from relaax_like.wire.errors import InvalidInputError
 
-# Costs are squares of returns, gradients of relu layers products of observations, and norms of
-# gradients sums of squares of those; float32 holds 3.4e38. Two relu layers of 64 make the gradients
-# of a2c and ppo infinite from 1e10 on, at their initial weights, and leave them finite at 1e9.
+# Costs are squares of returns, gradients of relu layers are products of observations, and norms of
+# gradients are sums of their squares; the limit of float32 is 3.4e38. With two relu layers of 64
+# and initial weights, the gradients of a2c and ppo are infinite from 1e10 on, but finite at 1e9.
 MAX_MAGNITUDE = 1e8
-# Of an episode's return, which nobody squares.
+# Limit of an episode's return, which is not squared.
 MAX_RETURN = 1e12
 EXPECTED = f"expected finite numbers of at most {MAX_MAGNITUDE:g} in magnitude"
 
 
 def find_too_large(array: np.ndarray) -> tuple[int, ...] | None:
-    """Returns the index of the first number that nothing can be learned from; None: there is none.
+    """Returns the index of the first number that cannot be learned from; None: there is none.
 
-    That is NaN, infinity, and all beyond `MAX_MAGNITUDE`. Integers of 8 and 16 bits have none.
+    These are NaN, infinity, and numbers beyond `MAX_MAGNITUDE`, which 8- and 16-bit integers never
+    are.
     """
     if array.dtype.kind in "iu" and array.dtype.itemsize >= 4:
         array = array.astype(np.float64)
@@ -25,7 +26,7 @@ def find_too_large(array: np.ndarray) -> tuple[int, ...] | None:
         return None
     if array.dtype.itemsize < 4:  # float16 and bfloat16, which cannot be compared with the limit
         array = array.astype(np.float32)
-    # The sum of squares is quick and spoiled by each of them. BLAS raises no warning.
+    # The sum of squares is fast to compute and affected by all of these. BLAS does not warn.
     if np.vdot(array, array) <= MAX_MAGNITUDE**2:
         return None
     bad = np.argwhere(~(np.abs(array) <= MAX_MAGNITUDE))
@@ -36,8 +37,8 @@ def validate_rollout(rollout: Rollout) -> None:
     """Checks all observations and rewards of a rollout.
 
     Raises:
-      InvalidInputError: names the array, the step and the slot of the first number that nothing
-        can be learned from.
+      InvalidInputError: a number cannot be learned from; the error names array, step and slot of
+        the first one.
     """
     arrays = {"rewards": rollout.rewards}
     for field in ("history", "inputs", "next_inputs"):

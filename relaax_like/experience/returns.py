@@ -1,19 +1,19 @@
 """Returns: pure functions of rewards, in NumPy; `nn.returns` has those for compiled graphs.
 
-All but `compute_discounted_returns` take a rollout of T steps of k slots, whose episodes can begin
-and end anywhere inside. Two arrays, `[T, k]`, describe what follows step t:
+All functions except `compute_discounted_returns` take a rollout of T steps of k slots, whose
+episodes can begin and end at any step. Two arrays, `[T, k]`, describe what follows step t:
 
-- `next_alive[t]`: 1 the episode continues; 0 it terminated with this step: what follows is worth
-  nothing; -1 it was truncated: it would have continued, but was not observed any further.
-- `next_values[t]`: V(x_{t+1}), the value of the state that the action at t led to. Where the
-  episode ended, this is its final observation's, never that of the next episode's first one; at
-  t = T - 1 it is what the rollout bootstraps from. After a termination it can be any finite number.
+- `next_alive[t]`: 1 the episode continues; 0 it terminated with this step: the value after it is 0;
+  -1 it was truncated: it would have continued, but was not observed any further.
+- `next_values[t]`: V(x_{t+1}), the value of the state after the action at t. Where the episode
+  ended, this is the value of its final observation, never that of the next episode's first one; at
+  t = T - 1, the rollout bootstraps from it. After a termination it can be any finite number.
 
-All but `compute_discounted_returns` skip holes: rows `[T, k]` whose `valid` is False. The results
-are those of the same data without these rows, to the bit, and NaN in the holes.
+They skip holes: rows `[T, k]` whose `valid` is False. The results are bit-identical to those of the
+same data without these rows, and NaN in the holes.
 
 A value is therefore multiplied by |next_alive| (a truncation bootstraps, a termination does not),
-and what is known of later steps by [next_alive = 1] (no trace runs into another episode). Below,
+and terms of later steps by [next_alive = 1] (no trace extends into another episode). Below,
 d_t = gamma |next_alive_t| and c_t = [next_alive_t = 1], and 0 at t = T - 1.
 """
 
@@ -25,11 +25,11 @@ from relaax_like.experience.holes import skip_holes
 
 
 class VTrace(NamedTuple):
-    """What `compute_vtrace` returns; `[T, k]` both.
+    """The result of `compute_vtrace`; both are `[T, k]`.
 
     Attributes:
-      targets: v_t, what the value function is drawn to.
-      advantages: what the policy's gradient at t is multiplied by.
+      targets: v_t, the targets of the value function.
+      advantages: the factors of the policy's gradient at t.
     """
 
     targets: np.ndarray
@@ -37,7 +37,7 @@ class VTrace(NamedTuple):
 
 
 def compute_discounted_returns(rewards: np.ndarray, gamma: float) -> np.ndarray:
-    """Computes R_t = r_t + gamma * R_{t+1} for one whole episode, with R_T = 0.
+    """Computes R_t = r_t + gamma * R_{t+1} for one complete episode, with R_T = 0.
 
     Sutton & Barto 2018, equation 3.9 (http://incompleteideas.net/book/the-book-2nd.html).
 
@@ -48,7 +48,7 @@ def compute_discounted_returns(rewards: np.ndarray, gamma: float) -> np.ndarray:
     Returns:
       float64 of the same shape.
     """
-    # Always float: adding up in an integer array would truncate every discounted sum.
+    # Always float: an integer array would truncate every discounted sum.
     returns = np.array(rewards, np.float64)
     for t in range(len(returns) - 2, -1, -1):
         returns[t] += gamma * returns[t + 1]
@@ -65,7 +65,7 @@ def compute_n_step_returns(
 ) -> np.ndarray:
     """Computes G_t = sum_{i=0}^{m-1} gamma^i r_{t+i} + gamma^m |next_alive_{t+m-1}| V(x_{t+m}).
 
-    m is `n_step`, or less where the episode or the rollout ends before. Sutton & Barto 2018,
+    m is `n_step`, or less where the episode or the rollout ends earlier. Sutton & Barto 2018,
     equation 7.1 (http://incompleteideas.net/book/the-book-2nd.html). With `n_step` of T or more,
     all steps of a rollout reach to its end, as in A3C (Mnih et al. 2016, algorithm S3).
 
@@ -198,16 +198,16 @@ def compute_vtrace(
     gae_lambda < 1 the lambda-return.
 
     Args:
-      log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t), t = 0 .. T - 1, `[T, k]`: the policy that
-        learns over the one that acted.
+      log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t), t = 0 .. T - 1, `[T, k]`, for the learning
+        policy pi and the acting policy mu.
       rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k]`.
       values: V(x_t), t = 0 .. T - 1, `[T, k]`.
       next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k]`; `values[t + 1]` if the episode continues.
       next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
       gamma: discount, 0 to 1.
-      rho_bar: bound of the ratio at t; decides which policy's value is found; if infinite, that of
-        the one that learns.
-      c_bar: bound of the ratios on the way; decides how fast. At most rho_bar in the paper.
+      rho_bar: bound of the ratio at t; determines to which policy's value v_t converges; if
+        infinite, that of the learning policy.
+      c_bar: bound of the ratios after t; determines the speed. At most rho_bar in the paper.
       gae_lambda: shortens the traces, 0 to 1.
       valid: `[T, k] bool`, rows that are there; None: all.
 
@@ -241,8 +241,8 @@ def compute_vtrace(
 def normalize(values: np.ndarray, epsilon: float = 1e-20) -> np.ndarray:
     """Shifts and scales to mean 0 and standard deviation 1: (v - mean) / (std + epsilon).
 
-    Values that do not differ (an episode of one step, constant returns) become 0, not the rounding
-    error of their mean divided by the rounding error of their deviation.
+    Equal values (an episode of one step, constant returns) become 0, not the rounding error of
+    their mean divided by the rounding error of their deviation.
 
     Args:
       values: any shape, at least one element.

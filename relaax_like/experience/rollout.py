@@ -10,36 +10,37 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
 
-# Values of `next_alive`: the next step's state is normal, terminal, or where a time limit struck.
+# Values of `next_alive`: the next state is normal, terminal, or truncated.
 ALIVE, TERMINATED, TRUNCATED = 1.0, 0.0, -1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollout:
-    """T rows of k slots; a row is a step of a slot. The arrays belong to the reader.
+    """T rows of k slots; a row is a step of a slot. The reader owns the arrays.
 
     A row that is not valid is a hole: it is not learned from, and recursions over time, such as
-    those of advantages and of memory, continue from the valid row before it. Its arrays hold any
+    those of advantages and of memory, continue from the previous valid row. Its arrays contain any
     finite numbers.
 
     Attributes:
       inputs: name -> [T, k, ...], observations from which the actions were chosen.
-      next_inputs: name -> [T, k, ...], observations after them; where an episode ended, its last.
+      next_inputs: name -> [T, k, ...], observations after the actions; where an episode ended, its
+        final ones.
       next_alive: [T, k] float32: 1 continues, 0 terminated, -1 truncated.
       rewards: [T, k, r] float32.
       actions: name -> [T, k, ...].
       log_prob: [T, k] float32, of the actions under the policy that acted.
-      states: name -> [k, ...], memory at the first step; empty without one.
-      versions: [T] int64, of the values that acted; the oldest, where slots of several agents are
+      states: name -> [k, ...], memory at the first step; empty without memory.
+      versions: [T] int64, of the values that acted; the oldest, if slots of several agents are
         side by side.
-      valid: [T, k] bool; None: all rows are.
-      starts: [k, 3] int64, of each slot's first row: who played it (a number that is unique to the
-        slot in the run), the number of its episode, from 0 on, and that of its step in the episode.
-        See `find_episodes`. None: unknown, as in rollouts that a script has made.
-      extras: name -> [T, k, ...] float32, columns that a data handler adds; `Batch.extras`.
-      history: name -> [n - 1, k, ...], the observations before the first row, oldest first, of
-        inputs that the model sees with n - 1 earlier ones. `inputs` and `next_inputs` have the
-        newest one alone; `stack_history` joins them.
+      valid: [T, k] bool; None: all rows are valid.
+      starts: [k, 3] int64, for each slot's first row: a number that is unique to the slot in the
+        run, the number of its episode, starting at 0, and that of its step in the episode. See
+        `find_episodes`. None: unknown, as in rollouts that a script has made.
+      extras: name -> [T, k, ...] float32, columns that a data handler adds; see `Batch.extras`.
+      history: name -> [n - 1, k, ...], the observations before the first row, oldest first, for
+        inputs that the model sees with n - 1 earlier ones. `inputs` and `next_inputs` only have the
+        newest one; `stack_history` joins them.
     """
 
     inputs: Arrays
@@ -62,16 +63,16 @@ class Rollout:
 
     @property
     def env_steps(self) -> int:
-        """Valid rows: T * k without holes."""
+        """Number of valid rows: T * k without holes."""
         return int(self.next_alive.size if self.valid is None else self.valid.sum())
 
 
 class Executed(NamedTuple):
-    """What was carried out instead of the actions that were given.
+    """What was carried out instead of the policy's actions.
 
     Attributes:
-      actions: name -> [k, ...], as the policy draws them.
-      overridden: [k] bool, slots where something else than the policy decided.
+      actions: name -> [k, ...], in the form in which the policy draws them.
+      overridden: [k] bool, slots where something other than the policy decided.
     """
 
     actions: Arrays
@@ -86,21 +87,21 @@ class RolloutBuffer:
         rollout = buffer.add_outcome(rewards, next_alive, next_inputs, final_inputs)
         # a Rollout after each 32nd outcome, None before
 
-    Arrays are made at the first step, in the shapes and dtypes that come; a finished rollout's
-    arrays are given away and new ones made. Not thread-safe.
+    Arrays are made at the first step, with its shapes and dtypes; a finished rollout's arrays are
+    returned and new ones made. Not thread-safe.
 
     A slot can be absent from a step: the row is a hole, and its reward is added to that of the
     slot's last row. If it is still absent when the rollout is complete, that last row moves to the
-    next rollout, as what follows it is not known yet.
+    next rollout, because what follows it is not known yet.
 
     Args:
       steps: T.
       agents: [k] int64, the number of each slot; see `Rollout.starts`.
-      overridden: what becomes of steps whose action was overridden; see `OnPolicy`.
+      overridden: what happens to steps whose action was overridden; see `OnPolicy`.
 
     Attributes:
-      env_steps: steps that slots have taken in the unfinished rollout.
-      newest_env_steps: the same of the newest complete rollout; overridden ones count, too.
+      env_steps: number of steps that slots have taken in the unfinished rollout.
+      newest_env_steps: the same for the newest complete rollout, including overridden steps.
     """
 
     def __init__(self, steps: int, agents: np.ndarray, overridden: Literal["cut", "only"] = "cut"):
@@ -109,22 +110,22 @@ class RolloutBuffer:
         self._overridden = overridden
         self._steps = steps
         self._slots = slots = len(agents)
-        # Where the unfinished rollout begins; see `Rollout.starts`.
+        # Start of the unfinished rollout; see `Rollout.starts`.
         self._starts = np.stack([agents, *np.zeros((2, slots), np.int64)], 1)
         self._length = 0
         self._waiting = False
         self._inputs: dict[str, np.ndarray] = {}
         self._joined: dict[str, int] = {}
         self._rewards = np.empty((0, slots, 1), np.float32)
-        # What followed a row in these slots is not what the next row begins with.
+        # In these slots, the observation after a row differs from that of the next row.
         self._followers: list[tuple[int, np.ndarray, dict[str, np.ndarray]]] = []
-        # None as long as no slot was absent and nothing was overridden.
+        # None while no slot was absent and no action was overridden.
         self._holes: _Holes | None = None
         self._states_before: Arrays = {}  # of the newest row
 
     @property
     def length(self) -> int:
-        """Whole steps in the unfinished rollout."""
+        """Number of complete steps in the unfinished rollout."""
         return self._length
 
     def add_actions(
@@ -137,7 +138,7 @@ class RolloutBuffer:
         joined: Mapping[str, int] | None = None,
         absent: np.ndarray | None = None,
     ) -> None:
-        """Stores what was seen and done; `add_outcome` must follow.
+        """Stores observations and actions; `add_outcome` must follow.
 
         Args:
           inputs: name -> [k, ...].
@@ -145,9 +146,9 @@ class RolloutBuffer:
           log_prob: [k].
           states: name -> [k, ...], the memory before the step.
           version: of the values that acted.
-          joined: inputs that are the newest observation joined, on the last axis, with those before
-            it -> how many, 2 or more; each is stored once. The same at each call.
-          absent: [k] bool, slots that take no part in this step; None: there are none.
+          joined: inputs that are the newest observation joined, on the last axis, with earlier ones
+            -> their number, 2 or more; each is stored once. The same at each call.
+          absent: [k] bool, slots that take no part in this step; None: all take part.
         """
         assert not self._waiting, "add_actions was called twice without an outcome in between"
         t = self._length
@@ -185,21 +186,21 @@ class RolloutBuffer:
         absent_next: np.ndarray | None = None,
         is_due: bool = False,
     ) -> Rollout | None:
-        """Stores what the actions led to.
+        """Stores the outcome of the actions.
 
         Args:
           rewards: [k, r].
           next_alive: [k]: 1, 0 or -1.
-          next_inputs: name -> [k, ...]; where an episode ended the next one's first observation.
-            Inputs that it lacks, as they are no observations, count as unchanged.
+          next_inputs: name -> [k, ...]; where an episode ended, the next one's first observation.
+            Missing inputs, which are not observations, count as unchanged.
           final_inputs: name -> [k, ...], last observations of the slots that were truncated.
-          executed: what was carried out; None: the actions that were given.
-          absent_next: [k] bool, slots that are absent from the step that follows; None: none.
-          is_due: whether the rollout ends with this step, even if it has fewer than T; the rows
-            that it lacks are holes.
+          executed: what was carried out; None: the policy's actions.
+          absent_next: [k] bool, slots that are absent from the next step; None: no slot.
+          is_due: whether the rollout ends with this step, even if it has fewer than T; missing rows
+            become holes.
 
         Returns:
-          The rollout when this was its last step, else None.
+          The rollout if this was its last step, else None.
         """
         assert self._waiting, "an outcome without a preceding add_actions"
         t = self._length
@@ -223,7 +224,7 @@ class RolloutBuffer:
         return self._take(next_inputs, absent_next)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished rollout, the actions that wait for their outcome included."""
+        """Returns the unfinished rollout, including actions that wait for their outcome."""
         assert self._holes is None, "environments of this process are always present"
         length = self._length
         stop = length + self._waiting
@@ -244,7 +245,7 @@ class RolloutBuffer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; must be empty before."""
+        """Restores what `get_state` returned; the buffer must be empty."""
         self._starts = np.array(state["starts"])
         if "inputs" not in state:
             return
@@ -272,7 +273,7 @@ class RolloutBuffer:
         self.env_steps = length * self._slots
 
     def discard(self) -> int:
-        """Forgets the unfinished rollout; returns how many whole steps of a slot it had."""
+        """Discards the unfinished rollout; returns its number of complete steps per slot."""
         length, self._length, self._waiting = self._length, 0, False
         self._followers = []
         self._holes = None
@@ -283,7 +284,7 @@ class RolloutBuffer:
 
     def _allocate(self, inputs: Arrays, actions: Arrays) -> None:
         steps, slots = self._steps, self._slots
-        # One row more for the observation after the last step.
+        # One additional row for the observation after the last step.
         self._inputs = {k: np.empty((steps + 1, *a.shape), a.dtype) for k, a in inputs.items()}
         self._actions = {k: np.empty((steps, *a.shape), a.dtype) for k, a in actions.items()}
         self._log_prob = np.empty((steps, slots), np.float32)
@@ -344,7 +345,7 @@ class RolloutBuffer:
     # Holes.
 
     def _make_holes(self) -> "_Holes":
-        """Returns those of a rollout that had none up to now."""
+        """Returns the holes of a rollout that had none so far."""
         t = self._length
         last_rows = np.full(self._slots, -1)
         if t:
@@ -353,7 +354,7 @@ class RolloutBuffer:
         return _Holes(np.ones((self._steps, self._slots), np.bool_), last_rows, states)
 
     def _note_absent(self, holes: "_Holes", absent: np.ndarray) -> None:
-        """Notes who is absent from the row that `add_actions` has just stored."""
+        """Records the slots that are absent from the row that `add_actions` has just stored."""
         t = self._length
         holes.absent = absent
         holes.valid[t] = ~absent
@@ -362,7 +363,7 @@ class RolloutBuffer:
         self._note_return(holes, absent, t)
 
     def _note_return(self, holes: "_Holes", absent: np.ndarray, t: int) -> None:
-        """Notes what the last rows of slots have led to that are present again, in row t."""
+        """Records the outcome of the last rows of slots that are present again in row t."""
         back = ~absent & (holes.last_rows >= 0) & (holes.last_rows < t - 1)
         for row in np.unique(holes.last_rows[back]):
             slots = back & (holes.last_rows == row)
@@ -401,7 +402,7 @@ class RolloutBuffer:
             rows = last_rows[waiting]
             self._rewards[rows, waiting] += rewards[waiting]
             self._next_alive[t, waiting] = ALIVE
-            # After that: a row that was carried is row t.
+            # Afterwards, because a row that was carried is row t.
             self._next_alive[rows, waiting] = next_alive[waiting]
             for row, slot in zip(rows, waiting, strict=True):
                 if ended[slot] and finals:
@@ -434,14 +435,14 @@ class RolloutBuffer:
         row = self._next_alive[t]
         row[overridden & (row == ALIVE)] = TRUNCATED
         holes.last_rows[overridden] = -1
-        # What begins behind it begins with an empty memory.
+        # The trace after it begins with an empty memory.
         begins = overridden & ~holes.valid[:t].any(0)
         for array in self._states.values():
             array[begins] = 0.0
         return overridden
 
     def _fill_rest(self, holes: "_Holes") -> None:
-        """Makes the rows that a rollout lacks holes."""
+        """Makes the missing rows of a rollout holes."""
         length = self._length
         holes.valid[length:] = False
         self._versions[length:] = self._versions[length - 1]
@@ -455,7 +456,7 @@ class RolloutBuffer:
         """Moves rows to the next rollout: those of absent slots whose episode continues."""
         holes.carried = None
         slots = absent_next & (holes.last_rows >= 0)
-        if self._overridden == "only" or not slots.any():  # a clone needs no successors
+        if self._overridden == "only" or not slots.any():  # cloning does not need successors
             return
         rows, all_slots = np.maximum(holes.last_rows, 0), np.arange(self._slots)
         holes.carried = _Carried(
@@ -471,7 +472,7 @@ class RolloutBuffer:
 
 
 class _Carried(NamedTuple):
-    """Rows of the rollout before, one of each slot; those of `slots` count.
+    """Rows of the previous rollout, one per slot; only those of `slots` count.
 
     Attributes:
       slots: [k] bool.
@@ -493,15 +494,15 @@ class _Carried(NamedTuple):
 
 
 class _Holes:
-    """Which rows of the unfinished rollout are learned from, and what must be known for it.
+    """The rows of the unfinished rollout that are learned from, and the state for this.
 
     Attributes:
       valid: [T, k] bool.
       absent: [k] bool, from the newest row.
-      last_rows: [k], the newest row of each slot that its next reward, or its next observation,
-        belongs to; -1: there is none.
-      states: name -> [k, ...], the memory before the newest row that each slot took part in.
-      carried: rows that the rollout before has left.
+      last_rows: [k], the newest row of each slot, to which its next reward or observation belongs;
+        -1: there is none.
+      states: name -> [k, ...], the memory before the newest row in which each slot took part.
+      carried: rows from the previous rollout.
     """
 
     def __init__(self, valid: np.ndarray, last_rows: np.ndarray, states: dict[str, np.ndarray]):
@@ -512,7 +513,7 @@ class _Holes:
         self.carried: _Carried | None = None
 
     def keep_states(self, states: Arrays) -> None:
-        """Takes the memory before the newest row, of the slots that are not absent from it."""
+        """Stores the memory before the newest row, for the slots that are not absent from it."""
         present = ~self.absent
         for name, array in states.items():
             if name in self.states:
@@ -521,7 +522,7 @@ class _Holes:
                 self.states[name] = np.array(array)
 
     def make_next(self) -> "_Holes":
-        """Returns those of the next rollout."""
+        """Returns the holes of the next rollout."""
         last_rows = np.full_like(self.last_rows, -1)
         following = _Holes(np.ones_like(self.valid), last_rows, self.states)
         following.carried = self.carried
@@ -529,7 +530,7 @@ class _Holes:
 
 
 def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
-    """Puts rollouts of the same length side by side: `[T, k1 + k2 + ..., ...]`.
+    """Joins rollouts of the same length side by side: `[T, k1 + k2 + ..., ...]`.
 
     `versions` are those of the oldest values that acted at each step.
     """
@@ -584,7 +585,7 @@ def slice_slots(rollout: Rollout, start: int, stop: int) -> Rollout:
 def slice_steps(rollout: Rollout, slot: int, start: int, stop: int) -> Rollout:
     """Returns the steps `start` to `stop - 1` of one slot, `[stop - start, 1, ...]`, as views.
 
-    Where `start` is not 0 it is the first step of an episode: the memory is zeros there.
+    If `start` is not 0, it must be the first step of an episode, where the memory is zero.
     """
     column = slice(slot, slot + 1)
 
@@ -621,11 +622,11 @@ def slice_steps(rollout: Rollout, slot: int, start: int, stop: int) -> Rollout:
 
 
 def stack_history(rollout: Rollout) -> Rollout:
-    """Returns a rollout whose inputs have the observations before them, as the model sees them.
+    """Returns a rollout whose inputs are joined with earlier observations, as the model sees them.
 
     Vectors `[T, k, d]` become `[T, k, n * d]`, images `[T, k, h, w, c]` become `[T, k, h, w, n *
-    c]`, oldest first. Where an episode begins its first observation stands for those before it; see
-    `agent.history.ObservationHistory`.
+    c]`, oldest first. At the start of an episode, its first observation replaces those before it;
+    see `agent.history.ObservationHistory`.
     """
     if not rollout.history:
         return rollout
@@ -644,7 +645,7 @@ def stack_history(rollout: Rollout) -> Rollout:
         for place, age in enumerate(range(before, -1, -1)):
             stacked[..., place, :] = frames[before + np.maximum(rows - age, first_rows), slots]
         after = stacked[1:]
-        # What follows a row is mostly what the next row begins with.
+        # The observation after a row is usually that of the next row.
         others = ended.copy()
         axes = tuple(range(2, newest.ndim))
         others[:-1] |= (following[:-1] != newest[1:]).any(axes)
@@ -674,7 +675,7 @@ def make_agent_ids(name: str, slots: int) -> np.ndarray:
     """Returns a number for each slot of an agent, `[k] int64`, the first of `Rollout.starts`.
 
     Args:
-      name: of the agent; no other of the run has it.
+      name: of the agent; unique in the run.
       slots: k.
     """
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
@@ -683,7 +684,7 @@ def make_agent_ids(name: str, slots: int) -> np.ndarray:
 
 
 def find_episodes(starts: np.ndarray, next_alive: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the episode of each row, and its step in it, `[T, k] int64` each.
+    """Returns the episode of each row, and its step in the episode, `[T, k] int64` each.
 
     Args:
       starts: of the rollout, `[k, 3]`.
@@ -699,19 +700,19 @@ def find_episodes(starts: np.ndarray, next_alive: np.ndarray) -> tuple[np.ndarra
 
 
 def find_next_starts(starts: np.ndarray, next_alive: np.ndarray) -> np.ndarray:
-    """Returns `starts` of the rollout that follows one, `[k, 3] int64`."""
+    """Returns `starts` of the next rollout, `[k, 3] int64`."""
     ended = next_alive != ALIVE
     following = starts.copy()
     following[:, 2] += len(ended)
     if ended.any():
         counts = ended.sum(0)
         following[:, 1] += counts
-        # Rows behind the last end.
+        # Rows after the last end.
         following[:, 2] = np.where(counts > 0, ended[::-1].argmax(0), following[:, 2])
     return following
 
 
 def join_starts(rollouts: Sequence[Rollout]) -> np.ndarray | None:
-    """Returns `starts` of rollouts side by side; None where those of one are unknown."""
+    """Returns `starts` of rollouts side by side; None if those of any are unknown."""
     starts = [rollout.starts for rollout in rollouts if rollout.starts is not None]
     return np.concatenate(starts) if len(starts) == len(rollouts) else None

@@ -1,11 +1,11 @@
-"""What a run has learned from, as files: written one by one, and read back as rollouts.
+"""Files of what a run has learned from: written one by one, and read back as rollouts.
 
     FOLDER/iteration-00000001.npz           of the learner in the parameter server
     FOLDER/iteration-5b1e9c02-00000001.npz  of one of the learners beside their agents
 
-holds the arrays of one `Rollout`, which NumPy reads as any `.npz`: `inputs/NAME`,
+contains the arrays of one `Rollout`, which NumPy reads like any `.npz`: `inputs/NAME`,
 `next_inputs/NAME`, `actions/NAME`, `states/NAME`, `extras/NAME`, `next_alive`, `rewards`,
-`log_prob`, `versions`, `starts`, `history/NAME` with `observation_history`, and `valid` where there
+`log_prob`, `versions`, `starts`, `history/NAME` with `observation_history`, and `valid` if there
 are holes.
 """
 
@@ -22,7 +22,7 @@ from relaax_like.wire.errors import DamagedError, InvalidInputError
 
 logger = logging.getLogger(__name__)
 
-# Of a run's folder.
+# Subfolder of a run's folder.
 TRAJECTORY_FOLDER = "trajectories"
 _KIND = "trajectories 1"
 _PREFIX = "iteration-"
@@ -31,24 +31,24 @@ _PATTERN = f"{_PREFIX}*.npz"
 _ARRAYS = ("next_alive", "rewards", "log_prob", "versions")
 _OPTIONAL = ("valid", "starts")
 _NAMED = ("inputs", "next_inputs", "actions", "states", "extras", "history")
-# What a file has beside each array, at most, where its name is not a very long one.
+# Maximum bytes of a file per array in addition to its data, unless its name is very long.
 _HEADER_BYTES = 512
-# Small rollouts are put side by side until they have so many steps, or bytes.
+# Small rollouts are joined side by side until they have this many steps, or bytes.
 _FILE_STEPS = 4096
 _FILE_BYTES = 16_000_000
 
 
 class DamagedFileError(InvalidInputError):
-    """A file has no trajectories, or not all of them any more.
+    """A file does not contain trajectories, or is damaged.
 
     Attributes:
       path: of the file.
-      reason: what was found in it.
+      reason: what is wrong with it.
     """
 
     def __init__(self, path: Path, reason: str):
         super().__init__(
-            f"{path}: no trajectories, or damaged ({reason}); remove the file, or name the "
+            f"{path}: no trajectories, or damaged ({reason}); remove the file, or pass the "
             "folder of a run with learner.collect_traj",
             str(path),
         )
@@ -59,14 +59,15 @@ class DamagedFileError(InvalidInputError):
 class TrajectoryWriter:
     """Writes iterations until the folder is full; learning continues even if a file fails.
 
-    A file is complete or absent, even after `kill -9`; a power cut can damage the newest ones. Not
-    thread-safe.
+    A file is complete or absent, even after `kill -9`; a power failure can damage the newest ones.
+    Not thread-safe.
 
     Args:
-      folder: created with the first file; files that are already in it count, too.
-      max_bytes: of all files together; what would exceed it is not written, which is logged once.
-      learner: client id of the learner, where several write to one folder: its files have other
-        names, and those of others are counted only when it starts. "": it is the only one.
+      folder: created with the first file; files that are already in it also count.
+      max_bytes: of all files together; a file that would exceed it is not written, which is logged
+        once.
+      learner: client id of the learner, if several write to one folder: its files have other
+        names, and those of others are only counted when it starts. "": it is the only one.
     """
 
     def __init__(self, folder: Path, max_bytes: float, learner: str = ""):
@@ -79,20 +80,20 @@ class TrajectoryWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more is written."""
+        """Whether no more files are written."""
         return self._is_full
 
     def find_next(self) -> int:
-        """Returns the number behind those of this learner's files; 1 without a file."""
+        """Returns the next number for this learner's files; 1 if it has no files."""
         numbers = (path.stem.removeprefix(self._prefix) for path in find_trajectories(self._folder))
         return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
     def write(self, iteration: int, rollout: Rollout) -> None:
-        """Writes one; if that fails, as on a full disk, it is left out, which is logged once.
+        """Writes a file; if that fails, as on a full disk, it is left out, which is logged once.
 
         Args:
-          iteration: names the file; one of that name is replaced.
-          rollout: what was learned from.
+          iteration: number in the file's name; replaces an existing file.
+          rollout: that was learned from.
         """
         if self._is_full:
             return
@@ -126,11 +127,11 @@ class TrajectoryWriter:
 
 
 class TrajectoryGatherer:
-    """Puts rollouts side by side until they are worth a file; for learners of small batches.
+    """Joins rollouts side by side until they are large enough for a file; for small batches.
 
-    What is not in a file when the process is killed is lost. A resumed run writes more files,
-    regardless of what it learned from since its newest snapshot. For each step, `versions` of a
-    file are the oldest of all its rollouts. Not thread-safe.
+    Rollouts that are not in a file when the process is killed are lost. A resumed run writes more
+    files, regardless of what it learned from since its newest snapshot. For each step, `versions`
+    of a file are the oldest of all its rollouts. Not thread-safe.
 
     Args:
       writer: writes the files.
@@ -143,7 +144,7 @@ class TrajectoryGatherer:
         self._steps = self._bytes = 0
 
     def add(self, rollout: Rollout) -> None:
-        """Takes a rollout; it and its arrays must not change before the next file is written."""
+        """Adds a rollout, whose arrays must not change before the next file is written."""
         if self._writer.is_full:
             return
         if self._rollouts and _describe(rollout) != _describe(self._rollouts[0]):
@@ -155,7 +156,7 @@ class TrajectoryGatherer:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what was added since the last file."""
+        """Writes the rollouts added since the last file."""
         if not self._rollouts:
             return
         rollouts, self._rollouts = self._rollouts, []
@@ -165,7 +166,7 @@ class TrajectoryGatherer:
 
 
 def find_trajectories(folder: Path) -> list[Path]:
-    """Returns the files of a folder, in the order of their iterations; none if there is no such."""
+    """Returns the files of a folder, in the order of their iterations; [] if it does not exist."""
     return sorted(folder.glob(_PATTERN))
 
 
@@ -173,7 +174,7 @@ def read_trajectories(path: Path) -> Rollout:
     """Reads one file, and compares checksums.
 
     Raises:
-      DamagedFileError: there is none, it is damaged, or it is something else.
+      DamagedFileError: the file does not exist, is damaged, or is of another kind.
     """
     try:
         with finding_damage():
@@ -202,7 +203,7 @@ def _flatten(rollout: Rollout) -> dict[str, np.ndarray]:
 
 
 def _describe(rollout: Rollout) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Returns what rollouts that can be put side by side have in common."""
+    """Returns a description that is equal for rollouts that can be joined side by side."""
     arrays = _flatten(rollout)
     slots = {"states": 0, "starts": 0}  # axis of the slots; elsewhere it is the second one
     return [("steps", "", rollout.next_alive.shape[:1])] + [

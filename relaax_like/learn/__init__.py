@@ -1,1 +1,1 @@
-"""Learners: what turns experience into updates."""
+"""Learners: they compute updates from experience."""

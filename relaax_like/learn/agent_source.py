@@ -37,7 +37,7 @@ class AgentSource(Source):
 
     @property
     def received(self) -> Mapping[str, Received]:
-        """Client id -> what the newest publication contains of its experience."""
+        """Client id -> the part of its experience that the newest publication contains."""
         return self._tally.received
 
     @property
@@ -61,10 +61,10 @@ class AgentSource(Source):
         raise NotImplementedError
 
     def conform(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout that somebody else has made as the update reads it.
+        """Converts a received rollout to the form that updates read.
 
         Raises:
-          InvalidInputError: it is none of this run.
+          InvalidInputError: it does not fit this run.
         """
         return self._layout.conform(rollout)
 
@@ -75,17 +75,17 @@ class AgentSource(Source):
         env_steps: int | None = None,
         origin: Origin | None = None,
     ) -> int:
-        """Takes a rollout, and the episodes that ended in it; returns its ticket.
+        """Adds a rollout, and the episodes that ended in it; returns its ticket.
 
         Args:
-          rollout: what is learned from.
+          rollout: to learn from.
           episodes: that ended in it.
-          env_steps: to be counted with it; None: the rollout's.
-          origin: with what it came; None: from this process.
+          env_steps: to be counted with it; None: the rollout's own.
+          origin: the message that contained it; None: it is from this process.
 
         Raises:
-          CollectorFullError: too much waits; nothing was taken.
-          InvalidInputError: it is none of this run; nothing was taken.
+          CollectorFullError: too many rollouts are waiting; nothing was added.
+          InvalidInputError: it does not fit this run; nothing was added.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
         with self._tally.lock:  # an iteration with this rollout is published with its steps
@@ -106,20 +106,20 @@ class AgentSource(Source):
         Args:
           env_steps: 0 or more.
           episodes: that ended among them.
-          origin: with what they came; None: from this process.
+          origin: the message that contained them; None: they are from this process.
         """
         self._tally.add(env_steps, episodes, origin)
 
     def forget(self, agents: Sequence[int]) -> None:
-        """Takes note of slots that send nothing more; see `Collector`."""
+        """Forgets slots that will send nothing more; see `Collector`."""
 
     def add_sampling(self, client_id: str, seconds: float) -> None:
-        """Takes note of how long a client has sampled, without waiting, since its last message."""
+        """Adds the time that a client has sampled since its last message, excluding waits."""
         with self._tally.lock:
             self._sampling_sec[client_id] = self._sampling_sec.get(client_id, 0.0) + seconds
 
     def take_curves(self, sample_rate: float) -> Mapping[str, float]:
-        """Returns rates of what has come; see `Source`."""
+        """Returns the rates at which steps arrived; see `Source`."""
         now = time.monotonic()
         with self._tally.lock:
             came, self._came_env_steps = self._came_env_steps, 0
@@ -128,7 +128,7 @@ class AgentSource(Source):
         curves = {"Time/Sampled Timesteps per Second": came / max(seconds, 1e-9)}
         busy_sec = sum(sampling.values())
         if busy_sec > 0:
-            # Had each of them done nothing but sample.
+            # The rate if each client had only sampled.
             ideal = came * len(sampling) / busy_sec
             curves |= {
                 "Time/Ideal Sample Rate": ideal,
@@ -137,7 +137,7 @@ class AgentSource(Source):
         return curves
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what waits, and takes away what is to be counted; see `Source`."""
+        """Returns what is waiting, and removes what is to be counted; see `Source`."""
         counts = self._tally.take()
         return {
             "env_steps": counts.env_steps,

@@ -38,27 +38,27 @@ _GPUS_PER_HOST = 8
 
 
 class Policy(Protocol):
-    """What a learner trains. Used by the thread that trains, alone."""
+    """What a learner trains. Used only by the training thread."""
 
     def data_preprocess(self, data: Any) -> Any:
-        """Makes of a batch what `forward` takes."""
+        """Converts a batch to the argument of `forward`."""
 
     def forward(self, data: Any) -> Mapping[str, Any]:
         """Learns from a batch, and returns log variables.
 
-        They are numbers, `[scalars]NAME` and `[histogram]NAME` as `learner.monitor` has them, and
-        optionally `priority`: what the batch's items are worth now, in their order.
+        They are numbers, `[scalars]NAME` and `[histogram]NAME` (see `learn.monitor`), and
+        optionally `priority`: the new priorities of the batch's items, in their order.
         """
 
     def state_dict(self) -> Mapping[str, np.ndarray]:
-        """Returns all that it has learned, flat; the arrays are used at once, and not kept."""
+        """Returns its complete state, flat; the caller uses the arrays at once, without storing."""
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        """Takes up what `state_dict` returned; refuses what does not fit."""
+        """Restores what `state_dict` returned; refuses a state that does not fit."""
 
 
 class PriorityInfo(TypedDict):
-    """What a buffer needs to give its items new priorities; in the order of the batch.
+    """What a buffer needs to update the priorities of its items; in the order of the batch.
 
     `replay_buffer_idx` and `replay_unique_id` are the batch's fields of these names, or lists of
     its items' fields; `priority` is the policy's, or None.
@@ -70,7 +70,7 @@ class PriorityInfo(TypedDict):
 
 
 class LearnInfo(TypedDict):
-    """How far a learner has come. `finished`: its run has ended as it should."""
+    """The progress of a learner. `finished`: its run has ended normally."""
 
     last_iter: int
     last_step: int
@@ -83,7 +83,7 @@ ReduceLog = Callable[[dict[str, float]], dict[str, float]]
 
 
 class BaseLearner:
-    """Trains a policy: serially, with data from outside, or in a loop of its own.
+    """Trains a policy: serially, with data from the caller, or in its own loop.
 
         learner = BaseLearner({"max_iterations": 1000}, exp_dir="runs/mine", metrics=recorder)
         learner.policy = policy
@@ -95,26 +95,27 @@ class BaseLearner:
         learner.start()  # for example in a thread; request_stop() ends it
         learner.close()
 
-    `train`, `start` and the hooks belong to one thread; the properties can be read, and
-    `request_stop` called, from any.
+    `train`, `start` and the hooks run in one thread; the properties and `request_stop` can be used
+    in any.
 
     Args:
-      config: `BaseLearnerConfig`, or a dict that is merged over its defaults.
-      exp_dir: folder of the experiment; checkpoints go to `ckpt` in it.
-      metrics: recorder for curves, which `close` closes; None: there are none. Learners of a rank
-        above 0 leave it alone.
+      config: `BaseLearnerConfig`, or a dict that is merged into its defaults.
+      exp_dir: folder of the experiment; checkpoints are written to its subfolder `ckpt`.
+      metrics: recorder for curves, which `close` closes; None: no curves. Learners with a rank
+        above 0 do not use it.
       rank: number of this learner among those that train together.
       world_size: number of learners that train together; above 1 `use_distributed` must be set.
-      reduce_log: averages log variables over them; needed where `log_reduce_after_iter` is on,
-        which it is by default with several learners.
+      reduce_log: averages log variables over them; required if `log_reduce_after_iter` is on,
+        which is the default with several learners.
 
     Raises:
-      ConfigError: wrong settings, or some that contradict these arguments; names the key.
+      ConfigError: wrong settings, or settings that contradict these arguments; the error names the
+        key.
     """
 
-    # What a subclass calls itself.
+    # Overridden by subclasses.
     _name = "BaseLearner"
-    # Where `setup_dataloader` gets data from: set it, or override it by a method.
+    # The source of data for `setup_dataloader`: set it, or override it with a method.
     get_data: GetData | None = None
 
     def __init__(
@@ -160,14 +161,15 @@ class BaseLearner:
     def train(self, data: Any) -> None:
         """Trains one iteration.
 
-        First the hooks of before_iter, last those of after_iter, which see the old `last_iter`. The
-        time that all takes becomes the log variable `train_time`, which the next iteration's hooks
-        see; that of the policy's `data_preprocess` becomes `data_preprocess_time`. In seconds.
+        Calls the hooks of before_iter first, and those of after_iter last, which see the old
+        `last_iter`. The log variable `train_time` is the time of all this in seconds, which the
+        next iteration's hooks see; `data_preprocess_time` is that of the policy's
+        `data_preprocess`.
 
         Args:
-          data: whatever the policy takes: a mapping or object with fields, or a list of such items.
-            `replay_buffer_idx` and `replay_unique_id` among the fields go to `priority_info`,
-            `env_steps` is added to `last_step`.
+          data: for the policy: a mapping or object with fields, or a list of such items. The fields
+            `replay_buffer_idx` and `replay_unique_id` are copied to `priority_info`; `env_steps` is
+            added to `last_step`.
 
         Raises:
           RuntimeError: there is no policy.
@@ -180,11 +182,11 @@ class BaseLearner:
         self._tick_time = time.perf_counter() - begun
 
     def start(self) -> None:
-        """Trains with data of the data loader, until `max_iterations` or `request_stop`.
+        """Trains with data from the data loader, until `max_iterations` or `request_stop`.
 
-        Hooks of before_run come first, those of after_run last. `data_time` is the log variable of
-        the seconds that an iteration has waited for data. On a failure `save_checkpoint` is
-        called before it is raised on.
+        Calls the hooks of before_run first, and those of after_run last. The log variable
+        `data_time` is how many seconds an iteration has waited for data. After a failure,
+        `save_checkpoint` is called before the error is raised.
 
         Raises:
           RuntimeError: there is no policy, or no data loader.
@@ -204,16 +206,16 @@ class BaseLearner:
             raise
 
     def request_stop(self) -> None:
-        """Has `start` end after the iteration at hand, as after the last one; returns at once.
+        """Makes `start` end normally after the current iteration; returns immediately.
 
-        A learner is started once: after this, or `max_iterations`, it does not train on.
+        A learner is started once: after this, or `max_iterations`, it does not train again.
         """
         self._stop_requested.set()
         if self._dataloader is not None:
             self._dataloader.stop()
 
     def setup_dataloader(self) -> None:
-        """Begins to fetch data for `start` by `get_data`, in threads of its own.
+        """Starts to fetch data for `start` with `get_data`, in separate threads.
 
         Raises:
           RuntimeError: `get_data` is not set.
@@ -230,9 +232,9 @@ class BaseLearner:
         )
 
     def close(self) -> None:
-        """Ends `start`, drops the data loader and closes the recorder. Can be called twice.
+        """Ends `start`, drops the data loader and closes the recorder. Idempotent.
 
-        It does not wait for `start`: what that still records is lost.
+        It does not wait for `start`: points that `start` still records are lost.
         """
         self.request_stop()
         if self._dataloader is not None:
@@ -244,7 +246,7 @@ class BaseLearner:
     # Hooks.
 
     def register_hook(self, hook: LearnerHook) -> None:
-        """Adds a hook, behind those of its position and priority."""
+        """Adds a hook after those with the same position and priority."""
         add_learner_hook(self._hooks, hook)
 
     def call_hook(self, name: str) -> None:
@@ -261,14 +263,14 @@ class BaseLearner:
     # Checkpoints.
 
     def save_checkpoint(self, name: str | None = None) -> None:
-        """Calls the hook `save_ckpt_after_run`, wherever the run is.
+        """Calls the hook `save_ckpt_after_run`, at any time.
 
         Args:
           name: of the file, such as "best"; None: `iteration_N`.
 
         Raises:
           ConfigError: there is no such hook.
-          SnapshotError: it could not be written.
+          SnapshotError: the checkpoint could not be written.
         """
         hooks = [hook for hook in self._hooks["after_run"] if hook.name == _SAVE_HOOK]
         if not hooks:
@@ -286,11 +288,11 @@ class BaseLearner:
         """Writes policy, iterations and environment steps to a file; hooks call it.
 
         Returns:
-          `EXP/ckpt/iteration_N.npz`, N the updates, or the name given to `save_checkpoint`; None
-          for a rank above 0, which writes nothing.
+          `EXP/ckpt/iteration_N.npz` with N the number of updates, or the name passed to
+          `save_checkpoint`; None for a rank above 0, which writes nothing.
 
         Raises:
-          SnapshotError: it could not be written.
+          SnapshotError: the checkpoint could not be written.
         """
         policy = self._require_policy()
         if self._rank != 0:
@@ -305,7 +307,7 @@ class BaseLearner:
         return path
 
     def resume_from(self, last_iter: int, last_step: int) -> None:
-        """Counts on from there, with a policy that has come so far elsewhere."""
+        """Continues counting from these numbers, for a policy that was trained elsewhere."""
         self._last_iter = self._updates = last_iter
         self._last_step = last_step
 
@@ -313,7 +315,7 @@ class BaseLearner:
         """Resumes from a checkpoint: policy, `last_iter` and `last_step`.
 
         Raises:
-          SnapshotError: there is none, or it is damaged or foreign.
+          SnapshotError: there is no such checkpoint, or it is damaged or of another kind.
         """
         policy = self._require_policy()
         content = checkpoints.load_checkpoint(Path(path))
@@ -325,7 +327,7 @@ class BaseLearner:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Name of the learner."""
         return self._name
 
     @property
@@ -335,15 +337,15 @@ class BaseLearner:
 
     @property
     def device(self) -> str:
-        """What the policy is to run on: "cpu", or "cuda:N" with N the rank mod 8."""
+        """The device for the policy: "cpu", or "cuda:N" with N the rank mod 8."""
         return f"cuda:{self._rank % _GPUS_PER_HOST}" if self._config.use_cuda else "cpu"
 
     @property
     def policy(self) -> Policy:
-        """What is trained.
+        """The policy to train.
 
         Raises:
-          RuntimeError: it was not set yet.
+          RuntimeError: it has not been set yet.
         """
         return self._require_policy()
 
@@ -353,27 +355,27 @@ class BaseLearner:
 
     @property
     def last_iter(self) -> int:
-        """Finished iterations, those before a loaded checkpoint included."""
+        """Number of finished iterations, including those before a loaded checkpoint."""
         return self._last_iter
 
     @property
     def updates(self) -> int:
-        """Iterations that the policy has learned from: in after_iter hooks one more."""
+        """Iterations that the policy has learned from: in after_iter hooks, one more."""
         return self._updates
 
     @property
     def last_step(self) -> int:
-        """Environment steps that the policy has learned from, as far as the data told."""
+        """Environment steps that the policy has learned from, if the data contain them."""
         return self._last_step
 
     @property
     def priority_info(self) -> PriorityInfo | None:
-        """Of the newest batch; None before the first one."""
+        """Priorities of the newest batch; None before the first one."""
         return self._priority_info
 
     @property
     def learn_info(self) -> LearnInfo:
-        """How far it has come."""
+        """The learner's progress."""
         return LearnInfo(
             last_iter=self._last_iter,
             last_step=self._last_step,
@@ -383,17 +385,17 @@ class BaseLearner:
 
     @property
     def tick_time(self) -> float:
-        """Seconds of the newest iteration, waiting for its data included; 0 before the first."""
+        """Seconds of the newest iteration, including the wait for its data; 0 before the first."""
         return self._tick_time
 
     @property
     def log_buffer(self) -> dict[str, Any]:
-        """Log variables since a hook has emptied it, the newest of each name."""
+        """Log variables since a hook last emptied it, the newest of each name."""
         return self._log_buffer
 
     @property
     def log_variables(self) -> Mapping[str, Any]:
-        """Log variables of the newest iteration, whatever hooks have emptied."""
+        """Log variables of the newest iteration, even if a hook has emptied the buffer."""
         return self._log_variables
 
     @property
@@ -403,7 +405,7 @@ class BaseLearner:
 
     @property
     def logger(self) -> logging.Logger:
-        """For lines of text; every learner's own."""
+        """Logger for lines of text; each learner has its own."""
         return self._logger
 
     @property
@@ -413,7 +415,7 @@ class BaseLearner:
 
     @property
     def load_path(self) -> str:
-        """Checkpoint to start from, as the settings name it, or ""."""
+        """Checkpoint to start from, as named in the settings; "": none."""
         return self._config.load_path
 
     @property
@@ -480,14 +482,14 @@ class BaseLearner:
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        """Writes the seconds that the block takes into the log buffer."""
+        """Writes the duration of the block, in seconds, to the log buffer."""
         begun = time.perf_counter()
         yield
         self._log_buffer[name] = time.perf_counter() - begun
 
 
 def _read(data: Any, name: str) -> Any:
-    """Returns a field of a batch, or the list of its items' fields; None where there is none."""
+    """Returns a field of a batch, or the list of its items' fields; None if there is none."""
     if isinstance(data, Sequence) and not hasattr(data, name):
         return [_read_field(item, name) for item in data]
     return _read_field(data, name)

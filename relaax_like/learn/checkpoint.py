@@ -1,6 +1,6 @@
 """Checkpoint files of a learner: `EXP/ckpt/iteration_N.npz`, or another name such as `best.npz`.
 
-A file holds the policy's state as plain arrays, under their names, and how far training had come.
+A file contains the policy's state as plain arrays, by name, and the progress of the training.
 `numpy.load(path, allow_pickle=False)` reads it, too. A file is complete or absent.
 """
 
@@ -27,8 +27,8 @@ class Checkpoint:
 
     Attributes:
       policy: name -> array, of any dtype of `wire.ndarray.DTYPES`.
-      last_iter: iterations that the policy has learned from.
-      last_step: environment steps that it has learned from.
+      last_iter: number of iterations that the policy has learned from.
+      last_step: number of environment steps that it has learned from.
     """
 
     policy: Mapping[str, np.ndarray]
@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 def checkpoint_path(exp_dir: Path, name: str) -> Path:
-    """Returns the path of an experiment's checkpoint of that name.
+    """Returns the path of an experiment's checkpoint with this name.
 
     Raises:
       InvalidInputError: the name is not a file name.
@@ -50,11 +50,12 @@ def checkpoint_path(exp_dir: Path, name: str) -> Path:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint; one of that name is replaced. Returns when the disk has it.
+    """Writes a checkpoint, which replaces an existing one; returns when it is synced to disk.
 
     Raises:
-      InvalidInputError: the policy's state has something else than plain arrays; names it.
-      SnapshotError: it could not be written; a file of that name is as it was.
+      InvalidInputError: the policy's state contains something other than plain arrays; the error
+        names it.
+      SnapshotError: it could not be written; an existing file is unchanged.
     """
     arrays = {name: _check_array(name, array) for name, array in checkpoint.policy.items()}
     metadata = {
@@ -71,10 +72,11 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Reads a checkpoint whole, and compares checksums.
+    """Reads a complete checkpoint, and compares checksums.
 
     Raises:
-      SnapshotError: there is none, it is damaged, or no checkpoint of a learner; names the file.
+      SnapshotError: there is no such file, it is damaged, or it is not a learner's checkpoint; the
+        error names the file.
     """
     try:
         with finding_damage():
@@ -115,7 +117,7 @@ def _make_checkpoint(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) ->
         differing = ", ".join(sorted(arrays.keys() ^ dtypes.keys()))
         raise ValueError(f"missing or unknown entries: {differing}")
     for name, array in arrays.items():
-        # NumPy writes bfloat16 as nameless bytes.
+        # NumPy writes bfloat16 as untyped bytes.
         if array.dtype.kind == "V":
             arrays[name] = array.view(DTYPES[dtypes[name]])
     counts = [int(metadata[key]) for key in ("last_iter", "last_step")]

@@ -1,7 +1,7 @@
 """ChildLearner: a learner in a child of this process, beside the agents.
 
-The agents' event loop does not share its interpreter then: a gradient costs it only the sending of
-the rollout.
+So the agents' event loop does not share the learner's interpreter: a gradient only costs the time
+for sending the rollout.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from relaax_like.wire.errors import ConfigError, RelaaxError, ServerUnavailableE
 
 logger = logging.getLogger(__name__)
 
-# A learner with work that says nothing for so long hangs. Its first gradient takes seconds.
+# A learner that has work but is silent for this long hangs. Its first gradient takes seconds.
 _SILENCE_SEC = 120.0
-# Longest wait for the process's end after that of its streams.
+# Longest wait for the process to exit after its streams have ended.
 _END_SEC = 3.0
 
 
@@ -39,18 +39,18 @@ class ChildLearner:
         ...
         child.stop()
 
-    A stream ends with the program, and never before. A `RemoteLearner` that opens the next stream
-    restarts the program; requests in progress are lost, as they might have been learned from. A
-    program that hangs, with work and without an answer for two minutes, is killed.
+    A stream ends when the program ends, and never before. A `RemoteLearner` that opens the next
+    stream restarts the program; requests in progress are lost, because they might have been learned
+    from. A program that hangs (it has work, but has not answered for two minutes) is killed.
 
     Args:
-      argv: the program; the number of its control socket is appended. It must end when that is
-        closed.
-      environment: variables of the program's environment; None: those of this process.
+      argv: the program; the file descriptor of its control socket is appended. It must exit when
+        that socket is closed.
+      environment: environment variables of the program; None: those of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
-      on_failure: called, from another thread, when it ended with a status of `fatal`: it is not
-        restarted.
-      fatal: exit statuses after which a restart would end in the same way.
+      on_failure: called, from another thread, when it has exited with a status in `fatal`: it is
+        not restarted.
+      fatal: exit statuses after which a restart would fail in the same way.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class ChildLearner:
         self._on_failure = on_failure
         self._fatal = fatal
         self._learners: dict[str, RemoteLearner] = {}
-        self._lock = threading.Lock()  # guards the child, and that none is started after a stop
+        self._lock = threading.Lock()  # guards the child; none must be started after a stop
         self._child: _Child | None = None
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="learner watch", daemon=True)
 
     def start(self) -> None:
-        """Starts the process, without waiting for it; can be called twice."""
-        with contextlib.suppress(ServerUnavailableError):  # the first stream tries again
+        """Starts the process, without waiting for it. Idempotent."""
+        with contextlib.suppress(ServerUnavailableError):  # the first stream retries
             self._get_child()
         if not self._watcher.is_alive():
             self._watcher.start()
@@ -82,12 +82,12 @@ class ChildLearner:
     def learner(
         self, task: str, manifest: Manifest, names: Collection[str] | None = None
     ) -> Learner:
-        """Returns one task's learner; to be called once for each, before agents act.
+        """Returns one task's learner; call it once per task, before agents act.
 
         Args:
           task: its name.
           manifest: of its values.
-          names: of the variables that agents need, all others arrive as NaN; None: all.
+          names: of the variables that agents need; all others arrive as NaN; None: all.
         """
 
         def open_stream() -> CollectStream:
@@ -109,7 +109,7 @@ class ChildLearner:
         return all(r.wait_loaded(end - time.monotonic()) for r in self._learners.values())
 
     def stop(self) -> None:
-        """Lets the process finish what was handed over, and ends it; can be called twice."""
+        """Lets the process finish the submitted work, and ends it. Idempotent."""
         self._stopping.set()
         stops = [threading.Thread(target=remote.stop) for remote in self._learners.values()]
         for stop in stops:
@@ -124,7 +124,7 @@ class ChildLearner:
         """Returns the child, and starts one if there is none.
 
         Raises:
-          ConfigError: it has ended with a status of `fatal`.
+          ConfigError: it has exited with a status in `fatal`.
           ServerUnavailableError: it cannot be started, or this process is shutting down.
         """
         with self._lock:
@@ -153,7 +153,7 @@ class ChildLearner:
 
 
 class _Child:
-    """One start of the program, with one end of a control socket. What it prints, we print.
+    """One start of the program, with one end of a control socket. Its output is also ours.
 
     Raises:
       OSError: it cannot be started.
@@ -163,7 +163,7 @@ class _Child:
         self, argv: Sequence[str], environment: Mapping[str, str] | None, fatal: Sequence[int]
     ):
         self._fatal = fatal
-        self._is_noted = False  # its end needs no log line any more
+        self._is_noted = False  # its end has been logged
         self._control, theirs = socket.socketpair()
         with theirs:
             number = theirs.fileno()
@@ -171,7 +171,7 @@ class _Child:
                 self.process = subprocess.Popen(
                     [*argv, str(number)],
                     stdin=subprocess.DEVNULL,
-                    # Not ours: a runner waits until nobody holds the output of what it started.
+                    # Not our own: a runner waits until all processes have closed its output.
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     pass_fds=[number],
@@ -190,7 +190,7 @@ class _Child:
         """Opens a stream, which the program reads once it has loaded.
 
         Raises:
-          RelaaxError: it has ended; see `note_end`.
+          RelaaxError: the program has ended; see `note_end`.
         """
         try:
             return _PairCall(self, open_pair(self._control))
@@ -198,7 +198,7 @@ class _Child:
             raise self.note_end() from None
 
     def note_end(self) -> RelaaxError:
-        """Waits for the end of a process whose sockets have ended; returns what to raise."""
+        """Waits for the exit of a process whose sockets are closed; returns the error to raise."""
         try:
             status = self.process.wait(_END_SEC)
         except subprocess.TimeoutExpired:
@@ -213,7 +213,7 @@ class _Child:
         return ServerUnavailableError("the learner is being restarted")
 
     def end(self) -> None:
-        """Kills the process, unless it has ended; can be called twice, from any thread."""
+        """Kills the process, unless it has ended. Idempotent and thread-safe."""
         self._is_noted = True
         self.process.kill()
         self.process.wait()
@@ -249,11 +249,11 @@ class _PairCall(Call):
         if part is None:
             self._pair.end()
             return
-        with contextlib.suppress(OSError):  # it has gone: the receiver notices, too
+        with contextlib.suppress(OSError):  # the program has ended: the receiver notices, too
             self._pair.send(part)
 
     def is_active(self) -> bool:
-        return self._has_answered and not self._has_ended  # nobody waits while it is loading
+        return self._has_answered and not self._has_ended  # no agent waits while it is loading
 
     def cancel(self) -> None:
         self._child.end()

@@ -21,10 +21,10 @@ class Collected(AgentSource):
         iteration = source.get(timeout_sec=1.0)
 
     Args:
-      collector: gives iterations.
-      tally: counts what comes.
+      collector: makes iterations.
+      tally: counts steps and episodes.
       layout: of the rollouts.
-      trajectories: keeps what was learned from; None: nothing is kept.
+      trajectories: writes what was learned from; None: nothing is written.
     """
 
     def __init__(
@@ -40,26 +40,26 @@ class Collected(AgentSource):
 
     @property
     def waiting_columns(self) -> int:
-        """Rollouts of one slot that no iteration has been made of."""
+        """Number of rollouts of one slot that are not in an iteration yet."""
         return self._collector.waiting_columns
 
     @property
     def added_columns(self) -> int:
-        """Rollouts of one slot that ever came."""
+        """Number of rollouts of one slot that were ever added."""
         return self._collector.num_added
 
     @property
     def taken_columns(self) -> int:
-        """Rollouts of one slot that iterations were made of."""
+        """Number of rollouts of one slot that were used in iterations."""
         return self._collector.num_taken
 
     @property
     def has_iteration(self) -> bool:
-        """Whether there is a whole iteration."""
+        """Whether there is a complete iteration."""
         return self._collector.has_batch
 
     def forget(self, agents: Sequence[int]) -> None:
-        """Takes note of slots that send nothing more; see `Collector`."""
+        """Forgets slots that will send nothing more; see `Collector`."""
         self._collector.forget(agents)
 
     def get(self, done: int, timeout_sec: float) -> TrainingData | None:
@@ -69,7 +69,7 @@ class Collected(AgentSource):
     def note_learned(
         self, number: int, iteration: TrainingData, results: Mapping[str, Any]
     ) -> None:
-        """Hands the data handler what came of it, and writes it to a file; see `Source`."""
+        """Passes the results to the data handler, and writes the iteration; see `Source`."""
         self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
             self._trajectories.write(number, iteration.rollout)
@@ -84,7 +84,7 @@ class Collected(AgentSource):
         super().set_state(state)
 
     def close(self) -> None:
-        """Takes nothing more."""
+        """Stops accepting rollouts."""
         self._collector.close()
 
     def _take(self, rollout: Rollout) -> int:
@@ -98,8 +98,8 @@ def make_collector(
 
     Args:
       plan: of an iteration.
-      capacity: columns that can wait; see `Collector`.
-      data_handler: a user's changes; None: none.
+      capacity: number of columns that can wait; see `Collector`.
+      data_handler: applies a user's changes; None: no changes.
     """
     steps, columns = plan.rollout_steps, plan.columns
     if isinstance(plan, OnPolicy):

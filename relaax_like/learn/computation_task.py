@@ -1,4 +1,4 @@
-"""ComputationTask: NumPy in, NumPy out; TensorFlow stays inside."""
+"""ComputationTask: NumPy in, NumPy out, with TensorFlow hidden inside."""
 
 import collections
 import contextlib
@@ -52,26 +52,26 @@ logger = logging.getLogger(__name__)
 
 Arrays = Mapping[str, np.ndarray]
 CompileForm = Callable[[Parts, Sequence[tf.TensorSpec], bool], Callable[..., Any]]
-# A gradient that is compiled for one shape takes half the time of one for all shapes, and a second
-# to compile: shapes that have come so often are worth it, up to so many.
+# A gradient that is compiled for one shape takes half the time of one for all shapes, but a second
+# to compile. A shape is compiled when it has occurred this many times, up to this many shapes.
 _WORTH_COMPILING = 100
 _MAX_COMPILED = 16
 _COMPILER_NICE = 10
-# A part of a batch that is not learned from as a whole: the numbers of its rows or slots that are.
+# Part of a batch of which only some rows or slots are learned from: their indices.
 CHOSEN = "chosen"
-# Beside the costs where gradients are clipped: the norm before that.
+# Name of a number returned with the costs if gradients are clipped: the norm before clipping.
 GRADIENT_NORM = "gradient norm"
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a batch has led to.
+    """The gradient of a batch.
 
     Attributes:
-      groups: variable groups that it is of, as a push names them; (): all.
+      groups: variable groups to which it belongs, as in a push; (): all.
       arrays: one float32 array per trainable variable of these groups, in manifest order.
       numbers: costs and metrics by name.
-      rows: results of each row by name, with the leading axes of the batch; {} if not wanted.
+      rows: results of each row by name, with the leading axes of the batch; {} if not requested.
       ends_update: whether no other phase of the update follows.
       is_last: whether no other gradient of the batch follows.
     """
@@ -96,18 +96,18 @@ class ComputationTask:
     Not thread-safe; each agent has its own, or they use it alternately.
 
     Args:
-      algorithm: what to predict and learn.
-      compile_in_background: gradients of a frequent shape get a faster form, whose compilation
-        takes a second: True continues meanwhile. When the form is ready then depends on the clock,
-        and so do the last digits: not for runs that must be repeatable.
-      clips: whether gradients are clipped as the algorithm says.
+      algorithm: defines what to predict and learn.
+      compile_in_background: gradients of a frequent shape are compiled to a faster form, which
+        takes a second: True continues meanwhile. Then the time when the form is ready, and so the
+        last digits, depend on the clock: not for runs that must be repeatable.
+      clips: whether gradients are clipped according to the algorithm.
       task: name of the task, for which the config can have a plan.
 
     Attributes:
       name: the argument `task`.
 
     Raises:
-      ConfigError: the config has plans by task, but none for this one; names the line.
+      ConfigError: the config has plans by task, but none for this one; the error names the line.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class ComputationTask:
             tf.TensorSpec([], tf.int64),
             tf.TensorSpec(self._settings.values.shape, tf.float32),
         ]
-        # Those of gradients have a number, too, by which they draw.
+        # Gradients also have a number, which determines their random numbers.
         self._gradient_specs = [*self._common_specs, tf.TensorSpec([], tf.int64)]
         self._wants_next_actions = plan is not None and plan.next_actions
         self._num_gradients = 0
@@ -159,7 +159,7 @@ class ComputationTask:
         self._trainable = get_trainable_variables(model)
         self._variables = order_variables(model)
         self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
-        # Guards the variables: no prediction sees half of a new set of values.
+        # Guards the variables: no prediction sees a partly updated set of values.
         self._lock = model.lock
         self._normalizers = {n.statistic: n for n in get_normalizers(model)}
         self._generator = make_generator(algorithm.seed)
@@ -182,11 +182,11 @@ class ComputationTask:
         return {name: rewards[..., part] for name, part in columns.items()}
 
     def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, Arrays]:
-        """Returns what `compute_gradients` and updates take, of a rollout; views.
+        """Returns the arguments of `compute_gradients` and updates for a rollout, as views.
 
         Args:
           rollout: its valid rows are the first ones of each slot; see `experience.holes`.
-          next_alive: `[T, k]`, its own, with the ends that recursions are to stop at.
+          next_alive: `[T, k]`, the rollout's, with the ends at which recursions must stop.
         """
         extras = dict(rollout.extras)
         if rollout.valid is not None:
@@ -196,7 +196,7 @@ class ComputationTask:
             "next_inputs": rollout.next_inputs,
             "next_alive": {"alive": next_alive},
             "rewards": self.split_rewards(rollout.rewards),
-            # With the probability under the policy that acted, which might be an older one.
+            # Includes the probability under the policy that acted, which might be older.
             "actions": {**rollout.actions, LOG_PROB: rollout.log_prob},
             "states": rollout.states,
             "extras": extras,
@@ -206,10 +206,10 @@ class ComputationTask:
         """Checks that the model has one reward of one number.
 
         Args:
-          need: what needs that.
+          need: what requires it, for the error.
 
         Raises:
-          ConfigError: it has more; names the line.
+          ConfigError: it has more; the error names the line.
         """
         model = self._algorithm.model
         columns = get_reward_columns(model)
@@ -224,7 +224,7 @@ class ComputationTask:
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Inputs whose running statistics the model normalises with; each names its statistic."""
+        """Names of the inputs that the model normalises with running statistics."""
         return tuple(self._normalizers)
 
     def get_statistic(self, name: str) -> Moments:
@@ -236,21 +236,21 @@ class ComputationTask:
             )
 
     def get_seen(self) -> list[list[Any]]:
-        """Returns the forms and shapes seen so far, and how often: what was compiled for them.
+        """Returns the forms and shapes seen so far, and how many times, as compiling depends on it.
 
         A gradient that is compiled for its shape can differ in the last bit from one that is not.
         """
         return [[list(key), count] for key, count in self._seen.items()]
 
     def set_seen(self, seen: Sequence[Sequence[Any]]) -> None:
-        """Restores `get_seen`: shapes that were compiled then are compiled when they come next."""
+        """Restores `get_seen`: shapes that were compiled are compiled when they next occur."""
         for key, count in seen:
             form, *shapes = key
             self._seen[(form, *map(tuple, shapes))] = min(count, _WORTH_COMPILING - 1)
 
     @property
     def num_gradients(self) -> int:
-        """Number of the newest gradient or update of phases, by which it has drawn."""
+        """Number of the newest gradient or update, which determines its random numbers."""
         return self._num_gradients
 
     @num_gradients.setter
@@ -258,7 +258,7 @@ class ComputationTask:
         self._num_gradients = number
 
     def get_variables(self) -> list[Variable]:
-        """Returns the model's variables with their present values, in manifest order."""
+        """Returns the model's variables with their current values, in manifest order."""
         return get_variables(self._algorithm.model)
 
     def set_values(self, values: Sequence[np.ndarray]) -> None:
@@ -286,9 +286,9 @@ class ComputationTask:
         """Chooses actions for a batch.
 
         Args:
-          inputs: by name, `[B, ...]`; those that no input spec names are left out.
-          states: by name, `[B, ...]`; needed when the model has state specs.
-          exploit: the best action instead of a drawn one.
+          inputs: by name, `[B, ...]`; those without an input spec are ignored.
+          states: by name, `[B, ...]`; required if the model has state specs.
+          exploit: choose the best action instead of drawing one.
           global_t: environment steps of the whole run, for schedules.
 
         Returns:
@@ -326,16 +326,16 @@ class ComputationTask:
           inputs: observations at t, by name, `[B, ...]`.
           next_inputs: observations at t + 1.
           next_alive: `{"alive": [B, 1] float32}`: 1 continues, 0 terminated, -1 cut off.
-            All arrays but the states can have a time axis before the batch, `[T, B, ...]`, if the
-            algorithm needs whole rollouts.
+            All arrays except the states can have a time axis before the batch, `[T, B, ...]`, if
+            the algorithm needs complete rollouts.
           rewards: by name, `[B, r] float32`.
           actions: by name, `[B, ...]`; with an entry `log_prob`, `[B] float32`, if the algorithm
             uses their log-probability under the policy that acted.
           next_actions: actions at t + 1, if the algorithm uses them.
           states: memory at t, if the model has one.
-          next_states: memory at t + 1 of single steps, if an algorithm in FLARE's form must see
+          next_states: memory at t + 1 of single steps, if an algorithm in FLARE's form must use
             another one than its policy's.
-          extras: arrays that no spec names but the algorithm uses, float32, same first axes.
+          extras: additional arrays that the algorithm uses, float32, with the same first axes.
           global_t: environment steps of the whole run, for schedules.
 
         Returns:
@@ -343,8 +343,8 @@ class ComputationTask:
           costs and metrics by name.
 
         Raises:
-          ConfigError: the algorithm has phases, which one gradient cannot have; or its code fails
-            during compilation, as it would each time; names the line.
+          ConfigError: the algorithm has phases, which need several gradients; or its code fails
+            during compilation, as it would each time; the error names the line.
         """
         if self._algorithm.phases:
             place = describe_place(type(self._algorithm), "phases")
@@ -368,7 +368,7 @@ class ComputationTask:
         return gradient.arrays, gradient.numbers
 
     def _compute(self, form: Any, batch: Parts, compile_form: CompileForm, global_t: int) -> Any:
-        """Calls what is compiled for a batch with the number of the newest gradient."""
+        """Calls the function compiled for a batch with the number of the newest gradient."""
         call = self._get_compiled(form, batch, compile_form)
         number = to_int64(self._num_gradients)
         return call([to_int64(global_t), self._setting_values, number, *flatten(batch)])
@@ -419,16 +419,16 @@ class ComputationTask:
     def _get_compiled(
         self, form: Any, batch: Parts, compile_form: CompileForm, worth: int = _WORTH_COMPILING
     ) -> Callable[..., Any]:
-        """Returns what `compile_form` made for batches like this one.
+        """Returns the result of `compile_form` for batches like this one.
 
         Args:
-          form: names it.
-          batch: of `_make_batch`.
+          form: its name.
+          batch: from `_make_batch`.
           compile_form: called with batch, signatures of its tensors, and whether XLA compiles it.
-          worth: how often a shape must have come to be compiled for it alone.
+          worth: number of times that a shape must have occurred to be compiled separately.
 
         Raises:
-          ConfigError: the algorithm's code fails while it is traced; names the line.
+          ConfigError: the algorithm's code fails while it is traced; the error names the line.
         """
         tensors = flatten(batch)
         key: Any = (form, *(tuple(tensor.shape) for tensor in tensors))
@@ -442,12 +442,12 @@ class ComputationTask:
                     )
                 else:
                     self._compiled_for_batch[key] = self._build(compile_form, batch, specs, True)
-            if len(self._seen) > 10_000:  # lengths that hardly ever come again
+            if len(self._seen) > 10_000:  # lengths that will hardly ever occur again
                 self._seen.clear()
         if key not in self._compiled_for_batch:
             key = (form, *(len(shape) for shape in key[1:]))
         if key not in self._compiled_for_batch:
-            # Only what the model's specs say is fixed.
+            # Only the axes in the model's specs are fixed.
             specs = []
             leading = self._count_leading_axes(batch)
             for part, parts in batch.items():
@@ -488,12 +488,12 @@ class ComputationTask:
         self, key: Any, compile_form: Callable[[], Callable[..., Any]], tensors: list[tf.Tensor]
     ) -> None:
         def compile_and_try() -> None:
-            with self._compiling:  # one after another: agents need the processor, too
+            with self._compiling:  # one after another: agents need the CPU, too
                 if self._closing:
                     return
                 try:
                     form = compile_form()
-                    if hasattr(os, "setpriority"):  # from here on it takes what others leave it
+                    if hasattr(os, "setpriority"):  # from now on it only uses spare CPU time
                         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _COMPILER_NICE)
                     form(
                         [to_int64(0), self._setting_values, to_int64(0), *tensors]
@@ -510,16 +510,16 @@ class ComputationTask:
         self._compilers[-1].start()
 
     def close(self) -> None:
-        """Waits for what is being compiled: a process must not end in the middle of it."""
+        """Waits until background compilation ends: a process must not exit during it."""
         self._closing = True
         for thread in self._compilers:
             thread.join()
 
     def _compile(self, exploit: bool) -> Callable[[list[tf.Tensor]], Any]:
-        """Returns one compiled call that predicts, on a flat list of tensors.
+        """Returns one compiled call that predicts, for a flat list of tensors.
 
-        A concrete function takes a third of the time of the `tf.function` that it comes from: there
-        is no Python signature to match at each call.
+        A concrete function takes a third of the time of its `tf.function`, because it does not
+        match a Python signature at each call.
         """
         rows = tf.TensorSpec([None], tf.float32)
         explore_specs = dict.fromkeys(self._exploration.names, rows)
@@ -560,7 +560,7 @@ class ComputationTask:
     def _compile_assign(self) -> Callable[..., Any]:
         """Returns one call that sets all variables, from one flat vector for each dtype.
 
-        What crosses the border costs by the array: so it takes a third of the time.
+        Passing data to TensorFlow has a cost per array, so this takes a third of the time.
         """
         by_dtype = self._variables_by_dtype
 
@@ -585,16 +585,16 @@ class ComputationTask:
     ) -> Callable[[list[tf.Tensor]], Gradient]:
         """Returns one compiled call from a batch with these names to gradients and costs.
 
-        Gradients and numbers come out as one array each: every array that crosses the border costs
-        as much as a small layer.
+        Gradients and numbers are returned as one array each: every array that is passed out of
+        TensorFlow costs as much as a small layer.
 
         Args:
-          batch: names its tensors; its part `CHOSEN`, if it has one, those that are learned from.
+          batch: defines the tensors' names; its part `CHOSEN`, if any, which rows to learn from.
           specs: of its tensors.
           xla: whether XLA compiles it.
-          groups: variable groups that the gradient is of; None: all.
+          groups: variable groups of the gradient; None: all.
           prepared: whether `prepare` was called for the batch.
-          with_rows: whether results of each row are wanted.
+          with_rows: whether to return results of each row.
         """
         names: list[str] = []
         names_of_rows: list[str] = []
@@ -656,7 +656,7 @@ class ComputationTask:
         xla: bool,
         explain: Callable[[Exception], Exception] | None = None,
     ) -> Callable[..., Any]:
-        """Returns one call, which XLA compiles when it is first made; see `CompiledFunction`."""
+        """Returns one function, which XLA compiles at its first call; see `CompiledFunction`."""
         traced = self._trace(function, signature, xla)
         if xla:
             return CompiledFunction(traced.get_concrete_function, explain)
@@ -673,7 +673,7 @@ class ComputationTask:
         )
 
     def _prepare(self, parts: Parts, traced: Traced, number: tf.Tensor) -> Parts:
-        """Adds what the algorithm computes once for a complete batch."""
+        """Adds the results that the algorithm computes once for a complete batch."""
         if self._wants_next_actions and not parts["next_actions"]:
             parts = add_next_actions(parts)
         traced.draw_for("prepare", number)
@@ -688,17 +688,17 @@ class ComputationTask:
 
         Args:
           batch: to learn from.
-          groups: that are wanted; None: all.
+          groups: variable groups; None: all.
 
         Returns:
-          Gradients in manifest order, zeros for frozen groups; and costs and metrics, with the
-          norms before clipping among these.
+          Gradients in manifest order, zeros for frozen groups; and costs and metrics, including the
+          norms before clipping.
         """
         by_group = self._group_variables()
         wanted = list(by_group) if groups is None else list(groups)
         trained = [group for group in wanted if group not in self._algorithm.frozen]
         with contextlib.ExitStack() as stack:
-            # One tape per group: XLA cannot follow loops on a tape that is asked more than once.
+            # One tape per group: XLA does not support loops on a tape that is used repeatedly.
             tapes = {g: tf.GradientTape(watch_accessed_variables=False) for g in trained}
             for group, tape in tapes.items():
                 stack.enter_context(tape).watch(by_group[group])
@@ -723,7 +723,7 @@ class ComputationTask:
     def _clip(
         self, gradients: dict[str, list[tf.Tensor]]
     ) -> tuple[dict[str, list[tf.Tensor]], dict[str, tf.Tensor]]:
-        """Scales gradients down where the algorithm says so; returns the norms before that, too."""
+        """Clips gradients according to the algorithm; also returns the norms before clipping."""
         clip = self._algorithm.max_gradient_norm if self._clips else None
         if clip is None:
             return gradients, {}
@@ -751,9 +751,9 @@ class ComputationTask:
         return groups
 
 
-@tf.autograph.experimental.do_not_convert  # what cannot be converted would be reported to the user
+@tf.autograph.experimental.do_not_convert  # AutoGraph would warn about code that it cannot convert
 def _find_mistake(algorithm: Algorithm, losses: Any, groups: Sequence[str]) -> str:
-    """Returns what is wrong with the result of `learn`; "" for nothing."""
+    """Returns what is wrong with the result of `learn`; "" if it is valid."""
     if not isinstance(losses, Losses):
         return f"learn returned {type(losses).__name__}, expected Losses"
     for name in losses.costs:
@@ -782,7 +782,7 @@ def find_nearest(name: str, known: Iterable[str]) -> str:
 
 
 def to_int64(number: int) -> tf.Tensor:
-    """Returns a scalar; of a negative number or a larger one the lower 63 bits."""
+    """Returns a scalar; the lower 63 bits if the number is negative or larger."""
     return tf.constant(number & 0x7FFFFFFFFFFFFFFF, tf.int64)
 
 
@@ -803,14 +803,16 @@ def _select(
     for name, spec in specs.items():
         if arrays is None or name not in arrays:
             raise InvalidInputError(
-                f"{field}: {name} is missing; the model's specs name {', '.join(specs)}", name
+                f"{field}: {name} is missing; pass all that the model's specs name: "
+                f"{', '.join(specs)}",
+                name,
             )
         array = np.asarray(arrays[name], spec.dtype.as_numpy_dtype)
         tail = array.shape[array.ndim - len(spec.shape) + 1 :] if any_axes else array.shape[1:]
         if array.ndim < len(spec.shape) or tail != tuple(spec.shape[1:]):
             raise InvalidInputError(
-                f"{field}[{name}]: shape {list(array.shape)}, but the model's specs say "
-                f"{spec.shape}",
+                f"{field}[{name}]: shape {list(array.shape)}, expected {spec.shape} as in the "
+                "model's specs",
                 name,
             )
         tensors[name] = tf.constant(array)

@@ -1,4 +1,4 @@
-"""AsyncDataLoader: fetches the next batches while a learner trains on this one."""
+"""AsyncDataLoader: fetches the next batches while a learner trains on the current one."""
 
 import threading
 import time
@@ -7,44 +7,44 @@ from typing import Any, Protocol
 
 from relaax_like.wire.errors import ConfigError
 
-# Batches that wait at most, so that what is learned from is not too old.
+# Maximum number of waiting batches, so that the data are not too old.
 _MAX_BATCHES_AHEAD = 2
-# Pause after a `get_data` that had nothing yet, in case it does not wait itself.
+# Pause after a `get_data` that returned None, in case it does not wait itself.
 _NOTHING_YET_SEC = 0.001
 _CLOSE_SEC = 5.0
 
 
 class GetData(Protocol):
-    """Where data come from; a plain function fits."""
+    """A source of data, such as a plain function."""
 
     def __call__(self, batch_size: int, /) -> Any:
-        """Returns that many items, or None when there are none yet; it is then asked again.
+        """Returns that many items, or None if there are not enough yet; then it is called again.
 
-        It should wait for them, a second at most: a loader that closes waits for it. With several
-        workers it is called from several threads at once.
+        It should wait for them, but at most a second: a loader that closes waits for it. With
+        several workers it is called from several threads at once.
         """
 
 
 class AsyncDataLoader(Iterator[Any]):
-    """Gives batches in the order in which they were asked for.
+    """Yields batches in the order in which they were requested.
 
         loader = AsyncDataLoader(get_data, batch_size=64)
         for batch in loader:  # until `close`
             learn(batch)
 
-    Two batches are fetched ahead at most, or one chunk per worker where that is more. A failure of
-    `get_data` is raised by `next` in its turn, after which there are no more batches. One consumer.
+    At most two batches are fetched ahead, or one chunk per worker if that is more. An error of
+    `get_data` is raised by `next` in place of its batch, and is the last result. One consumer.
 
     Args:
       get_data: returns items.
-      batch_size: items in a batch.
-      num_workers: threads, each of which fetches one chunk at a time.
-      chunk_size: items that `get_data` is asked for at once; None: batch_size.
-      collate_fn: makes a batch of what `get_data` returned; of several chunks, of the list of their
-        items. Called by the consumer.
+      batch_size: number of items in a batch.
+      num_workers: number of threads, each of which fetches one chunk at a time.
+      chunk_size: number of items requested from `get_data` at once; None: batch_size.
+      collate_fn: makes a batch of what `get_data` returned; for several chunks, of the list of
+        their items. Called by the consumer.
 
     Raises:
-      ConfigError: a size below 1, or batches that are not made of whole chunks.
+      ConfigError: a size below 1, or batches that do not consist of complete chunks.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class AsyncDataLoader(Iterator[Any]):
                 raise ConfigError(f"{name} is {size}, expected 1 or more")
         if batch_size % chunk_size:
             raise ConfigError(
-                f"batch_size {batch_size} is not a multiple of chunk_size {chunk_size}"
+                f"batch_size {batch_size} is not a multiple of chunk_size {chunk_size}; a batch "
+                "consists of complete chunks"
             )
         self._get_data = get_data
         self._chunk_size = chunk_size
@@ -87,11 +88,11 @@ class AsyncDataLoader(Iterator[Any]):
             worker.start()
 
     def __next__(self) -> Any:
-        """Returns the next batch; waits for it.
+        """Waits for the next batch and returns it.
 
         Raises:
           StopIteration: the loader was stopped, or has failed before.
-          Exception: what `get_data` raised.
+          Exception: an error of `get_data`.
         """
         chunks = [self._take() for _ in range(self._chunks_per_batch)]
         if len(chunks) == 1:
@@ -99,14 +100,14 @@ class AsyncDataLoader(Iterator[Any]):
         return self._collate_fn([item for chunk in chunks for item in chunk])
 
     def stop(self) -> None:
-        """Ends it, and releases a waiting consumer. Returns at once; can be called twice."""
+        """Stops the loader, and wakes a waiting consumer; returns immediately. Idempotent."""
         with self._condition:
             self._stopped = True
             self._ready.clear()
             self._condition.notify_all()
 
     def close(self, timeout_sec: float = _CLOSE_SEC) -> None:
-        """Ends it, and waits for its threads; those that are still in `get_data` then are left."""
+        """Stops the loader, and waits for its threads, except those still in `get_data`."""
         self.stop()
         end = time.monotonic() + timeout_sec
         for worker in self._workers:
@@ -128,7 +129,9 @@ class AsyncDataLoader(Iterator[Any]):
             failure = self._failures.pop(number)
         self.stop()
         if isinstance(failure, StopIteration):  # a mistake there, not the end of the loader
-            raise RuntimeError("get_data raised StopIteration") from failure
+            raise RuntimeError(
+                "get_data raised StopIteration; return None while there are no items"
+            ) from failure
         raise failure
 
     def _fetch_chunks(self) -> None:
@@ -157,7 +160,7 @@ class AsyncDataLoader(Iterator[Any]):
             return self._next_to_fetch - 1
 
     def _fetch(self) -> Any:
-        """Asks until there is something; returns None when the loader was stopped meanwhile."""
+        """Calls `get_data` until it returns items; returns None if the loader was stopped."""
         while (chunk := self._get_data(self._chunk_size)) is None:
             with self._condition:
                 if self._condition.wait_for(lambda: self._stopped, _NOTHING_YET_SEC):

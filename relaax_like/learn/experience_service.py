@@ -34,30 +34,30 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 
 logger = logging.getLogger(__name__)
 
-# How long a client's rollout waits for room; then its stream ends, and it can retry.
+# How long a client's rollout waits for space; then its stream ends, and it can retry.
 _ROOM_SEC = 10.0
 _POLL_SEC = 0.5
-# For the iteration at hand; a supervisor might kill the process some seconds after its SIGTERM.
+# Wait for the current iteration; a supervisor might kill the process seconds after its SIGTERM.
 _STOP_SEC = 2.0
-# Clients that are remembered; of those with nothing under way, the one that was heard of the
-# longest ago is forgotten first.
+# Number of clients that are remembered; of those without work in progress, the one that has been
+# silent for the longest time is forgotten first.
 _MAX_CLIENTS = 1_000
 _NAME_LENGTH = 200
 _MAX_EPISODE_LENGTH = 1 << 40
-# Environment steps that a message can count beyond those of its rollout.
+# Number of environment steps that a message can count in addition to those of its rollout.
 _MAX_MORE_STEPS = 1 << 32
 _CLOSING = "the parameter server is closing; reconnect later"
 
 
 @dataclass
 class _Client:
-    """One client: its newest incarnation, and what of it is under way.
+    """One client: its newest incarnation, and its work in progress.
 
     Attributes:
       incarnation: of the client.
       received: sequence number up to which everything was accepted.
       counted: sequence number up to which the steps were counted by an earlier start.
-      pending: sequence number -> ticket of what agents wait for.
+      pending: sequence number -> ticket of a rollout for which an agent waits.
       slots: agent -> the first numbers of `Rollout.starts` of its newest rollout.
     """
 
@@ -80,27 +80,27 @@ def log_failure(error: Exception) -> None:
 
 
 class ExperienceService(ExperienceSink):
-    """Collects what clients send, and learns from it in a thread of its own.
+    """Collects experience from clients, and learns from it in its own thread.
 
         service = ExperienceService(make_learner, columns=8, max_rollout_bytes=1 << 20)
         service.start()
         BridgeControl().create_server(address, parameter_server, experience=service)
         service.stop()
 
-    A rollout takes effect once, however often it is sent: each publication says which experience it
-    contains, and the next process continues from there. What was received but not learned from is
-    lost with the process, unless it is sent again; its environment steps, once published, are not
-    counted again.
+    A rollout takes effect once, even if it is sent repeatedly: each publication records which
+    experience it contains, and the next process continues from there. Rollouts that were received
+    but not learned from are lost with the process, unless they are sent again; their environment
+    steps, once published, are not counted again.
 
     Args:
-      make_learner: called in the thread, as it might import TensorFlow.
-      columns: rollouts of one slot, or episodes, in an iteration, at least.
+      make_learner: called in the thread, because it might import TensorFlow.
+      columns: minimum number of rollouts of one slot, or episodes, in an iteration.
       max_rollout_bytes: longest serialised rollout that is accepted.
-      on_failure: called, from the thread, when learning has failed for good; the default logs it.
-      waits: whether agents wait for an incomplete iteration; else only for complete ones.
-      task: its name, for lines of the log; "": the only one, without a name.
-      has_others: whether other tasks of the run learn, too. Then nobody waits for an incomplete
-        iteration: an agent that waits for one task would keep the others from theirs.
+      on_failure: called, from the thread, when learning has permanently failed; by default logs it.
+      waits: whether agents wait for an incomplete iteration; False: only for complete ones.
+      task: its name, for log lines; "": the only one, without a name.
+      has_others: whether other tasks of the run learn, too. Then no agent waits for an incomplete
+        iteration: an agent that waits for one task would delay the others.
     """
 
     def __init__(
@@ -127,13 +127,13 @@ class ExperienceService(ExperienceSink):
         self._learned_columns = 0
         self._version = 0
         self._finished = False
-        self._stopping = False  # nothing more is accepted; there might be news of earlier requests
-        self._stopped = False  # nor is there more news
+        self._stopping = False  # nothing more is accepted; earlier requests can still be answered
+        self._stopped = False  # nor can earlier requests be answered
         self._thread = threading.Thread(target=self._run, name="learner", daemon=True)
 
     @property
     def max_rollout_bytes(self) -> int:
-        """Longest serialised rollout that is taken."""
+        """Longest serialised rollout that is accepted."""
         return self._max_rollout_bytes
 
     @property
@@ -143,14 +143,14 @@ class ExperienceService(ExperienceSink):
             return None if self._source is None else self._version
 
     def start(self) -> None:
-        """Loads the learner, and begins to learn; returns at once."""
+        """Loads the learner, and starts to learn; returns immediately."""
         self._thread.start()
 
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
-        """Ends after the iteration at hand, and logs what was not learned from.
+        """Ends after the current iteration, and logs what was not learned from.
 
-        Agents do not hear of anything that is published after `timeout_sec`. Called again after
-        that, it does not wait.
+        Agents are not notified of publications after `timeout_sec`. If called again after that, it
+        does not wait.
 
         Args:
           timeout_sec: longest wait; None: until it has ended.
@@ -159,12 +159,12 @@ class ExperienceService(ExperienceSink):
             self._stopping = True
             self._changed.notify_all()
             learns = self._source is not None and not self._stopped
-        if learns:  # else there is nothing to lose
+        if learns:  # otherwise there is nothing to lose
             self._thread.join(timeout_sec)
         self._end_news()
 
     def join(self) -> None:
-        """Waits for the thread's end, after `stop`; also while the learner is still being made."""
+        """Waits for the thread's end after `stop`, even while the learner is still being made."""
         if self._thread.is_alive():
             self._thread.join()
 
@@ -175,7 +175,7 @@ class ExperienceService(ExperienceSink):
             return not self._holding.is_empty
 
     def add(self, experience: Experience) -> None:
-        """Takes experience; see `ExperienceSink`."""
+        """Adds experience; see `ExperienceSink`."""
         _validate_name(experience.agent)
         _validate_episodes(experience.episodes)
         source = self._wait_for_source()
@@ -205,7 +205,7 @@ class ExperienceService(ExperienceSink):
         timeout_sec: float,
         is_over: Callable[[], bool] = lambda: False,
     ) -> StreamProgress:
-        """Waits for news of a client; see `ExperienceSink`."""
+        """Waits for progress of a client; see `ExperienceSink`."""
 
         def progress() -> StreamProgress:
             client = self._clients.get(client_id)
@@ -251,7 +251,7 @@ class ExperienceService(ExperienceSink):
     def _try_to_add(
         self, source: "AgentSource", experience: Experience, rollout: Rollout | None
     ) -> bool:
-        """Adds experience, unless it was added before; False: there is no room, or it ends."""
+        """Adds experience, unless it was added before; False: the queue is full, or it ends."""
         with self._changed:
             if self._stopping:
                 return False
@@ -289,16 +289,16 @@ class ExperienceService(ExperienceSink):
     def _get_client(self, experience: Experience) -> _Client:
         client = self._clients.pop(experience.client_id, None)
         if client is None or client.incarnation < experience.incarnation:
-            if client is not None and self._source is not None:  # its earlier life is over
+            if client is not None and self._source is not None:  # its earlier incarnation has ended
                 for slots in client.slots.values():
                     self._source.forget(slots)
             client = _Client(experience.incarnation)
         self._clients[experience.client_id] = client  # the newest at the end
         if client.incarnation > experience.incarnation:
             raise InvalidInputError(
-                f"experience: of incarnation {experience.incarnation} of client "
-                f"{experience.client_id}, which has since started incarnation "
-                f"{client.incarnation}",
+                f"experience: incarnation {experience.incarnation} of client "
+                f"{experience.client_id}, but incarnation {client.incarnation} has started since; "
+                "stop one of the two processes, or give it another client id",
                 "incarnation",
             )
         if len(self._clients) > _MAX_CLIENTS:
@@ -310,8 +310,8 @@ class ExperienceService(ExperienceSink):
         """Releases agents that would wait forever."""
         if self._source is None:
             return
-        # Those of the iteration that is being learned from are not to come once more: until it is
-        # over, its agents wait for its values, and nobody waits in vain.
+        # Agents of the iteration that is being learned from wait for its values, and send nothing
+        # until then: meanwhile, no agent waits in vain.
         missing = self._columns - (self._source.added_columns - self._learned_columns)
         if missing > 0:
             self._release(self._holding.find_released(missing))
@@ -342,8 +342,8 @@ class ExperienceService(ExperienceSink):
             self._source, self._version = loop.source, first.version
             self._finished = bool(first.finished)
             for client_id, known in loop.source.received.items():
-                # Where agents wait for their rollouts, all up to `learned` is in the values, and
-                # nothing beyond it. Otherwise anything can be, and must not be used again.
+                # If agents wait for their rollouts, the values contain exactly those up to
+                # `learned`. Otherwise they can contain any, and none must be used again.
                 received = known.learned if self._waits else known.counted
                 self._clients[client_id] = _Client(known.incarnation, received, known.counted)
             self._changed.notify_all()
@@ -368,15 +368,15 @@ class ExperienceService(ExperienceSink):
             logger.info("%d %s%s were received but not learned from", waiting, what, self._of_task)
 
     def _take(self, learned: LearnerUpdate | None, finished: bool) -> None:
-        """Takes what a turn has led to, and whether the training has finished by now."""
+        """Applies the result of a turn, and whether the training has finished."""
         with self._changed:
             self._finished = finished
             if learned is not None:
                 self._version = learned.version
                 assert self._source is not None
                 self._learned_columns = self._source.taken_columns
-                # A rollout that reaches into the next iteration was sent by an agent that waits
-                # for that one.
+                # The agent of a rollout that extends into the next iteration waits for that
+                # iteration.
                 self._release(learned.numbers)
             self._release_vain()
             if self._finished:
@@ -385,7 +385,7 @@ class ExperienceService(ExperienceSink):
 
 
 def _validate_episodes(episodes: Sequence[Episode]) -> None:
-    # A single NaN would spoil the mean return for good, and no snapshot could be written any more.
+    # A single NaN would permanently spoil the mean return, and prevent all further snapshots.
     for index, episode in enumerate(episodes):
         if not math.isfinite(episode.episode_return):
             raise InvalidInputError(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.learn.agent_source import AgentSource
     from relaax_like.learn.learner_loop import LearnerLoop
 
-# How long `stop` waits for the iterations at hand.
+# How long `stop` waits for the current iterations.
 _STOP_SEC = 2.0
 
 
@@ -26,14 +26,14 @@ class ExperienceServices:
 
     Args:
       make_learners: returns the learners of all tasks, by task; called once, in the thread of one
-        of them, as it can import TensorFlow.
-      make_service: makes the service of a task, given its name, what makes its learner, and what it
-        calls when learning has failed.
+        of them, because it can import TensorFlow.
+      make_service: makes the service of a task, given its name, the function that makes its
+        learner, and the callback for failures.
       on_failure: called once, from a thread, with the first failure of any task.
       tasks: their names; "": the only one.
 
     Attributes:
-      sinks: task -> what takes its experience.
+      sinks: task -> sink of its experience.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class ExperienceServices:
         return any(service.has_agents for service in self._services.values())
 
     def start(self) -> None:
-        """Loads the learners, and begins to learn; returns at once."""
+        """Loads the learners, and starts to learn; returns immediately."""
         for service in self._services.values():
             service.start()
 
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
-        """Ends each after the iteration at hand; see `ExperienceService.stop`."""
+        """Ends each one after its current iteration; see `ExperienceService.stop`."""
         with futures.ThreadPoolExecutor(len(self._services)) as executor:
             stops = [executor.submit(one.stop, timeout_sec) for one in self._services.values()]
         for stop in stops:

@@ -1,4 +1,4 @@
-"""FrozenPolicy: what stands in for a learner where agents only play with values at hand."""
+"""FrozenPolicy: replaces a learner for agents that only act with given values."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from relaax_like.core.roles import Learner, OnUpdate
 
 
 class FrozenPolicy(Learner):
-    """Hands out values that its owner sets; nothing is learned.
+    """Provides values that its owner sets; learns nothing.
 
         values = FrozenPolicy(arrays, version)
         processor = ComputationDataProcessor(actor, values, metrics)
@@ -35,17 +35,17 @@ class FrozenPolicy(Learner):
         return self._newest.values
 
     def set(self, values: Sequence[np.ndarray], version: int) -> None:
-        """Makes agents act with other values from now on; the arrays must not change later."""
+        """Makes agents act with other values from now on; the caller must not change the arrays."""
         self._newest = LearnerUpdate((), version, self._global_t, "", values)
         self._on_update(self._newest)
 
     def start(self, on_update: OnUpdate) -> None:
-        """Hands out the values; see `Learner`."""
+        """Provides the values; see `Learner`."""
         self._on_update = on_update
         on_update(self._newest)
 
     def submit(self, work: LearnRequest) -> None:
-        """Answers at once."""
+        """Answers immediately."""
         version = self._newest.version
         self._on_update(LearnerUpdate((work.number,), version, self._global_t, "", None))
 

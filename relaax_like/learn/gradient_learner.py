@@ -1,4 +1,4 @@
-"""GradientLearner: learns beside its agents, by gradients for a parameter server."""
+"""GradientLearner: learns beside its agents, by sending gradients to a parameter server."""
 
 import logging
 import threading
@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 _FAILURE_LINE_SEC = 1.0
 _WAIT_SEC = 0.5
-# Columns that can wait: agents send no more than one or two rollouts each.
+# Number of columns that can wait: each agent sends at most one or two rollouts.
 _UNBOUNDED = 1 << 62
-# Longest wait for the gradient at hand when the process ends.
+# Longest wait for the current gradient when the process ends.
 _STOP_SEC = 2.0
 
 
 class GradientLearner(Learner):
-    """Runs a `LearnerLoop` in a thread of its own.
+    """Runs a `LearnerLoop` in its own thread.
 
         learner = GradientLearner(task, plan, parameter_server)
         learner.start(on_update)
@@ -45,26 +45,26 @@ class GradientLearner(Learner):
         learner.stop()
 
     Rollouts are collected until they make an iteration of the plan, its gradients are pushed one
-    after another, and the returned values are handed on. An agent whose rollout does not complete
-    an iteration waits for it, unless the agents that do not wait cannot complete it either. An
-    iteration that cannot be learned from is logged and skipped.
+    after another, and the returned values are passed to the agents. An agent whose rollout does not
+    complete an iteration waits for it, unless the agents that do not wait cannot complete it
+    either. An iteration that cannot be learned from is logged and skipped.
 
     An error that each iteration would raise, such as one in the algorithm's code, ends the
     learning: requests are still answered, but without new values.
 
     Args:
-      task: computes gradients; used by the training thread alone.
+      task: computes gradients; used only by the training thread.
       plan: of an iteration.
-      parameter_server: where gradients go to; used by the training thread alone.
+      parameter_server: receives the gradients; used only by the training thread.
       seed: of the orders of minibatches.
-      curves: what the names of its costs' curves begin with.
-      on_failure: called once, from the training thread, when learning has ended with an error; the
-        agents are notified after it.
-      learner: has hooks; its policy is set. None: there are none.
-      data_handler: a user's changes to rollouts; None: there are none.
-      trajectories: keeps what was learned from; None: nothing is kept.
+      curves: prefix of the names of its costs' curves.
+      on_failure: called once, from the training thread, when learning has ended with an error,
+        before the agents are notified.
+      learner: with hooks; its policy is set here. None: no hooks.
+      data_handler: applies a user's changes to rollouts; None: no changes.
+      trajectories: writes what was learned from; None: nothing is written.
       has_others: whether agents have other tasks, too. Then none waits for an incomplete iteration:
-        an agent that waits for one task would keep the others from theirs.
+        an agent that waits for one task would delay the others.
       max_lag: see `RequestQueue`.
     """
 
@@ -86,7 +86,7 @@ class GradientLearner(Learner):
         self._task = task
         self._parameter_server = parameter_server
         self._on_failure = on_failure
-        self._has_failed = False  # for good
+        self._has_failed = False  # permanently
         task.wants_rows = data_handler is not None
         tally = Tally()
         self._queue = RequestQueue(
@@ -108,7 +108,7 @@ class GradientLearner(Learner):
             self._sink,
             parameter_server.metrics(),
             curves,
-            records_times=False,  # there can be several: each has a part of the steps
+            records_times=False,  # each of several learners has only a part of the steps
         )
         self._thread = threading.Thread(target=self._run, name="training", daemon=True)
         self._on_update: OnUpdate = lambda learned: None
@@ -117,7 +117,7 @@ class GradientLearner(Learner):
 
     @property
     def manifest(self) -> Manifest:
-        """The layout of the values that it hands on."""
+        """The layout of the values that it passes on."""
         return make_manifest(self._task.get_variables())
 
     def metrics(self) -> Metrics:
@@ -132,17 +132,17 @@ class GradientLearner(Learner):
         self._thread.start()
 
     def submit(self, work: LearnRequest) -> None:
-        """Puts work in the queue."""
+        """Adds a request to the queue."""
         self._queue.put(work)
 
     def leave(self, agent: str) -> None:
-        """Waits for an agent's rollouts no more; see `Learner`."""
+        """Stops waiting for an agent's rollouts; see `Learner`."""
         self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what waits, and what depends on the past; see `Learner`.
+        """Returns waiting requests, and other state that depends on the past; see `Learner`.
 
-        That is also which shapes have come to be compiled, and how many gradients there were.
+        This includes which shapes have been compiled, and the number of gradients.
         """
         return {
             "seen": self._task.get_seen(),
@@ -159,9 +159,9 @@ class GradientLearner(Learner):
         self._loop.set_state(state["loop"])
 
     def stop(self) -> None:
-        """Ends the training loop after the update at hand; can be called twice.
+        """Ends the training loop after the current update. Idempotent.
 
-        What was applied of an iteration stays, and its steps are counted with that update.
+        The applied updates of an iteration stay, and its steps are counted with the last of them.
         """
         self._policy.is_ending = True
         self._queue.end()
@@ -198,17 +198,17 @@ class GradientLearner(Learner):
                 self._on_update(update)
                 if update.values is not None:
                     self._task.set_values(update.values)
-            except Exception as error:  # this thread answers all others
+            except Exception as error:  # this thread answers all agents
                 self._note_failure("after a gradient that was applied", error)
 
     def _handle_failure(
         self, iteration: TrainingData | Requests, error: Exception
     ) -> LearnerUpdate | None:
-        """Skips an iteration, but for what was pushed of it; see `LearnerLoop`."""
+        """Skips an iteration, except for its pushed gradients; see `LearnerLoop`."""
         if isinstance(error, ConfigError):
             logger.debug("learning has failed", exc_info=error)
             self._has_failed = True
-            # Before the agents act again: their owner ends them.
+            # Before the agents continue: their owner ends them.
             self._on_failure(error)
             return self._sink.report(iteration.tickets)
         if isinstance(iteration, TrainingData) and self._policy.has_pushed:
@@ -217,10 +217,10 @@ class GradientLearner(Learner):
             self._failures += 1
             what = f"could not learn from an iteration ({self._failures} so far)"
             self._note_failure(what, error)
-        # The steps were taken all the same: a training that diverges ends with its budget.
+        # The steps were taken nevertheless: a training that diverges ends with its budget.
         try:
             self._sink.hand_counts_over()
-        except RelaaxError as again:  # they are counted later; the agents are to be answered
+        except RelaaxError as again:  # they are counted later; the agents must be answered
             self._note_failure("steps are not counted yet", again)
         return self._sink.report(iteration.tickets, with_values=self._policy.has_pushed)
 

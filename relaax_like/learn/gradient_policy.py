@@ -1,4 +1,4 @@
-"""GradientPolicy: what a BaseLearner trains beside its agents, by gradients for a server."""
+"""GradientPolicy: the policy of a BaseLearner beside its agents, which pushes gradients."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,19 +19,19 @@ from relaax_like.wire.errors import ConfigError
 class GradientPolicy(UpdatePolicy[GradientTask]):
     """A GradientTask with the plan of its iterations; the parameter server updates the values.
 
-    Each minibatch is a gradient (one for each phase of the algorithm) that is computed at the
-    values that the push of the last one has brought. They can contain gradients of other learners.
+    Each minibatch leads to a gradient (one for each phase of the algorithm), which is computed with
+    the values that the previous push returned. They can include gradients of other learners.
 
     Attributes:
       has_pushed: whether a gradient of the newest iteration was applied.
-      is_ending: whether an iteration ends with its next update, as the process is about to; set by
-        another thread.
+      is_ending: whether the iteration must end with its next update, because the process is about
+        to end; set by another thread.
 
     Args:
       task: computes gradients.
       plan: of an iteration.
       seed: of the orders of minibatches.
-      sink: takes the gradients.
+      sink: receives the gradients.
     """
 
     def __init__(self, task: GradientTask, plan: RolloutPlan, seed: int, sink: Pushing):
@@ -54,12 +54,12 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
         """Computes and pushes the gradients of one iteration; returns means of costs and metrics.
 
         Args:
-          arguments: of `data_preprocess`.
+          arguments: from `data_preprocess`.
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
           InvalidInputError: a gradient is not finite, or there are too few rows for a minibatch.
-          ServerUnavailableError: there is no parameter server.
+          ServerUnavailableError: the parameter server is not available.
         """
         if self._must_prenormalize():
             self._feed_statistics(arguments)
@@ -80,7 +80,7 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
             rows = gradient.rows or rows
             numbers = merge_numbers(numbers, gradient.numbers, gradient.groups)
             if gradient.is_last and self._plan.update_norm:
-                # Until then inputs are seen as they were when it was acted.
+                # Until then, inputs are normalised as they were when acting.
                 self._feed_statistics(arguments)
             self._sink.push(gradient)
             self.has_pushed = True
@@ -102,14 +102,14 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
         return {f"value/{n}": v for n, v in zip(names, self._sink.values, strict=True)}
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        """Refuses: the values are the parameter server's."""
+        """Raises ConfigError, because the values belong to the parameter server."""
         raise ConfigError(
             "a learner beside its agents takes its values from the parameter server; use "
             "learner.previous"
         )
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what the parameter server does not keep."""
+        """Returns the state that the parameter server does not store."""
         return {"updates": self._updates, "reward_sums": self.get_sums()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""GradientTask: the gradients of an update whose optimizer steps a parameter server takes."""
+"""GradientTask: the gradients of updates whose optimizers run in a parameter server."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ class GradientTask(ComputationTask):
             task.set_values(parameter_server.push_pull(gradient.arrays, gradient.groups))
 
     Attributes:
-      wants_rows: whether gradients come with the results of each row.
+      wants_rows: whether gradients include the results of each row.
 
     Args:
       algorithm: what to learn.
@@ -63,13 +63,13 @@ class GradientTask(ComputationTask):
         count: int | None = None,
         **batch: Any,
     ) -> Iterator[Gradient]:
-        """Yields the gradients of each minibatch, one after another: the updates of LearningTask.
+        """Yields the gradients of each minibatch, for the same updates as those of LearningTask.
 
-        Each is computed when it is asked for, at the values of that moment. `prepare` is called
-        once, before the first one. Each minibatch has one gradient for each phase that is due; a
-        phase with `every=n` is due in every n-th minibatch, and the costs of its groups are left
-        out in the others. It ends early behind the minibatch for which the algorithm's `stop` says
-        so.
+        Each one is computed on demand, with the values at that time. `prepare` is called once,
+        before the first one. Each minibatch has one gradient for each phase that is due; a phase
+        with `every=n` is due in every n-th minibatch, and the costs of its groups are left out in
+        the others. The gradients end early after a minibatch for which the algorithm's `stop`
+        returns True.
 
         Args:
           epochs, minibatch, seed, minibatch_of, count: as for `LearningTask.update_epochs`, which
@@ -78,8 +78,8 @@ class GradientTask(ComputationTask):
           batch: as for `compute_gradients`.
 
         Raises:
-          ConfigError: the algorithm's code fails while it is compiled; names the line.
-          InvalidInputError: lengths that do not fit together, or a minibatch larger than the batch.
+          ConfigError: the algorithm's code fails while it is compiled; the error names the line.
+          InvalidInputError: inconsistent lengths, or a minibatch larger than the batch.
         """
         parts = self._make_batch(**batch)
         leading_axes = self._count_leading_axes(parts)
@@ -117,7 +117,7 @@ class GradientTask(ComputationTask):
         """Yields the gradient of each phase that is due in one update.
 
         Args:
-          parts: a batch as it came; or one that is prepared, with what is chosen of it.
+          parts: an unprepared batch; or a prepared one, with the indices of the minibatch.
           global_t: environment steps of the whole run.
           is_end: whether no other update of the batch follows.
         """
@@ -144,7 +144,7 @@ class GradientTask(ComputationTask):
             own = {name: y for name, y in gradient.numbers.items() if name not in waiting}
             numbers = merge_numbers(numbers, own, gradient.groups)
             ends_update = index == due[-1]
-            # As in a compiled update, costs that are not due are zeros.
+            # As in a compiled update, costs of phases that are not due are zeros.
             seen = {**dict.fromkeys(waiting, 0.0), **numbers}
             is_last = ends_update and (is_end or self._stops(seen, global_t))
             rows = gradient.rows if index == due[0] else {}
@@ -153,7 +153,7 @@ class GradientTask(ComputationTask):
             )
 
     def _stops(self, numbers: Mapping[str, float], global_t: int) -> bool:
-        """Returns whether the algorithm wants no more updates of this batch."""
+        """Returns whether the algorithm skips the remaining updates of this batch."""
         if type(self._algorithm).stop is Algorithm.stop:
             return False
         tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
@@ -175,7 +175,7 @@ class GradientTask(ComputationTask):
     def _compile_prepare(
         self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool
     ) -> Callable[[list[tf.Tensor]], Parts]:
-        """Returns one compiled call from a batch with these names to what phases learn from."""
+        """Returns one compiled call that prepares a batch with these names for the phases."""
         names: dict[str, list[str]] = {}
 
         def flat(
@@ -200,21 +200,21 @@ class GradientTask(ComputationTask):
 def merge_numbers(
     numbers: Mapping[str, float], own: Mapping[str, float], groups: Sequence[str]
 ) -> dict[str, float]:
-    """Adds the numbers of a phase to those of the phases before it.
+    """Adds the numbers of a phase to those of the previous phases.
 
-    Costs are those of the groups' own phases, all other numbers of the first phase that has them.
+    Costs come from the groups' own phases, all other numbers from the first phase that has them.
 
     Args:
-      numbers: of the phases before it.
+      numbers: of the previous phases.
       own: of the phase.
-      groups: that it steps.
+      groups: that it updates.
     """
     costs = {name: number for name, number in own.items() if name in groups}
     return {**own, **numbers, **costs}
 
 
 def _find_first(parts: Parts, minibatch_of: Unit, length: int, count: int) -> tf.Tensor:
-    """Returns the rows or slots that minibatches are made of, `[length] bool`."""
+    """Returns the rows or slots from which minibatches are drawn, `[length] bool`."""
     mask = parts.get("extras", {}).get(MASK)
     if mask is not None and minibatch_of == "steps":
         return tf.reshape(mask, [-1]) > 0
@@ -238,7 +238,7 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
     """Returns the phases of an update.
 
     Raises:
-      ConfigError: they do not step each group that is trained once; names the line.
+      ConfigError: they do not update each trained group exactly once; the error names the line.
     """
     known = ", ".join(groups)
     for group in algorithm.frozen:
@@ -266,5 +266,5 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
                 "phases, expected one; or list it in frozen"
             )
     if all(phase.every > 1 for phase in algorithm.phases):
-        raise ConfigError(f"{place}: phases: none runs in every update; give one of them every=1")
+        raise ConfigError(f"{place}: phases: none runs in every update; set every=1 in one of them")
     return algorithm.phases

@@ -7,8 +7,8 @@
     register_learner_hook("count", CountHook)
     learner = BaseLearner({"hook": {"mine": {"type": "count", "position": "after_iter"}}}, ...)
 
-Hooks of one position run in the order of their priorities, the lowest first, and among equals in
-the order in which they were added.
+Hooks at the same position run in the order of their priorities, the lowest first; those with the
+same priority run in the order in which they were added.
 """
 
 import abc
@@ -32,14 +32,14 @@ POSITIONS: tuple[str, ...] = typing.get_args(Position)
 
 
 class Hook(abc.ABC):
-    """Something to be called at some point of a run.
+    """A function that is called at some point of a run.
 
     Args:
-      name: tells hooks apart.
+      name: identifies the hook.
       priority: 0 or more; lower runs earlier.
 
     Raises:
-      ConfigError: another priority.
+      ConfigError: the priority is not valid.
     """
 
     def __init__(self, name: str, priority: float):
@@ -50,30 +50,30 @@ class Hook(abc.ABC):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The hook's name."""
         return self._name
 
     @property
     def priority(self) -> float:
-        """Where it stands among hooks of its position; lower runs earlier."""
+        """Order among the hooks at the same position; lower runs earlier."""
         return self._priority
 
     @abc.abstractmethod
     def __call__(self, engine: Any) -> Any:
-        """Does it; `engine` is who calls."""
+        """Runs the hook; `engine` is the caller."""
 
 
 class LearnerHook(Hook):
-    """A hook of a learner, which hands itself over as `engine`.
+    """A hook of a learner, which passes itself as `engine`.
 
     Args:
-      name: tells hooks apart.
+      name: identifies the hook.
       priority: 0 or more; lower runs earlier.
       position: before_run, before_iter, after_iter or after_run. In after_iter `engine.last_iter`
-        does not count the iteration at hand yet; `engine.updates` does.
+        does not count the current iteration yet; `engine.updates` does.
 
     Raises:
-      ConfigError: another priority or position.
+      ConfigError: the priority or position is not valid.
     """
 
     def __init__(self, name: str, priority: float, *, position: str):
@@ -86,7 +86,7 @@ class LearnerHook(Hook):
 
     @property
     def position(self) -> str:
-        """When it is called."""
+        """When the hook is called."""
         return self._position
 
     @abc.abstractmethod
@@ -101,29 +101,30 @@ _registry: dict[str, type[LearnerHook]] = {}
 
 
 def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
-    """Makes a class known as a `type` of hooks.
+    """Registers a class as a `type` of hooks.
 
     Its arguments are those of `LearnerHook`, and further keyword-only ones: the `ext_args` of the
     settings.
 
     Raises:
-      ConfigError: no `LearnerHook`, or the name is taken by another class.
+      ConfigError: it is not a `LearnerHook`, or another class already has the name.
     """
     if not (isinstance(hook_type, type) and issubclass(hook_type, LearnerHook)):
         raise ConfigError(f"hook type {name}: expected a LearnerHook class, got {hook_type!r}")
     if _registry.setdefault(name, hook_type) is not hook_type:
         raise ConfigError(
-            f"hook type {name}: this name is already used by {_registry[name].__name__}"
+            f"hook type {name}: this name is already used by {_registry[name].__name__}; choose "
+            "another name"
         )
 
 
 def add_learner_hook(hooks: Hooks, hook: LearnerHook) -> None:
-    """Inserts a hook behind all of its position that have its priority or a lower one."""
+    """Inserts a hook after all hooks at its position with the same or a lower priority."""
     bisect.insort_right(hooks.setdefault(hook.position, []), hook, key=lambda h: h.priority)
 
 
 def merge_hooks(first: Hooks, second: Hooks) -> Hooks:
-    """Returns the hooks of both; at one priority those of `first` run earlier."""
+    """Merges hooks; those of `first` run earlier than those of `second` with the same priority."""
     return {
         position: sorted(
             first.get(position, []) + second.get(position, []), key=lambda hook: hook.priority
@@ -133,7 +134,7 @@ def merge_hooks(first: Hooks, second: Hooks) -> Hooks:
 
 
 def show_hooks(hooks: Hooks) -> str:
-    """Returns one line per position with the hooks in their order: "after_iter: a (10), b (20)"."""
+    """Returns one line per position with its hooks in order: "after_iter: a (10), b (20)"."""
     lines = []
     for position in POSITIONS:
         names = [f"{hook.name} ({hook.priority:g})" for hook in hooks.get(position, [])]
@@ -142,7 +143,7 @@ def show_hooks(hooks: Hooks) -> str:
 
 
 def build_learner_hook_by_cfg(hook_configs: Mapping[str, HookConfig | None]) -> Hooks:
-    """Makes hooks of their settings (`BaseLearnerConfig.hook`); None is no hook.
+    """Makes hooks from their settings (`BaseLearnerConfig.hook`); None disables a hook.
 
     Raises:
       ConfigError: an unknown type or argument, or a value that its hook refuses.
@@ -188,8 +189,8 @@ class LoadCkptHook(LearnerHook):
     """Type `load_ckpt`: loads a checkpoint.
 
     Args:
-      name: see `LearnerHook`; so are priority and position.
-      load_path: the file; "": the learner's `load_path`, and nothing where that is empty, too.
+      name: see `LearnerHook`, also for priority and position.
+      load_path: the file; "": the learner's `load_path`; if that is empty, too, loads nothing.
     """
 
     def __init__(self, name: str, priority: float, *, position: str, load_path: str = ""):
@@ -199,20 +200,20 @@ class LoadCkptHook(LearnerHook):
         self._load_path = load_path
 
     def __call__(self, engine: "BaseLearner") -> None:
-        """Loads it."""
+        """Loads the checkpoint."""
         path = self._load_path or engine.load_path
         if path:
             engine.load_checkpoint(path)
 
 
 class SaveCkptHook(LearnerHook):
-    """Type `save_ckpt`: writes a checkpoint; only the learner of rank 0 does.
+    """Type `save_ckpt`: writes a checkpoint; only in the learner of rank 0.
 
     If one cannot be written in the middle of a run (disk full), the error is logged, and training
     continues; after the run, the error is raised.
 
     Args:
-      name: see `LearnerHook`; so are priority and position.
+      name: see `LearnerHook`, also for priority and position.
       freq: iterations between two checkpoints; one is always written after a run.
     """
 
@@ -221,7 +222,7 @@ class SaveCkptHook(LearnerHook):
         self._freq = _check_freq(name, freq)
 
     def __call__(self, engine: "BaseLearner") -> None:
-        """Writes one, if it is time."""
+        """Writes a checkpoint if one is due."""
         if not self.position.endswith("_iter"):
             engine.write_checkpoint()
         elif engine.updates % self._freq == 0:
@@ -232,19 +233,19 @@ class SaveCkptHook(LearnerHook):
 
 
 class LogShowHook(LearnerHook):
-    """Type `log_show`: collects log variables, and shows their means now and then.
+    """Type `log_show`: collects log variables, and periodically shows their means.
 
-    The learner of rank 0 records curves and writes a line to the log; all empty their log buffer.
-    Of `[histogram]NAME` the newest values are recorded. A mean that is not finite has no point.
+    The learner of rank 0 records curves and writes a log line; all learners empty their log buffer.
+    For `[histogram]NAME`, the newest values are recorded. A mean that is not finite has no point.
 
-    | curve | against |
+    | curve | x axis |
     |---|---|
-    | `Optimizer/NAME` | environment steps learned from; only where the data tell them |
+    | `Optimizer/NAME` | environment steps learned from; only if the data contain them |
     | `Optimizer_by_iteration/NAME` | iterations |
 
     Args:
-      name: see `LearnerHook`; so are priority and position.
-      freq: iterations that are shown together.
+      name: see `LearnerHook`, also for priority and position.
+      freq: number of iterations that are shown together.
     """
 
     def __init__(self, name: str, priority: float, *, position: str, freq: int = 100):
@@ -252,7 +253,7 @@ class LogShowHook(LearnerHook):
         self._freq = _check_freq(name, freq)
 
     def __call__(self, engine: "BaseLearner") -> None:
-        """Takes up the log buffer, and shows what came together, if it is time."""
+        """Collects the log buffer, and shows the means if it is time."""
         variables = dict(engine.log_buffer)
         engine.log_buffer.clear()
         if engine.monitor is None:
@@ -273,7 +274,7 @@ def _write_line(engine: "BaseLearner", shown: Shown) -> None:
 
 
 def _record(engine: "BaseLearner", shown: Shown) -> None:
-    assert engine.tb_logger is not None  # as there is a monitor
+    assert engine.tb_logger is not None  # because there is a monitor
     axes = {"Optimizer_by_iteration": engine.updates}
     if engine.last_step:
         axes["Optimizer"] = engine.last_step
@@ -288,12 +289,12 @@ def _record(engine: "BaseLearner", shown: Shown) -> None:
 class LogReduceHook(LearnerHook):
     """Type `log_reduce`: replaces each number in the log buffer by its mean over all learners.
 
-    All learners must come here equally often and with the same names; each waits for all others.
-    Histograms stay each learner's own.
+    All learners must call it the same number of times and with the same names; each waits for all
+    others. Histograms are not averaged.
     """
 
     def __call__(self, engine: "BaseLearner") -> None:
-        """Hands the numbers to the learner's `reduce_log`."""
+        """Passes the numbers to the learner's `reduce_log`."""
         buffer = engine.log_buffer
         kept = {name: value for name, value in buffer.items() if is_histogram(name)}
         reduced = engine.reduce_log(read_numbers(buffer))

@@ -1,4 +1,4 @@
-"""LearnerLoop: source -> update -> sink, with hooks; how every run learns.
+"""LearnerLoop: source -> update -> sink, with hooks; every run learns in this way.
 
 | where | source | update | sink |
 |---|---|---|---|
@@ -6,8 +6,8 @@
 | `relaax train --offline` | `RecordedFiles` | `LearningPolicy` | `Publishing` |
 | `placement: agent` | `RequestQueue` | `GradientPolicy` | `Pushing` |
 
-The update is the policy of a `BaseLearner`, whose `train` calls the hooks around it. By itself, in
-`start`, that learner trains with what its data loader has, and has no sink.
+The update is the policy of a `BaseLearner`, whose `train` calls the hooks around it. Without a
+loop, in `start`, that learner trains with the data of its data loader, and has no sink.
 """
 
 import abc
@@ -25,31 +25,31 @@ from relaax_like.wire import tracing
 if TYPE_CHECKING:
     from relaax_like.learn.base_learner import BaseLearner
 
-# How long a source is waited for before `is_over` is asked again.
+# Longest wait for a source before `is_over` is called again.
 _WAIT_SEC = 0.5
 
 
 class Iteration(Protocol):
-    """What is learned from at once; the update knows what else there is to it."""
+    """What one update learns from; its other attributes depend on the update."""
 
     @property
     def env_steps(self) -> int:
-        """Steps that are learned from."""
+        """Number of environment steps that are learned from."""
 
     @property
     def tickets(self) -> Sequence[int]:
-        """Of the rollouts or requests that it uses up."""
+        """Tickets of the rollouts or requests that it uses up."""
 
     @property
     def mean_version(self) -> float | None:
-        """Mean version of the values that acted; None: those of another run."""
+        """Mean version of the values that acted; None: they belong to another run."""
 
 
 class Source(abc.ABC):
-    """Where iterations come from; used by the thread that learns."""
+    """Provides iterations; used by the learning thread."""
 
     def has_rollouts(self, iteration: Any) -> bool:
-        """Returns whether there is something to learn from; else the iteration is only counted."""
+        """Returns whether there is something to learn from; otherwise it is only counted."""
         return True
 
     @abc.abstractmethod
@@ -57,51 +57,51 @@ class Source(abc.ABC):
         """Waits for the next iteration.
 
         Args:
-          done: iterations that the run has learned from.
+          done: number of iterations that the run has learned from.
           timeout_sec: longest wait.
 
         Returns:
-          The iteration; None: there is none in time, or there are no more.
+          The iteration; None: there was none in time, or there are no more.
         """
 
     def note_learned(self, number: int, iteration: Any, results: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Takes note of what an iteration led to.
+        """Receives the results of an iteration.
 
         Args:
           number: of the iteration.
-          iteration: as `get` has returned it.
+          iteration: as returned by `get`.
           results: log variables and results of each row, by name.
         """
 
     def take_curves(self, sample_rate: float) -> Mapping[str, float]:
-        """Returns numbers to record, of the time since the last call.
+        """Returns numbers to record for the time since the last call.
 
         Args:
-          sample_rate: steps per second of waiting, of the newest iteration.
+          sample_rate: steps per second of waiting, for the newest iteration.
         """
         return {}
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what the next iteration will be made of, and no delivery contains.
+        """Returns the data of the next iterations, which no delivery contains.
 
         The learner that restores it counts the steps and episodes in it; this one no longer does.
         """
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Restores what `take_state` returned, with nothing added before."""
+        """Restores what `take_state` returned, before anything is added."""
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Takes nothing more."""
+        """Stops accepting data."""
 
 
 class Sink(abc.ABC):
-    """Where results go; used by the thread that learns."""
+    """Receives results; used by the learning thread."""
 
     @property
     @abc.abstractmethod
     def number(self) -> int:
-        """Iterations that are delivered, of all the run's; after `load`."""
+        """Number of iterations delivered in the whole run; available after `load`."""
 
     @abc.abstractmethod
     def load(self) -> LearnerUpdate:
@@ -113,7 +113,7 @@ class Sink(abc.ABC):
 
     @abc.abstractmethod
     def deliver(self, iteration: Any) -> LearnerUpdate:
-        """Delivers what the update has made of an iteration, with what is to be counted.
+        """Delivers the update of an iteration, with the steps and episodes to be counted.
 
         Returns:
           The new values; its `numbers` are the tickets that were used up.
@@ -124,21 +124,21 @@ class Sink(abc.ABC):
         """Counts what has been accepted since the last call, although nothing was learned.
 
         Args:
-          iteration: that is used up by it.
+          iteration: that is thereby used up.
 
         Returns:
           The new counts; None: there was nothing to count.
         """
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what the update remembers of the source, and no delivery contains."""
+        """Returns the update's state that no delivery contains."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
         """Restores what `take_state` returned; after `load`."""
 
     def close(self) -> LearnerUpdate | None:
-        """Ends it; returns counts that it has led to."""
+        """Closes the sink; returns the counts that it has delivered, if any."""
         return None
 
 
@@ -152,7 +152,7 @@ def _raise(iteration: Any, error: Exception) -> LearnerUpdate | None:
 
 
 class LearnerLoop(Generic[SourceT]):
-    """Takes iterations from a source, and delivers what a BaseLearner makes of them to a sink.
+    """Takes iterations from a source, updates a BaseLearner, and delivers the results to a sink.
 
         loop = LearnerLoop(source, base_learner, sink, metrics)
         first = loop.load()
@@ -165,12 +165,12 @@ class LearnerLoop(Generic[SourceT]):
       source: as the argument.
 
     Args:
-      source: gives iterations.
+      source: provides iterations.
       learner: updates the policy, with its hooks.
-      sink: takes the results.
-      metrics: recorder of the curves; None: there are none.
-      curves: what the names of the log variables' curves begin with.
-      records_times: whether there are curves of where the time went.
+      sink: receives the results.
+      metrics: recorder of the curves; None: no curves.
+      curves: prefix of the names of the log variables' curves.
+      records_times: whether to record curves of where the time went.
     """
 
     def __init__(
@@ -194,18 +194,18 @@ class LearnerLoop(Generic[SourceT]):
 
     @property
     def iteration(self) -> int:
-        """Number of the newest iteration, of all the run's; 0 before the first. After `load`."""
+        """Number of the run's newest iteration; 0 before the first. Available after `load`."""
         return self._sink.number
 
     @property
     def newest(self) -> LearnerUpdate:
-        """The newest delivery, or newer counts without values; after `load`."""
+        """The newest delivery, or newer counts without values; available after `load`."""
         return self._newest
 
     def load(self) -> LearnerUpdate:
         """Continues with the newest values, calls the hooks of before_run, and returns the values.
 
-        For a sink that publishes it becomes the run's only learner.
+        With a sink that publishes, it becomes the run's only learner.
         """
         first = self._sink.load()
         self._take(first)
@@ -225,10 +225,10 @@ class LearnerLoop(Generic[SourceT]):
         """Learns from one iteration after another; those without rollouts are only counted.
 
         Args:
-          is_over: ends it; asked before each turn.
-          on_turn: called in each turn, with the new values as soon as they are there, or None.
+          is_over: called before each turn; True ends the loop.
+          on_turn: called in each turn, with the new values as soon as they are available, or None.
           on_failure: called with an iteration that could not be learned from, or whose results
-            could not be noted, and the error; returns what `on_turn` is called with. The default
+            could not be processed, and the error; returns the argument for `on_turn`. The default
             raises the error.
           timeout_sec: longest wait for the source in a turn.
         """
@@ -252,10 +252,10 @@ class LearnerLoop(Generic[SourceT]):
                 on_turn(update)
 
     def learn(self, timeout_sec: float = 0.0) -> LearnerUpdate | None:
-        """Learns from the next iteration; None: there is none in time.
+        """Learns from the next iteration; returns None if there is none in time.
 
         Raises:
-          NotFiniteError: the iteration led nowhere; nothing was delivered.
+          NotFiniteError: the iteration could not be learned from; nothing was delivered.
         """
         self._refresh()
         iteration = self.source.get(self._sink.number, timeout_sec)
@@ -269,16 +269,16 @@ class LearnerLoop(Generic[SourceT]):
         return update
 
     def take_state(self) -> dict[str, Any]:
-        """Returns the state of source and sink that no delivery contains; see there."""
+        """Returns the state of source and sink that no delivery contains."""
         return {**self.source.take_state(), **self._sink.take_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `take_state` returned; after `load`, with nothing added before."""
+        """Restores what `take_state` returned; call it after `load`, before anything is added."""
         self.source.set_state(state)
         self._sink.set_state(state)
 
     def close(self) -> None:
-        """Counts the rest, and calls the hooks of after_run; can be called twice."""
+        """Counts the rest, and calls the hooks of after_run. Idempotent."""
         self.source.close()
         if self._loaded:
             self._loaded = False
@@ -309,24 +309,24 @@ class LearnerLoop(Generic[SourceT]):
         results = {name: np.asarray(y) for name, y in variables.items()}
         self.source.note_learned(self._sink.number, iteration, {**results, **rows})
         if self._means is not None:
-            # A hook that empties the log buffer records curves of its own.
+            # A hook that empties the log buffer records its own curves.
             curves = {f"{self._curves}/{name}": kept[name] for name in variables if name in kept}
             times = times if self._records_times else {}
             if iteration.mean_version is not None:
                 times[LAG] = version - iteration.mean_version
-            rates = self.source.take_curves(sample_rate)  # it empties what they are made of
+            rates = self.source.take_curves(sample_rate)  # also resets the source's counts
             if not self._records_times:
                 rates = {}
             self._means.add({**curves, **times, **rates})
         return update
 
     def _take(self, update: LearnerUpdate) -> None:
-        """Makes counts follow what was counted, which can differ from what was learned from."""
+        """Updates the counts to what was counted, which can differ from what was learned from."""
         self._newest = update
         self._learner.resume_from(self._sink.number, update.global_t)
 
     def _measure(self, began: float, env_steps: int) -> dict[str, float]:
-        """Returns where the time of an iteration went."""
+        """Returns the parts of an iteration's time."""
         now = time.monotonic()
         sampling, learning = began - self._learned_at, now - began
         self._learned_at = now

@@ -20,16 +20,16 @@ from relaax_like.core.records import LearnerUpdate, LearnRequest, Reply, StreamP
 from relaax_like.core.roles import Learner
 from relaax_like.learn.rollout_messages import bytes_to_rollout
 
-# By task: its learner, and the layout of the values.
+# Task -> learner, and layout of the values.
 Learners = Mapping[str, tuple[Learner, Manifest]]
 
 
 class LearnerService:
     """Serves one stream for each learner of this process.
 
-        service = LearnerService(control)  # ends the process when the parent has gone
+        service = LearnerService(control)  # ends the process when the parent exits
         learners = load_slowly()
-        service.serve(learners)  # until the parent sends no more
+        service.serve(learners)  # until the parent closes its streams
 
     Args:
       control: this process's end of the control socket; see `bridge.pair`.
@@ -47,10 +47,10 @@ class LearnerService:
         """Serves until all streams have ended, then stops the learners.
 
         Raises:
-          ServerUnavailableError: there is no parameter server.
-          Exception: what `fail` was called with.
+          ServerUnavailableError: the parameter server is not available.
+          Exception: the error that was passed to `fail`.
         """
-        with contextlib.ExitStack() as stops:  # each is stopped, whatever another raises
+        with contextlib.ExitStack() as stops:  # each is stopped, even if another one raises
             for learner, _ in learners.values():
                 stops.callback(learner.stop)
             open_streams = len(learners)
@@ -66,14 +66,14 @@ class LearnerService:
             raise self._failure
 
     def fail(self, error: Exception) -> None:
-        """Makes `serve` stop the learners and raise the error; from any thread."""
+        """Makes `serve` stop the learners and raise the error. Thread-safe."""
         self._failure = self._failure or error
         self._pairs.put(None)
 
     def _receive_all(self, control: socket.socket) -> None:
         for pair in receive_pairs(control):
             self._pairs.put(pair)
-        os._exit(0)  # nobody is left to learn for
+        os._exit(0)  # the parent has exited
 
     def _serve(self, pair: Pair, learners: Learners) -> None:
         try:
@@ -84,11 +84,11 @@ class LearnerService:
 
 
 class _Stream:
-    """Hands one task's experience to its learner, and tells the parent what comes of it.
+    """Passes one task's experience to its learner, and reports the results to the parent.
 
     Args:
       pair: to the parent.
-      learners: by task; the stream's first message names one.
+      learners: by task; the stream's first message names the task.
 
     Raises:
       InvalidInputError: the first message is malformed.
@@ -102,16 +102,16 @@ class _Stream:
         first = get_header(next(self._requests, None))
         self._learner, self._manifest = learners[first.client_id]
         self._ranges = messages_to_ranges(first.ranges, self._manifest)
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the following attributes
         self._received = 0  # sequence number up to which everything was accepted
-        self._pending: set[int] = set()  # sequence numbers of what has not been answered
+        self._pending: set[int] = set()  # sequence numbers that have not been answered
 
     def run(self) -> None:
-        """Starts the learner, and hands it everything until the parent sends no more.
+        """Starts the learner, and passes experience to it until the parent closes the stream.
 
         Raises:
           InvalidInputError: a message is malformed.
-          ServerUnavailableError: there is no parameter server.
+          ServerUnavailableError: the parameter server is not available.
         """
         self._learner.start(self._answer)
         for message in self._requests:
@@ -132,7 +132,7 @@ class _Stream:
             self._learner.submit(request)
 
     def _answer(self, update: LearnerUpdate) -> None:
-        """Sends progress with the work that it releases; called by one thread of the learner."""
+        """Sends progress and the requests that it releases; called by one thread of the learner."""
         with self._lock:
             self._pending.difference_update(update.numbers)
             released = min(self._pending, default=self._received + 1) - 1
@@ -143,7 +143,7 @@ class _Stream:
         reply = Reply(
             version=update.version,
             global_t=update.global_t,
-            epoch=os.getpid(),  # of this start: the next process has another
+            epoch=os.getpid(),  # of this start: the next process has another one
             finished=update.finished,
             values=values,
         )

@@ -1,4 +1,4 @@
-"""LearningPolicy: what a BaseLearner trains, as a whole iteration in one compiled call."""
+"""LearningPolicy: the policy of a BaseLearner, with a complete iteration in one compiled call."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,15 +27,15 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         values, optimizers = policy.get_values(), policy.get_optimizers()
 
     Attributes:
-      global_t: environment steps, which schedules follow. It grows by what is learned from, and a
-        publisher sets it to what was counted.
+      global_t: environment steps, for schedules. It increases by the steps learned from, and a
+        publisher sets it to the steps counted.
 
     Args:
       task: owns model and optimizers.
       plan: of an iteration.
       seed: of the orders of minibatches.
-      run_dir: folder for `training_error.npz`, which is written when numbers are not finite; None:
-        it is not.
+      run_dir: folder for `training_error.npz`, which is written if numbers are not finite; None:
+        not written.
     """
 
     global_t: int = 0
@@ -50,7 +50,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         self._prenormalizes = self._must_prenormalize()
 
     def load(self, lease: Lease) -> None:
-        """Resumes from what a parameter server holds.
+        """Resumes from the state of a parameter server.
 
         Raises:
           InvalidInputError: it belongs to another model or optimizer.
@@ -64,7 +64,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         """Makes the updates of one iteration; returns the means of costs and metrics.
 
         Args:
-          arguments: of `data_preprocess`.
+          arguments: from `data_preprocess`.
 
         Raises:
           InvalidInputError: there are too few rows for one minibatch.
@@ -93,7 +93,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         return self._task.get_values()
 
     def get_optimizers(self) -> OptimizerState:
-        """Returns a copy of what the optimizers remember."""
+        """Returns a copy of the optimizers' state."""
         return self._task.export_optimizers()
 
     def state_dict(self) -> dict[str, np.ndarray]:
@@ -136,12 +136,12 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
     def _explain(
         self, what: str, arguments: Mapping[str, Any], metrics: Mapping[str, float] | None = None
     ) -> NotFiniteError:
-        """Writes all down, and returns an error that names the file and where the first number is.
+        """Writes the arrays, and returns an error that names the file and the first such number.
 
         Args:
-          what: went wrong.
+          what: the problem.
           arguments: of the update.
-          metrics: its costs, if it came to them.
+          metrics: its costs, if they were computed.
         """
         arrays = {
             "task": np.array(self._task.name),
@@ -173,7 +173,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
 
 
 def _name_arrays(arguments: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns the arrays of an update under the names that they have in `training_error.npz`."""
+    """Returns the arrays of an update by the names that they have in `training_error.npz`."""
     return {
         f"batch/{part}/{name}": array
         for part, arrays in arguments.items()

@@ -1,4 +1,4 @@
-"""Means of numbers over a second, for the curves: an update can take a millisecond."""
+"""Averages numbers over a second, for the curves, because an update can take a millisecond."""
 
 import math
 import time
@@ -8,13 +8,13 @@ import numpy as np
 
 from relaax_like.core.metrics import Metrics
 
-# Versions of the values between those that acted and those that learn from it, in each placement.
+# Curve: versions between the values that acted and those that learn from it, in each placement.
 LAG = "Train/Lag"
 _EVERY_SEC = 1.0
 
 
 class Means:
-    """Adds up numbers by name, and records their means about once a second; the first ones at once.
+    """Averages numbers by name; records the means about once a second, the first ones immediately.
 
     Not thread-safe.
 
@@ -29,11 +29,11 @@ class Means:
         self._counts: dict[str, int] = {}
 
     def add(self, numbers: Mapping[str, float], x: float | None = None) -> None:
-        """Adds numbers, by the names of their curves; those that are not finite are left out.
+        """Adds numbers by the names of their curves, except those that are not finite.
 
         Args:
           numbers: name -> number.
-          x: of the points, if some are recorded now; None: the newest `global_t`.
+          x: of the points, if any are recorded now; None: the newest `global_t`.
         """
         for name, number in numbers.items():
             if np.isfinite(number):

@@ -1,4 +1,4 @@
-"""Minibatches: which rows or slots of a batch an update is made of."""
+"""Minibatches: selects the rows or slots of a batch for an update."""
 
 import math
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ from relaax_like.wire.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Cut:
-    """How minibatches are taken out of the flat list of a batch's tensors.
+    """How minibatches are taken from the flat list of a batch's tensors.
 
     Attributes:
-      axes: of each tensor, along which it is cut.
-      rows: whether tensors `[T, k, ...]` are to be made `[T * k, ...]` before that.
+      axes: axis of each tensor along which it is split.
+      rows: whether tensors `[T, k, ...]` are first reshaped to `[T * k, ...]`.
     """
 
     axes: tuple[int, ...]
     rows: bool
 
     def flatten(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns tensors that can be cut along `axes`."""
+        """Returns tensors that can be split along `axes`."""
         if not self.rows:
             return list(tensors)
         return [merge_steps(tensor) for tensor in tensors]
 
     def count(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the rows or slots of flattened tensors."""
+        """Returns the number of rows or slots of flattened tensors."""
         return tf.shape(tensors[0])[self.axes[0]]
 
     def take(self, tensors: Sequence[tf.Tensor], chosen: tf.Tensor) -> list[tf.Tensor]:
@@ -58,7 +58,7 @@ class Cut:
         return length is not None and length == chosen.shape[0]
 
     def put_array(self, rows: np.ndarray, chosen: np.ndarray, results: np.ndarray) -> None:
-        """Writes the results of a minibatch to their places in `rows`, of all the batch."""
+        """Writes the results of a minibatch to their places in `rows` of the complete batch."""
         if len(chosen) == (rows.size if self.rows else rows.shape[self.axes[0]]):
             rows[:] = results.reshape(rows.shape)
         elif self.rows:
@@ -76,7 +76,7 @@ class Cut:
 
 
 def plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> Cut:
-    """Returns how minibatches are taken out of a batch.
+    """Returns how minibatches are taken from a batch.
 
     Args:
       batch: its tensors, by part and name.
@@ -84,7 +84,7 @@ def plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> Cut:
       minibatch_of: "steps" or "rollouts".
 
     Raises:
-      InvalidInputError: the batch cannot be cut like that.
+      InvalidInputError: the batch cannot be split in this way.
     """
     if minibatch_of == "rollouts" and leading_axes < 2:
         raise InvalidInputError(
@@ -105,10 +105,10 @@ def plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> Cut:
 
 
 def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
-    """Checks what a gather compiled by XLA would not notice; returns the rows or slots.
+    """Checks the lengths, as XLA's gather does not; returns the number of rows or slots.
 
     Raises:
-      InvalidInputError: lengths that do not fit together, or a minibatch larger than the batch.
+      InvalidInputError: inconsistent lengths, or a minibatch larger than the batch.
     """
     names = [f"{part}[{name}]" for part, tensors in batch.items() for name in tensors]
     sizes = [
@@ -131,14 +131,14 @@ def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
 
 
 def shuffle(length: tf.Tensor, seed: tf.Tensor, first: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns 0 .. length - 1 in an order that depends on the seed alone, `[length] int32`.
+    """Returns 0 .. length - 1 in an order that only depends on the seed, `[length] int32`.
 
-    Sorted by random keys: XLA does not know TensorFlow's stateless shuffle.
+    Sorts by random keys, because XLA does not support TensorFlow's stateless shuffle.
 
     Args:
-      length: how many.
+      length: number of elements.
       seed: two numbers.
-      first: `[length] bool`, those that come before the others; None: all are equal.
+      first: `[length] bool`, those that come before the others; None: no such order.
     """
     keys = tf.random.stateless_uniform([length], seed, None, None, tf.int32, alg="philox")
     if first is not None:

@@ -1,9 +1,9 @@
-"""Log variables of many iterations, made into what is worth showing.
+"""Summarises the log variables of many iterations.
 
 A policy's log variables are numbers, except that
 
-- `[scalars]NAME` is a dict of numbers, which become `NAME/KEY` each;
-- `[histogram]NAME` is an array of any shape, whose distribution is of interest.
+- `[scalars]NAME` is a dict of numbers, which become `NAME/KEY`;
+- `[histogram]NAME` is an array of any shape, which is shown as a distribution.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ class Shown:
     """Results of some iterations.
 
     Attributes:
-      means: of each number, over the iterations that had it; can be NaN or infinite.
+      means: name -> mean over the iterations that had the number; can be NaN or infinite.
       histograms: name -> the newest values, `[n] float64`.
     """
 
@@ -35,7 +35,7 @@ class Shown:
 
 @dataclass
 class Monitor:
-    """Adds up log variables until they are shown. Not thread-safe.
+    """Collects log variables until they are shown. Not thread-safe.
 
     monitor.add({"loss": 0.5, "[histogram]errors": errors})
     monitor.take().means["loss"]
@@ -49,7 +49,7 @@ class Monitor:
         """Adds the log variables of one iteration.
 
         Raises:
-          InvalidInputError: one is not a number; names it. Nothing was added.
+          InvalidInputError: one is not a number; the error names it. Nothing was added.
         """
         numbers = read_numbers(variables)
         histograms = read_histograms(variables)
@@ -59,7 +59,7 @@ class Monitor:
         self._histograms.update(histograms)
 
     def take(self) -> Shown:
-        """Returns what came since the last call, and starts over."""
+        """Returns the results since the last call, and starts over."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         shown = Shown(means, self._histograms)
         self._sums, self._counts, self._histograms = {}, {}, {}
@@ -75,7 +75,7 @@ def read_numbers(variables: Mapping[str, Any]) -> dict[str, float]:
     """Returns all numbers among log variables, those of `[scalars]NAME` as `NAME/KEY`.
 
     Raises:
-      InvalidInputError: one is not a number; names it.
+      InvalidInputError: one is not a number; the error names it.
     """
     numbers = {}
     for name, value in variables.items():
@@ -98,7 +98,7 @@ def read_histograms(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns the values of each `[histogram]NAME`, `[n] float64`, by NAME.
 
     Raises:
-      InvalidInputError: one is no array of numbers; names it.
+      InvalidInputError: one is not an array of numbers; the error names it.
     """
     histograms = {}
     for name, value in variables.items():

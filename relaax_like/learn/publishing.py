@@ -21,13 +21,13 @@ logger = logging.getLogger(__name__)
 class Publishing(Sink):
     """Publishes values and optimizers of a policy.
 
-    What is learned from and what is counted are two things: steps are counted when they are
-    accepted, with the next publication, or by `count` and `close` when there is none.
+    The steps learned from and the steps counted can differ: steps are counted once they are
+    accepted, with the next publication, or by `count` and `close` if there is none.
 
     Args:
       publisher: the parameter server.
-      policy: whose values they are.
-      tally: of what is to be counted.
+      policy: to publish.
+      tally: of the steps and episodes to be counted.
     """
 
     def __init__(self, publisher: Publisher, policy: "LearningPolicy", tally: Tally):
@@ -39,7 +39,7 @@ class Publishing(Sink):
 
     @property
     def number(self) -> int:
-        """Publications of the run; see `Sink`."""
+        """Number of the run's publications; see `Sink`."""
         return self._number
 
     def load(self) -> LearnerUpdate:
@@ -52,7 +52,7 @@ class Publishing(Sink):
         return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
 
     def refresh(self, newest: LearnerUpdate) -> LearnerUpdate:
-        """Makes schedules follow the steps that other tasks have counted; see `Sink`."""
+        """Updates the schedules' steps to include those of other tasks; see `Sink`."""
         global_t, finished = self._publisher.global_t, self._publisher.finished
         if (global_t, finished) == (newest.global_t, newest.finished):
             return newest
@@ -60,7 +60,7 @@ class Publishing(Sink):
         return replace(newest, global_t=global_t, finished=finished)
 
     def deliver(self, iteration: Iteration) -> LearnerUpdate:
-        """Publishes; see `Sink`."""
+        """Publishes values and counts; see `Sink`."""
         assert self._lease is not None
         with tracing.span("publish"):
             values, optimizers = self._policy.get_values(), self._policy.get_optimizers()
@@ -83,7 +83,7 @@ class Publishing(Sink):
         )
 
     def count(self, iteration: Iteration | None = None) -> LearnerUpdate | None:
-        """Counts without new values; see `Sink`."""
+        """Publishes counts without new values; see `Sink`."""
         tickets: Sequence[int] = () if iteration is None else iteration.tickets
         counts = self._tally.take(tickets)
         if not (counts.env_steps or counts.episodes):
@@ -93,15 +93,15 @@ class Publishing(Sink):
         return LearnerUpdate(tickets, reply.version, reply.global_t, reply.finished, None)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns the sums that rewards are scaled by; see `Sink`."""
+        """Returns the sums of rewards for reward scaling; see `Sink`."""
         return {"reward_sums": self._policy.get_sums()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores them."""
+        """Restores what `take_state` returned."""
         self._policy.set_sums(state["reward_sums"])
 
     def close(self) -> LearnerUpdate | None:
-        """Counts what no publication contains; see `Sink`."""
+        """Counts the steps and episodes that no publication contains; see `Sink`."""
         self._lease = None
         try:
             return self.count()

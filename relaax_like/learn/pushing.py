@@ -1,4 +1,4 @@
-"""Pushing: a sink that sends gradients to a parameter server, with what is to be counted."""
+"""Pushing: a sink that pushes gradients, steps and episodes to a parameter server."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ from relaax_like.wire.errors import ConfigError
 
 
 class Pushing(Sink):
-    """Pushes gradients with what is to be counted, and takes the values that the server returns.
+    """Pushes gradients with the steps and episodes to be counted, and pulls the newest values.
 
     Args:
-      client: the parameter server.
-      task: takes the values at the beginning.
+      client: of the parameter server.
+      task: receives the values at the beginning.
       tally: of the steps and episodes that are to be counted.
 
     Attributes:
@@ -38,7 +38,7 @@ class Pushing(Sink):
 
     @property
     def number(self) -> int:
-        """Iterations of this learner; see `Sink`."""
+        """Number of this learner's iterations; see `Sink`."""
         return self._number
 
     @property
@@ -50,7 +50,7 @@ class Pushing(Sink):
         """Pulls the newest values; see `Sink`.
 
         Raises:
-          ConfigError: they are of another model.
+          ConfigError: they belong to another model.
         """
         self.values = self._client.get_values()
         try:
@@ -69,12 +69,13 @@ class Pushing(Sink):
     def push(self, gradient: Gradient) -> None:
         """Pushes a gradient, and pulls the newest values.
 
-        Steps and episodes are counted with the last one of an iteration, so that all updates of an
-        iteration see the schedules as one compiled update does, and the budget's end cuts none.
+        Steps and episodes are counted with the last gradient of an iteration, so that all updates
+        of an iteration see the same schedules, as in one compiled update, and the end of the budget
+        does not cut it short.
 
         Raises:
           InvalidInputError: it is not finite.
-          ServerUnavailableError: there is no parameter server.
+          ServerUnavailableError: the parameter server is not available.
         """
         with tracing.span("push-pull"):
             if gradient.is_last:
@@ -87,7 +88,7 @@ class Pushing(Sink):
         self.values = self._client.push_pull()
 
     def deliver(self, iteration: TrainingData) -> LearnerUpdate:
-        """Returns what the last push has brought; see `Sink`."""
+        """Returns the values from the last push; see `Sink`."""
         self._number += 1
         return self.report(iteration.tickets, with_values=True)
 
@@ -100,7 +101,7 @@ class Pushing(Sink):
         return self.report(tickets, with_values=True)
 
     def hand_counts_over(self) -> None:
-        """Passes steps and episodes to the client: they go with the next push, or soon after."""
+        """Passes steps and episodes to the client, which sends them with a push, or soon."""
         counts = self._tally.take()
         for episode in counts.episodes:
             self._client.add_episode(episode.episode_return, episode.length)
@@ -113,6 +114,6 @@ class Pushing(Sink):
         return LearnerUpdate(tickets, client.version, client.global_t, client.finished, values)
 
     def close(self) -> LearnerUpdate | None:
-        """Hands over what no push contains: the client sends it when it is closed; see `Sink`."""
+        """Passes what no push contains to the client, which sends it when closed; see `Sink`."""
         self.hand_counts_over()
         return None

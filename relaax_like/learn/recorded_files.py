@@ -22,12 +22,12 @@ from relaax_like.wire.spaces import Space
 
 @dataclass(frozen=True)
 class RecordedData:
-    """An iteration that came from a file.
+    """An iteration from a file.
 
     Attributes:
       rollout: `[T, k, ...]`.
-      tickets: none; nobody waits for it.
-      mean_version: none; another run has acted.
+      tickets: empty, because no agent waits for it.
+      mean_version: None, because another run has acted.
     """
 
     rollout: Rollout
@@ -46,16 +46,16 @@ class RecordedData:
 
 
 class RecordedFiles(Source):
-    """A file is an iteration; all are read again and again, each time in another order.
+    """Each file is an iteration; all are read repeatedly, each time in another order.
 
-    The order depends on the seed, the number of files and that of the iteration: a run that resumes
-    from a snapshot draws what it would have drawn.
+    The order depends on the seed, the number of files and the number of the iteration: a run that
+    resumes from a snapshot draws what it would have drawn.
 
     Args:
       files: at least one, in an order that is always the same.
       tally: counts the steps of each file that is read.
-      model: whose specs the rollouts follow.
-      action_spaces: of the actions, where they are known.
+      model: its specs define the rollouts.
+      action_spaces: leaf -> space, if they are known.
       seed: of the orders.
     """
 
@@ -77,7 +77,7 @@ class RecordedFiles(Source):
         """Reads the next file; see `Source`.
 
         Raises:
-          InvalidInputError: the file is damaged, or its rollout is none of this algorithm's.
+          InvalidInputError: the file is damaged, or its rollout does not fit the algorithm.
         """
         path = self._files[draw_index(self._seed, len(self._files), done)]
         with tracing.span("read"):
@@ -89,19 +89,19 @@ class RecordedFiles(Source):
 def validate_files(
     files: Sequence[Path], model: Model, action_spaces: Mapping[str, Space], plan: RolloutPlan
 ) -> None:
-    """Reads all files once, so that none ends a training when its turn comes, hours later.
+    """Reads all files once, so that none of them ends the training hours later.
 
-    Takes about a second for 1 GB, and the time of the disk.
+    This takes about a second per GB, plus the time of the disk.
 
     Args:
       files: of trajectories.
       model: see `RecordedFiles`.
       action_spaces: see `RecordedFiles`.
-      plan: of the updates that are made of each.
+      plan: of the updates.
 
     Raises:
-      InvalidInputError: names all that are damaged; or where none is, the first one whose rollout
-        is none of this algorithm's, or too short for one update.
+      InvalidInputError: files are damaged, and the error lists all of them; or the rollout of a
+        file does not fit the algorithm, or is too short for one update.
     """
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
@@ -137,9 +137,9 @@ def _validate_length(rollout: Rollout, path: Path, plan: RolloutPlan) -> None:
 def _conform(
     rollout: Rollout, path: Path, model: Model, action_spaces: Mapping[str, Space]
 ) -> Rollout:
-    """Returns what the model reads, in its types; each slot begins without memory.
+    """Converts a rollout to what the model reads; each slot begins without memory.
 
-    The recorded memory is that of another network.
+    The recorded memory belongs to another network.
     """
     memory = {
         name: np.zeros((rollout.slots, *properties["shape"]), np.float32)
@@ -150,14 +150,14 @@ def _conform(
         return layout.conform(dataclasses.replace(rollout, states=memory))
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"{path} does not fit the settings of this algorithm: {error}", error.field
+            f"{path} does not fit the algorithm's settings: {error}", error.field
         ) from error
 
 
 def draw_index(seed: int, number: int, iteration: int) -> int:
-    """Returns which of `number` files an iteration learns from.
+    """Returns the index of the file, 0 to `number` - 1, from which an iteration learns.
 
-    Every `number` iterations, from 0 on, go through all files in an order of their own.
+    Every `number` iterations, starting at 0, go through all files in a different order.
     """
     epoch, place = divmod(iteration, number)
     order = np.random.default_rng(derive_seed(seed, "files", epoch)).permutation(number)

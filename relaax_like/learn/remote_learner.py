@@ -1,4 +1,4 @@
-"""RemoteLearner: what agents see of a learner in another process."""
+"""RemoteLearner: the agents' view of a learner in another process."""
 
 import itertools
 import logging
@@ -35,12 +35,12 @@ _START_WAIT_SEC = 5.0
 _MIN_PAUSE_SEC, _MAX_PAUSE_SEC = 0.2, 2.0
 _MIN_RESTART_SEC, _MAX_RESTART_SEC = 1.0, 30.0
 _FINISHED_PAUSE_SEC = 10.0
-# At the end, for all that is to be waited for.
+# Longest total wait at the end.
 _STOP_SEC = 3.0
 
 
 class _SharedLearner(Learner):
-    """A `RemoteLearner` as those see it who do not own it."""
+    """A `RemoteLearner` for users that do not own it."""
 
     def __init__(self, learner: "RemoteLearner"):
         self._learner = learner
@@ -50,7 +50,7 @@ class _SharedLearner(Learner):
         self._learner.start(on_update)
 
     def submit(self, work: LearnRequest) -> None:
-        """Sends work; answered as done when it cannot be sent, or is lost."""
+        """Sends a request; if it cannot be sent or is lost, it is answered as done."""
         self._learner.submit(work)
 
     def leave(self, agent: str) -> None:
@@ -63,12 +63,12 @@ class _SharedLearner(Learner):
 
 @dataclass
 class _UnderWay:
-    """One work that was sent.
+    """One request that was sent.
 
     Attributes:
-      number: of the work; None: its agent has been notified that it can keep acting.
+      number: of the request; None: its agent has been notified that it can keep acting.
       experience: to send again; None: it was received.
-      rollouts: 1, or 0 for counts alone.
+      rollouts: 1, or 0 for a request with counts only.
     """
 
     number: int | None
@@ -77,29 +77,29 @@ class _UnderWay:
 
 
 class RemoteLearner(Learner):
-    """Sends rollouts to a learner in another process, and takes the values that it returns.
+    """Sends rollouts to a learner in another process, and receives the values that it returns.
 
         learner = RemoteLearner(lambda: link.collect_stream("rlx-1", 5.0), "rlx-1")
         learner.connect()
         processor = ComputationDataProcessor(actor, learner, metrics)
 
-    When the stream breaks it is reopened, and what was not received is sent again; agents do not
-    wait for that. While the learner is away, rollouts are discarded and counted; those that it had
-    received but not learned from before a restart are lost, and counted, too. The environment steps
-    of rollouts that were never sent are added to the next request.
+    If the stream breaks, it is reopened, and experience that was not received is sent again; agents
+    do not wait for that. While the learner is not available, rollouts are discarded and counted;
+    those that it had received but not learned from before a restart are lost, and also counted. The
+    environment steps of rollouts that were never sent are added to the next request.
 
     Attributes:
       lost_rollouts: number of rollouts that were discarded or lost.
 
     Args:
-      open_stream: makes a stream; can wait for the server for some seconds.
+      open_stream: opens a stream; can wait for the server for some seconds.
       client_id: of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
       on_failure: called, from another thread, when retrying is useless.
       get_sampling_sec: returns the seconds in which this process has sampled so far, without
         waiting; called by another thread.
       is_child: whether the learner is a child of this process, which `open_stream` restarts.
-        Nothing is sent to it again, as its gradient might already have been pushed.
+        Nothing is sent to it again, because the gradient might already have been pushed.
     """
 
     def __init__(
@@ -119,22 +119,22 @@ class RemoteLearner(Learner):
         self._get_sampling_sec = get_sampling_sec
         self._is_child = is_child
         self._name = "the learner" if is_child else "the parameter server"
-        self._sampling_sec = 0.0  # reported so far; in the sending thread alone
+        self._sampling_sec = 0.0  # reported so far; only used in the sending thread
         self._incarnation = time.time_ns()
         self._numbers = itertools.count(1)
         # Bounded by the agents, each of which has at most one or two requests in progress.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
         self._names: Collection[str] | None = None
         self._variables: Sequence[str] | None = None
-        self._lock = threading.Lock()  # guards what follows
+        self._lock = threading.Lock()  # guards the following attributes
         self._stream: CollectStream | None = None
         self._under_way: dict[int, _UnderWay] = {}  # sequence -> work
         self._uncounted = 0  # environment steps of requests that the learner does not have
         self._heard = 0.0  # monotonic time of the newest answer, or of work for an idle learner
-        self._telling = threading.Lock()  # guards these two; held while agents are notified
-        self._newest: LearnerUpdate | None = None  # all that is known, with the newest values
+        self._telling = threading.Lock()  # guards the next two; held while agents are notified
+        self._newest: LearnerUpdate | None = None  # the newest known values and counts
         self._on_update: OnUpdate | None = None
-        # In the receiving thread alone.
+        # Only used in the receiving thread.
         self._epoch = 0
         self._away = False
         self._lost_before = 0
@@ -146,11 +146,11 @@ class RemoteLearner(Learner):
     def connect(
         self, names: Collection[str] | None = None, variables: Sequence[str] | None = None
     ) -> None:
-        """Begins to connect; returns at once.
+        """Starts to connect; returns immediately.
 
         Args:
-          names: of the variables whose values agents need, all others arrive as NaN; None: all.
-          variables: names of the variables whose values agents receive, in their order; None: all
+          names: of the variables whose values agents need; all others arrive as NaN; None: all.
+          variables: names of the variables whose values agents receive, in this order; None: all
             of the run, in the order of its manifest.
         """
         self._names = names
@@ -170,7 +170,7 @@ class RemoteLearner(Learner):
             on_update(self._newest)
 
     def submit(self, work: LearnRequest) -> None:
-        """Sends work; answered as done when it cannot be sent, or is lost."""
+        """Sends a request; if it cannot be sent or is lost, it is answered as done."""
         self._queue.put(work)
 
     def wait_loaded(self, timeout_sec: float) -> bool:
@@ -188,12 +188,12 @@ class RemoteLearner(Learner):
 
     @property
     def silent_sec(self) -> float:
-        """Seconds for which the learner has had work, and has said nothing."""
+        """Seconds for which the learner has had work but has been silent."""
         with self._lock:
             return time.monotonic() - self._heard if self._under_way else 0.0
 
     def stop(self) -> None:
-        """Sends what waits, and ends; can be called twice. Takes some seconds at most."""
+        """Sends waiting requests, and ends. Idempotent. Takes some seconds at most."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -208,13 +208,13 @@ class RemoteLearner(Learner):
             self._sender.join(remaining_sec())
         with self._lock:
             stream = self._stream
-        if stream is None:  # the receiver looks for the server, and has nothing to lose
+        if stream is None:  # the receiver is waiting for the server, and has nothing to lose
             return
         stream.finish(remaining_sec())
         self._receiver.join(remaining_sec())
 
     def _run(self) -> None:
-        """Keeps a stream open, and takes what comes."""
+        """Keeps a stream open, and processes the replies."""
         first, longest = _MIN_PAUSE_SEC, _MAX_PAUSE_SEC
         if self._is_child:
             first, longest = _MIN_RESTART_SEC, _MAX_RESTART_SEC
@@ -248,7 +248,7 @@ class RemoteLearner(Learner):
         stream = self._open_stream()
         version = 0 if self._newest is None else self._newest.version
         with self._lock:
-            self._stream = stream  # which `_run` closes, whatever is raised
+            self._stream = stream  # `_run` closes it even if an error is raised
             if self._stopping.is_set():
                 raise ServerUnavailableError("this process is shutting down")
             try:
@@ -282,7 +282,7 @@ class RemoteLearner(Learner):
         )
 
     def _take(self, advance: ReleaseNotice) -> bool:
-        """Takes what the learner says, in the receiving thread; returns whether work is done."""
+        """Processes a notice, in the receiving thread; returns whether a request is done."""
         mark = tracing.begin()
         reply, progress = advance.reply, advance.progress
         restarted = self._epoch not in (0, reply.epoch)
@@ -290,7 +290,7 @@ class RemoteLearner(Learner):
         with self._lock:
             done: dict[int, _UnderWay] = {}
             for sequence, work in self._under_way.items():
-                # What the server before this one had received, and not learned from, is lost.
+                # What the previous server had received but not learned from is lost.
                 if sequence <= progress.released or (restarted and work.experience is None):
                     done[sequence] = work
                 if sequence <= progress.received:
@@ -325,7 +325,7 @@ class RemoteLearner(Learner):
         reply: Reply | None = None,
         values: Sequence[np.ndarray] | None = None,
     ) -> None:
-        """Tells agents what is new: works that are done, and what the server has said."""
+        """Notifies agents: requests that are done, and the server's reply."""
         with self._telling:
             newest = self._newest
             if reply is not None:
@@ -336,7 +336,7 @@ class RemoteLearner(Learner):
             if newest is not None and self._on_update is not None:
                 try:
                     self._on_update(replace(newest, numbers=numbers, values=values))
-                except Exception:  # the stream is not to blame
+                except Exception:  # not a failure of the stream
                     logger.exception("could not process a reply of the learner")
 
     def _let_act_on(self) -> None:
@@ -351,7 +351,7 @@ class RemoteLearner(Learner):
         self._tell(numbers)
 
     def _give_up_unreceived(self) -> None:
-        """Gives up the rollouts that the server refuses; their agents keep acting."""
+        """Discards the rollouts that the server refuses; their agents keep acting."""
         with self._lock:
             refused = [s for s, work in self._under_way.items() if work.experience is not None]
             works = [self._under_way.pop(sequence) for sequence in refused]
@@ -372,7 +372,7 @@ class RemoteLearner(Learner):
             try:
                 with tracing.span("send rollout"):
                     sent = self._send(work)
-            except Exception:  # this one only
+            except Exception:  # only this request fails
                 logger.exception("could not send a rollout to the learner")
                 sent = False
             if not sent:
@@ -384,9 +384,9 @@ class RemoteLearner(Learner):
             self._send(LearnRequest(0, None, env_steps=self._uncounted))
 
     def _send(self, work: LearnRequest) -> bool:
-        """Sends work; False: the server is away.
+        """Sends a request; returns False if the server is not available.
 
-        Episodes beyond those of one message go ahead of it.
+        Episodes that do not fit in one message are sent before it.
         """
         rollout, episodes = work.rollout, work.episodes
         while len(episodes) > MAX_EPISODES:
@@ -423,11 +423,11 @@ class RemoteLearner(Learner):
             if not self._under_way:
                 self._heard = time.monotonic()
             self._under_way[experience.sequence] = _UnderWay(number, experience, rollouts)
-        # Without the lock, as it can wait. If the stream breaks meanwhile, the next one sends it.
+        # Without the lock, because it can wait. If the stream breaks, the next one sends it.
         stream.send(experience)
         return True
 
 
 def _find_numbers(works: Iterable[_UnderWay]) -> list[int]:
-    """Returns the numbers of those whose agents wait."""
+    """Returns the numbers of the requests whose agents wait."""
     return [work.number for work in works if work.number is not None]

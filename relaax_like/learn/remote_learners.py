@@ -1,4 +1,4 @@
-"""RemoteLearners: what the agents of a process see of the learners in the parameter server."""
+"""RemoteLearners: the agents' view of the learners in the parameter server."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from relaax_like.learn.remote_learner import RemoteLearner
 
 
 class RemoteLearners:
-    """One RemoteLearner for each task, each with a stream of its own.
+    """One RemoteLearner for each task, each with its own stream.
 
         learners = RemoteLearners(make_learner)
         learner = learners.learner("goal", names, variables)
@@ -30,7 +30,7 @@ class RemoteLearners:
         names: Collection[str] | None = None,
         variables: Sequence[str] | None = None,
     ) -> Learner:
-        """Returns one task's learner, which connects; called once for each, before agents act.
+        """Returns one task's learner, which connects; call it once per task, before agents act.
 
         Args:
           task: its name; "": the only one.
@@ -48,7 +48,7 @@ class RemoteLearners:
         return all(r.wait_loaded(max(end - time.monotonic(), 0.0)) for r in self._learners)
 
     def stop(self) -> None:
-        """Sends what waits, and ends all streams, in some seconds; can be called twice."""
+        """Sends waiting requests, and ends all streams, within some seconds. Idempotent."""
         stops = [threading.Thread(target=remote.stop) for remote in self._learners]
         for stop in stops:
             stop.start()

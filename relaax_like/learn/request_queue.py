@@ -25,13 +25,13 @@ _TOO_OLD_LINE_SEC = 10.0
 
 @dataclass(frozen=True)
 class Requests:
-    """Requests that are answered, although nothing was learned from them now.
+    """Requests that are answered, although nothing was learned from them.
 
     Attributes:
       tickets: numbers of the requests.
-      wants_values: whether they are counted, and answered with the newest values; else the agents
-        behind them only continue, as their iteration is not complete.
-      error: why their rollouts could not be used; None: there is no error.
+      wants_values: whether they are counted, and answered with the newest values; if not, their
+        agents only continue, because their iteration is not complete.
+      error: why their rollouts could not be used; None: no error.
       env_steps: 0.
       mean_version: None.
     """
@@ -44,22 +44,22 @@ class Requests:
 
 
 class RequestQueue(Source):
-    """Collects what agents submit, in the order of its arrival, until it makes an iteration.
+    """Collects agents' requests, in the order of their arrival, until they make an iteration.
 
     `put` and `end` can be called from any thread.
 
     Args:
-      collector: makes iterations; used only by the thread that learns.
+      collector: makes iterations; used only by the learning thread.
       tally: counts the steps and episodes of each request, once.
-      holding: knows which agents wait for an iteration that is not complete.
+      holding: decides which agents wait for an iteration that is not complete.
       data_handler: the collector's, to name its code in errors.
-      trajectories: keeps what was learned from; None: nothing is kept.
-      max_lag: greatest number of versions between the oldest step of an iteration and the values
-        that would learn from it; older ones are dropped, and counted. None: no limit.
+      trajectories: writes what was learned from; None: nothing is written.
+      max_lag: maximum number of versions between the oldest step of an iteration and the values
+        that would learn from it; older iterations are dropped, and counted. None: no limit.
       get_version: returns the version of the values that learn.
 
     Attributes:
-      has_ended: whether everything before `end` was handed out.
+      has_ended: whether everything before `end` was returned.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class RequestQueue(Source):
         self._get_version = get_version
         # Bounded by its users: each agent has at most one or two requests in it.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
-        # By the thread that learns alone.
+        # Only used in the learning thread.
         self._numbers: dict[int, int] = {}  # ticket -> number of a request that waits for it
         self._slots: dict[str, Sequence[int]] = {}  # agent -> slots of its newest rollout
         self._reports: list[int] = []  # numbers of requests to be answered with the newest values
-        self._taken: Sequence[int] = ()  # tickets of the iteration that was given last
+        self._taken: Sequence[int] = ()  # tickets of the iteration that was returned last
         self._failed: Requests | None = None
         self._finished = False
         self._has_read_end = False
@@ -98,12 +98,12 @@ class RequestQueue(Source):
         self._queue.put(request)
 
     def end(self) -> None:
-        """Ends it behind what waits."""
+        """Ends the queue after the waiting requests."""
         self._queue.put(None)
 
     @property
     def waiting(self) -> int:
-        """Requests that were not read, the end included."""
+        """Number of requests that were not read, including the end."""
         return self._queue.qsize()
 
     def finish(self) -> None:
@@ -131,7 +131,7 @@ class RequestQueue(Source):
         """Returns whether there is something to learn from; see `Source`.
 
         Raises:
-          Exception: that of rollouts that could not be used.
+          Exception: the error of rollouts that could not be used.
         """
         if isinstance(iteration, Requests):
             if iteration.error is not None:
@@ -157,14 +157,14 @@ class RequestQueue(Source):
     def note_learned(
         self, number: int, iteration: TrainingData, results: Mapping[str, Any]
     ) -> None:
-        """Hands the data handler what came of it, and writes it to a file; see `Source`."""
+        """Passes the results to the data handler, and writes the iteration; see `Source`."""
         with _naming_place(self._data_handler, "after_learn"):
             self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
             self._trajectories.add(iteration.rollout)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what waits, and takes away what is to be counted; see `Source`."""
+        """Returns what is waiting, and removes what is to be counted; see `Source`."""
         counts = self._tally.take()
         return {
             "collector": self._collector.get_state(),
@@ -179,12 +179,12 @@ class RequestQueue(Source):
         self._tally.add(int(state["env_steps"]), episodes)
 
     def close(self) -> None:
-        """Writes what no file contains."""
+        """Writes the steps that are not in a file yet."""
         if self._trajectories is not None:
             self._trajectories.flush()
 
     def _read(self) -> None:
-        """Takes what is in the queue, without waiting."""
+        """Reads all requests in the queue, without waiting."""
         with contextlib.suppress(queue.Empty):
             while not self._has_read_end and self._failed is None:
                 self._take(self._queue.get_nowait())
@@ -214,7 +214,7 @@ class RequestQueue(Source):
             self._slots[request.agent] = rollout.starts[:, 0].tolist()
 
     def _find(self) -> TrainingData | Requests | None:
-        """Returns what there is to give; None: nothing yet."""
+        """Returns the next iteration or requests; None: nothing yet."""
         if self._failed is not None:
             failed, self._failed = self._failed, None
             return failed
@@ -225,7 +225,7 @@ class RequestQueue(Source):
             return Requests(reports)
         try:
             data = None if self._finished else self._collector.get_training_data()
-        except Exception as error:  # such as one of memory, for what is to be joined
+        except Exception as error:  # such as too little memory for the joined arrays
             return Requests(self._release(list(self._numbers)), error=error)
         if data is not None:
             self._taken = data.tickets
@@ -251,7 +251,7 @@ class RequestQueue(Source):
 
 @contextlib.contextmanager
 def _naming_place(data_handler: DataHandler | None, method: str) -> Iterator[None]:
-    """Makes an error in a data handler one that names the line."""
+    """Converts an error in a data handler to one that names the line."""
     try:
         yield
     except RelaaxError:

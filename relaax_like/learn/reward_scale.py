@@ -1,4 +1,4 @@
-"""RewardScale: rewards divided by the running deviation of their discounted sums."""
+"""RewardScale: divides rewards by the running standard deviation of their discounted sums."""
 
 import numpy as np
 
@@ -7,25 +7,25 @@ from relaax_like.experience.rollout import ALIVE
 
 # Added to the variance.
 EPSILON = 1e-8
-# Scaled rewards lie within so much.
+# Bound of scaled rewards.
 CLIP = 10.0
 
 
 class RewardScale:
-    """Keeps the sum R of each slot's rewards, R = discount R + r, which restarts with each episode.
+    """Tracks the sum R of each slot's rewards, R = discount R + r, which restarts at each episode.
 
         scale = RewardScale(discount=0.99)
         sums = scale.add(rewards, next_alive, keys)
         moments = moments.merge(Moments.of(sums.ravel()))
         rewards = scale_rewards(rewards, moments)
 
-    Sums continue from one rollout of an agent to its next: a slot is known by its index in a
-    ticket. With one agent, as in one process, that is exact. Rollouts of several agents come in any
-    order; there, a rollout can continue the sum of another agent's slot, which is as likely a sum
+    Sums continue from one rollout of an agent to its next: a slot is identified by its index in a
+    ticket. With one agent, as in one process, that is exact. Rollouts of several agents arrive in
+    any order, so a rollout can continue the sum of another agent's slot, which is as likely a sum
     of the task as its own.
 
     Attributes:
-      sums: `[slots] float64`. They are not published: where a run resumes with new episodes, they
+      sums: `[slots] float64`. They are not published: if a run resumes with new episodes, they
         restart, too.
     """
 
@@ -46,10 +46,10 @@ class RewardScale:
           rewards: `[T, columns]`.
           next_alive: `[T, columns]`: 1 continues, 0 terminated, -1 truncated.
           keys: `[columns, 2]`: ticket, and index of the column among those of its ticket.
-          valid: `[T, columns] bool`, rows that are there; None: all.
+          valid: `[T, columns] bool`, rows that exist; None: all.
 
         Returns:
-          R after each step, `[T, columns] float64`; in a hole R of the row before it.
+          R after each step, `[T, columns] float64`; in a gap, R of the previous row.
         """
         slots = int(keys[:, 1].max()) + 1
         self.sums = np.pad(self.sums, (0, max(0, slots - len(self.sums))))

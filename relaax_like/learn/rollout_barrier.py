@@ -1,13 +1,13 @@
-"""RolloutBarrier: which agents wait for the next iteration, and when waiting would be in vain."""
+"""RolloutBarrier: decides which agents wait for an iteration, and when that is in vain."""
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-# An agent that has sent nothing for so long is not waited for: twice as long as its newest rollout
+# The others do not wait for an agent that has been silent for twice as long as its newest rollout
 # took, within these bounds.
 _MIN_SILENCE_SEC, _MAX_SILENCE_SEC = 2.0, 10.0
-# And is forgotten after so long.
+# A silent agent is forgotten after this time.
 _FORGET_SEC = 2 * _MAX_SILENCE_SEC
 
 
@@ -28,7 +28,7 @@ class _Agent:
     held: int = 0
 
     def plays(self, now: float) -> bool:
-        """Returns whether a rollout of it is to come."""
+        """Returns whether a rollout of this agent is expected."""
         patience = min(max(2 * self.took_sec, _MIN_SILENCE_SEC), _MAX_SILENCE_SEC)
         return not self.held and now - self.heard <= patience
 
@@ -45,7 +45,7 @@ class RolloutBarrier:
     same policy. Not thread-safe.
 
     Args:
-      waits: False: nobody waits for an incomplete iteration.
+      waits: whether agents wait for an incomplete iteration; False: none does.
       clock: returns monotonic seconds.
     """
 
@@ -65,12 +65,12 @@ class RolloutBarrier:
         self._held[ticket] = agent
 
     def leave(self, agent: str) -> None:
-        """Notes that an agent sends nothing more."""
+        """Notes that an agent will send nothing more."""
         self._agents.pop(agent, None)
 
     @property
     def is_empty(self) -> bool:
-        """Whether all agents that have sent something have left, or are forgotten."""
+        """Whether all agents that have sent something have left or were forgotten."""
         return not self._agents
 
     def release(self, tickets: Iterable[int]) -> None:
@@ -80,13 +80,13 @@ class RolloutBarrier:
             agent = self._agents.get(self._held.pop(ticket, ""))
             if agent is not None and agent.held:
                 agent.held -= 1
-                agent.heard = now  # from here on it plays
+                agent.heard = now  # from now on it plays
 
     def find_released(self, missing_columns: int) -> list[int]:
         """Returns the tickets of all waiting agents, if the others cannot fill the iteration.
 
         Args:
-          missing_columns: until it is complete, 1 or more.
+          missing_columns: number until the iteration is complete, 1 or more.
         """
         now = self._clock()
         limit = now - _FORGET_SEC

@@ -1,4 +1,4 @@
-"""RolloutLayout: what rollouts of a model look like; checks those that came over the network."""
+"""RolloutLayout: the layout of a model's rollouts; checks those received over the network."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import is_finite
 from relaax_like.wire.spaces import Space
 
-# Name -> shape behind the first axes, and dtype.
+# Name -> shape after the first axes, and dtype.
 _Specs = dict[str, tuple[tuple[int, ...], np.dtype]]
 _FLOAT32, _INT64 = np.dtype(np.float32), np.dtype(np.int64)
 
@@ -23,10 +23,10 @@ class RolloutLayout:
         rollout = layout.conform(rollout)
 
     Args:
-      model: whose specs they follow.
+      model: its specs define the layout.
       steps: T.
-      action_spaces: of the actions as the model's distributions have them, where they are known:
-        integers outside of them are refused.
+      action_spaces: spaces of the model's distributions, if they are known: integers outside of
+        them are refused.
     """
 
     def __init__(self, model: Model, steps: int, action_spaces: Mapping[str, Space] | None = None):
@@ -41,8 +41,8 @@ class RolloutLayout:
         """Returns a rollout with the arrays that the model reads, in its types.
 
         Raises:
-          InvalidInputError: one is missing, or has another shape, a type that does not fit, or
-            numbers that nothing can be learned from; names it.
+          InvalidInputError: an array is missing, or has another shape, a type that does not fit, or
+            numbers that cannot be learned from; the error names it.
         """
         steps, alive = self._steps, rollout.next_alive
         if alive.ndim != 2 or len(alive) != steps or not alive.shape[1]:
@@ -84,10 +84,10 @@ class RolloutLayout:
         )
 
     def _cut_inputs(self, history: Arrays) -> _Specs:
-        """Returns the specs of one observation of those that the model sees with earlier ones.
+        """Returns the specs of single observations for inputs that are joined with earlier ones.
 
         Raises:
-          InvalidInputError: the model's input cannot be made of so many.
+          InvalidInputError: the model's input does not consist of that many observations.
         """
         inputs = dict(self._inputs)
         for name, array in history.items():
@@ -111,7 +111,7 @@ def _read_specs(specs: Specs) -> _Specs:
 
 
 def _select(field: str, arrays: Arrays, specs: _Specs, leading: tuple[int, ...]) -> Arrays:
-    """Returns what the specs name; a client can observe more than the model reads."""
+    """Returns the arrays that the specs name; a client can observe more than the model reads."""
     selected = {}
     for name, (shape, dtype) in specs.items():
         if name not in arrays:
@@ -137,7 +137,7 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
     with np.errstate(over="ignore"):
         array = array.astype(dtype, copy=False)
     if dtype.kind == "f":
-        # Costs are squares: what they cannot hold would end the run, for all.
+        # Costs are squares: an overflow would end the run for all clients.
         flat = array.ravel()
         with np.errstate(over="ignore"):
             squares = np.dot(flat, flat)
@@ -175,7 +175,9 @@ def _conform_valid(valid: np.ndarray | None, shape: tuple[int, int]) -> np.ndarr
             f"valid: {valid.dtype} of {list(valid.shape)}, expected bool of {list(shape)}", "valid"
         )
     if not valid.any():
-        raise InvalidInputError("valid: no row is, so there is nothing to learn from", "valid")
+        raise InvalidInputError(
+            "valid: all False, expected at least one valid row; do not send the rollout", "valid"
+        )
     return None if valid.all() else valid
 
 
@@ -184,7 +186,9 @@ def _conform_starts(starts: np.ndarray | None, slots: int) -> np.ndarray | None:
         return None
     starts = _conform("starts", starts, (slots, 3), _INT64)
     if (starts[:, 1:] < 0).any():
-        raise InvalidInputError("starts: an episode or a step below 0", "starts")
+        raise InvalidInputError(
+            "starts: contains an episode or a step below 0, expected 0 or more", "starts"
+        )
     return starts
 
 

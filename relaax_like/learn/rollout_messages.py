@@ -1,4 +1,4 @@
-"""Rollouts as bytes, and back: what streams of experience carry."""
+"""Converts rollouts to bytes and back, for streams of experience."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import write_ndarray
 
 Arrays = Mapping[str, np.ndarray]
-# The stream bounds the whole; what fits it is taken.
+# The stream limits the total size; anything within that limit is accepted.
 _MAX_BYTES = 1 << 31
 _MAX_ARRAYS = 1_000
 _MAX_NAME_LENGTH = 200
@@ -48,7 +48,7 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
     """Reads a received `relaax.v1.Rollout`, `[n] uint8`; the arrays are read-only.
 
     Raises:
-      InvalidInputError: it is not a valid one.
+      InvalidInputError: it is not a valid message.
     """
     try:
         message = learner_pb2.Rollout.FromString(data.tobytes())
@@ -56,7 +56,7 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
         raise InvalidInputError("rollout: not a valid Rollout message", "rollout") from None
     observed = (message.inputs, message.next_inputs, message.history)
     for arrays in (*observed, message.actions, message.states, message.extras):
-        # Errors name arrays: a name of a megabyte must not be returned in one.
+        # Errors name arrays: a name of a megabyte must not be returned in an error.
         if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _MAX_NAME_LENGTH:
             raise InvalidInputError(
                 f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}, "
@@ -85,7 +85,7 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
 
 
 def _find_whole(inputs: np.ndarray, next_inputs: np.ndarray) -> np.ndarray | None:
-    """Returns the `[T + 1, ...]` array that both are parts of, if there is one."""
+    """Returns the `[T + 1, ...]` array of which both are parts, if there is one."""
     whole = inputs.base
     if (
         whole is not None

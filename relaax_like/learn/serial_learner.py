@@ -15,7 +15,7 @@ class SerialLearner(Learner):
     The agents continue to act afterwards, so two runs with the same seed are identical.
 
     Args:
-      loop: used by this thread alone.
+      loop: used only by this thread.
     """
 
     def __init__(self, loop: LearnerLoop[AgentSource]):
@@ -28,7 +28,7 @@ class SerialLearner(Learner):
         on_update(self._loop.load())
 
     def submit(self, work: LearnRequest) -> None:
-        """Learns from what is there, as far as it makes whole iterations; see `Learner`."""
+        """Adds a request, and learns from all complete iterations; see `Learner`."""
         loop, source = self._loop, self._loop.source
         version = loop.newest.version
         if work.rollout is None or loop.newest.finished:
@@ -43,7 +43,7 @@ class SerialLearner(Learner):
         )
 
     def take_state(self) -> dict[str, Any]:
-        """Takes away what the next publication will be made of; see `Learner`."""
+        """Removes and returns the data of the next publication; see `Learner`."""
         return self._loop.take_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -51,5 +51,5 @@ class SerialLearner(Learner):
         self._loop.set_state(state)
 
     def stop(self) -> None:
-        """Ends; see `Learner`."""
+        """Closes the loop; see `Learner`."""
         self._loop.close()

@@ -1,4 +1,4 @@
-"""Tally: what a learner has accepted, until a publication or push contains it."""
+"""Tally: counts what a learner has accepted, until a publication or push contains it."""
 
 import threading
 from collections import deque
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from relaax_like.core.records import Counts, Episode, Origin, Received
 
-# Episodes that wait to be counted; when more come without a publication, the oldest are forgotten.
+# Number of episodes that can wait to be counted; if there are more, the oldest are dropped.
 _MAX_EPISODES = 100_000
-# Clients that are remembered; the one that sent something the longest ago is forgotten first.
+# Number of clients that are remembered; the one that was silent for the longest is dropped first.
 _MAX_CLIENTS = 1_000
 
 
 class Tally:
-    """Counts environment steps once each, and notes which experience they came with.
+    """Counts environment steps once each, and tracks the experience that contained them.
 
         tally = Tally()
         tally.load(lease.received)
@@ -24,11 +24,11 @@ class Tally:
     Thread-safe.
 
     Attributes:
-      lock: reentrant; held by those who add something else together with counts.
+      lock: reentrant; held by callers that add something else together with counts.
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # guards all that follows
+        self.lock = threading.RLock()  # guards all following attributes
         self._env_steps = 0
         self._episodes: deque[Episode] = deque(maxlen=_MAX_EPISODES)
         self._received: dict[str, Received] = {}
@@ -37,7 +37,7 @@ class Tally:
 
     @property
     def received(self) -> Mapping[str, Received]:
-        """Client id -> progress, as of the newest `take`, or `load`."""
+        """Client id -> progress, as of the newest `take` or `load`."""
         with self.lock:
             return dict(self._received)
 
@@ -58,8 +58,8 @@ class Tally:
         Args:
           env_steps: 0 or more.
           episodes: that ended among them.
-          origin: None: it came from this process.
-          ticket: of the rollout that it came with; None: there was none.
+          origin: the message that contained them; None: they are from this process.
+          ticket: of the rollout in that message; None: no rollout.
         """
         with self.lock:
             self._env_steps += env_steps
@@ -68,7 +68,7 @@ class Tally:
                 self._note_origin(origin, ticket)
 
     def take(self, tickets: Sequence[int] = ()) -> Counts:
-        """Takes what was added since the last call, for a publication.
+        """Removes and returns what was added since the last call, for a publication.
 
         Args:
           tickets: of the rollouts that the publication has learned from, all of their columns.
@@ -99,10 +99,11 @@ class Tally:
             self._newest.pop(oldest, None)
 
     def _note_learned(self) -> None:
-        first: dict[tuple[str, int], int] = {}  # client and incarnation -> oldest that waits
+        first: dict[tuple[str, int], int] = {}  # client and incarnation -> oldest waiting one
         for origin in self._waiting.values():
             first.setdefault((origin.client_id, origin.incarnation), origin.sequence)
-        # Others have sent nothing since this server was started: what it lost can still come again.
+        # Other clients have sent nothing since this server started: they can still resend
+        # experience that was lost.
         for client_id, newest in self._newest.items():
             known = self._received[client_id]
             learned = first.get((client_id, known.incarnation), newest + 1) - 1

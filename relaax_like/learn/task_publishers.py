@@ -20,23 +20,23 @@ T = TypeVar("T")
 
 
 class TaskPublishers:
-    """Gives each of several tasks a Publisher of its own. Thread-safe.
+    """Gives each of several tasks its own Publisher. Thread-safe.
 
         publishers = TaskPublishers(server, {"goal": goal_manifest, "control": control_manifest})
-        lease = publishers.make_publisher("goal").lease()  # of the variables of `goal` alone
+        lease = publishers.make_publisher("goal").lease()  # only of the variables of `goal`
 
     In the run, the variables and groups of a task are named `TASK/NAME` and `TASK/GROUP`, and its
     clients `TASK/CLIENT` in `received`. A task sees its own names, without the prefix.
 
     Args:
-      publisher: of the run; used by these tasks alone.
+      publisher: of the run; used only by these tasks.
       manifests: task -> the layout of the values that the task leases and publishes.
     """
 
     def __init__(self, publisher: Publisher, manifests: Mapping[str, Manifest]):
         self.publisher = publisher
         self._manifests = dict(manifests)
-        self._lock = threading.Lock()  # guards what follows; held while a publication is applied
+        self._lock = threading.Lock()  # guards the following; held while a publication is applied
         self._newest: Lease | None = None  # the complete state
         self._places: dict[str, Sequence[int]] = {}  # task -> where its variables are in the run
 
@@ -48,7 +48,7 @@ class TaskPublishers:
         """Returns a task's part of the run's newest state; the first call leases the run.
 
         Raises:
-          InvalidInputError: the run lacks a variable of some task, or has another one of that name.
+          InvalidInputError: the run lacks a variable of a task, or has a different one.
         """
         with self._lock:
             if self._newest is None:
@@ -83,8 +83,8 @@ class TaskPublishers:
             reply = self.publisher.publish(merged)
             if reply.outcome != "applied" and not reply.finished:
                 raise RelaaxError(
-                    f"publication {merged.number} of task {task} was ignored, as the run has had "
-                    "one of that number; see the error before this one"
+                    f"publication {merged.number} of task {task} was ignored, because the run "
+                    "already has one with that number; see the previous error"
                 )
             if reply.outcome == "applied":
                 newest = replace(
@@ -99,7 +99,7 @@ class TaskPublishers:
             return reply
 
     def count(self, task: str, counts: Counts) -> Reply:
-        """Counts what no publication of a task contains."""
+        """Counts steps and episodes that no publication of a task contains."""
         with self._lock:
             newest = self._require_lease()
             received = _merge_received(task, newest.received, counts.received)
@@ -154,17 +154,17 @@ class TaskPublisher(Publisher):
 
     @property
     def global_t(self) -> int:
-        """Environment steps of the run, whichever task counted them."""
+        """Environment steps of the run, counted by any task."""
         return self._publishers.publisher.global_t
 
     @property
     def finished(self) -> str:
-        """What ended the training, or ""."""
+        """What ended the training; "": it has not ended."""
         return self._publishers.publisher.finished
 
     @property
     def best_score(self) -> float | None:
-        """Best score of the run's kept snapshots; see `Publisher`."""
+        """Best score of the run's saved snapshots; see `Publisher`."""
         return self._publishers.publisher.best_score
 
     @property
@@ -173,7 +173,7 @@ class TaskPublisher(Publisher):
         return self._publishers.publisher.train_return
 
     def save_next_publication(self, score: float) -> None:
-        """Saves the run's next publication, of whichever task; see `Publisher`."""
+        """Saves the run's next publication, of any task; see `Publisher`."""
         self._publishers.publisher.save_next_publication(score)
 
     def metrics(self) -> Metrics:
@@ -182,10 +182,10 @@ class TaskPublisher(Publisher):
 
 
 def _find_places(task: str, own: Manifest, run: Manifest) -> list[int]:
-    """Returns where a task's variables are among those of the run.
+    """Returns the positions of a task's variables among those of the run.
 
     Raises:
-      InvalidInputError: one is missing, or is another array; names it.
+      InvalidInputError: one is missing, or is a different array; the error names it.
     """
     places = {segment.name: index for index, segment in enumerate(run.segments)}
     found = []

@@ -1,9 +1,9 @@
-"""Several tasks of one run: what their variables are called, and which of them they share.
+"""Several tasks of one run: the names of their variables, and which of them they share.
 
 A task's variables are `TASK/NAME`, in the variable group `TASK/GROUP`. A variable that several
-tasks use, as they share a Model or a layer, is named after the first of them, and its group after
-all: `goal+control/default`. So a group never has variables of which a task uses only some, and the
-gradient of one task moves nothing that is not its own.
+tasks use because they share a Model or a layer is named after the first of them, and its group
+after all of them: `goal+control/default`. So a task never uses only some variables of a group, and
+the gradient of one task only changes its own variables.
 """
 
 import re
@@ -27,12 +27,12 @@ class Tasks:
     """The Algorithms of one algorithm folder, by the name of their task.
 
         tasks = Tasks({"goal": Reinforce(goal_model), "control": Reinforce(control_model)})
-        variables = tasks.get_variables()  # what a run starts from
+        variables = tasks.get_variables()  # the initial values of a run
         client = tasks.make_client("goal", parameter_server)
 
-    Models that share variables get one lock, so that no prediction sees half of a set of values. A
-    gradient can be computed while the other task's values arrive, and then mixes two versions, as
-    with any asynchronous learner.
+    Models that share variables have one lock, so that no prediction sees a partly updated set of
+    values. A gradient that is computed while the other task's values arrive mixes two versions, as
+    in any asynchronous learner.
 
     Attributes:
       algorithms: task -> its Algorithm.
@@ -55,7 +55,7 @@ class Tasks:
                 algorithm.model.lock = lock
 
     def get_variables(self) -> list[Variable]:
-        """Returns all variables with their present values, shared ones once, under their names."""
+        """Returns all variables with their current values and names; shared ones once."""
         variables = []
         for task, algorithm in self.algorithms.items():
             own = order_variables(algorithm.model)
@@ -75,10 +75,10 @@ class Tasks:
         """Checks that each variable belongs to one task.
 
         Args:
-          place: of the code that makes the tasks, `FILE:LINE`.
+          place: `FILE:LINE` of the code that makes the tasks.
 
         Raises:
-          ConfigError: several tasks share one; names it.
+          ConfigError: several tasks share a variable; the error names it.
         """
         for variable, tasks in self._users.items():
             if len(tasks) > 1:
@@ -86,7 +86,7 @@ class Tasks:
                     f"{place}: the tasks {', '.join(tasks)} share the variable "
                     f"{get_name(variable.deref())}, but each learner in the parameter server "
                     "publishes its own values, so one of two updates would be lost; give each task "
-                    "a layer of its own, or learn beside the agents (plans without rollouts)"
+                    "its own layer, or learn beside the agents (plans without rollouts)"
                 )
 
     def make_client(self, task: str, client: ParameterServerClient) -> TaskClient:

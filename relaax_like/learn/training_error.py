@@ -1,15 +1,15 @@
-"""The file `RUN/training_error.npz`: all that led to an update that could not be made.
+"""The file `RUN/training_error.npz`: everything that led to a failed update.
 
-Plain arrays, which `numpy.load(path, allow_pickle=False)` reads, too:
+It contains plain arrays, which `numpy.load(path, allow_pickle=False)` also reads:
 
-| name | what it is |
+| name | content |
 |---|---|
 | `batch/PART/NAME` | the iteration, as `ComputationTask.compute_gradients` takes it |
 | `value/NAME`, `slots/GROUP` | weights, statistics, optimizers after the last good update |
-| `updates`, `global_t` | made so far; environment steps that were learned from |
+| `updates`, `global_t` | numbers of updates so far and of environment steps learned from |
 | `cost/NAME` | costs and metrics, means over the iteration's updates up to the one that failed |
-| `task` | name of the task; `RL` where the algorithm has one |
-| `settings` | text of the run's config.yaml, where there is one |
+| `task` | name of the task; `RL` if the algorithm has only one |
+| `settings` | text of the run's config.yaml, if there is one |
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def find_not_finite(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ..
     """Finds arrays with NaN or infinity.
 
     Returns:
-      Name -> index of the first such number; in the order of the arrays.
+      Name -> index of the first such number, in the order of the arrays.
     """
     found = {}
     for name, array in arrays.items():
@@ -40,7 +40,7 @@ def find_not_finite(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ..
 
 
 def describe_place(name: str, index: tuple[int, ...]) -> str:
-    """Says where a number lies: "NAME at step 3, column 0, component 2"."""
+    """Describes the place of a number: "NAME at step 3, column 0, component 2"."""
     if not index:
         return name
     if not name.startswith("batch/"):
@@ -52,10 +52,10 @@ def describe_place(name: str, index: tuple[int, ...]) -> str:
 
 
 def save_training_error(run_dir: Path, arrays: Mapping[str, np.ndarray]) -> Path:
-    """Writes the file into a run's folder; one that is there is replaced.
+    """Writes the file to a run's folder, and replaces an existing one.
 
     Raises:
-      OSError: it could not be written; one that was there is as it was.
+      OSError: it could not be written; an existing file is unchanged.
     """
     path = run_dir / FILE_NAME
     config = run_dir / "config.yaml"
@@ -72,7 +72,7 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
       path: the file, or the run's folder.
 
     Raises:
-      ConfigError: there is none, or it is damaged.
+      ConfigError: there is no such file, or it is damaged.
     """
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""UpdatePolicy: what one iteration leads to, wherever the optimizer steps are taken."""
+"""UpdatePolicy: the update of one iteration, wherever the optimizers run."""
 
 import abc
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from relaax_like.wire.errors import InvalidInputError
 
 
 class Task(Protocol):
-    """What a policy needs of its task, besides updates or gradients; see `ComputationTask`."""
+    """The methods that a policy uses of its task, besides the updates; see `ComputationTask`."""
 
     @property
     def statistics(self) -> tuple[str, ...]:
         """Names of the model's running statistics."""
 
     def get_statistic(self, name: str) -> Moments:
-        """Returns one of them."""
+        """Returns a running statistic."""
 
     def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, Any]:
         """Returns the arguments of an update."""
@@ -33,25 +33,25 @@ class Task(Protocol):
         """Returns the rewards of each name."""
 
     def validate_one_reward(self, need: str) -> None:
-        """Raises ConfigError where there are several rewards."""
+        """Raises ConfigError if there are several rewards."""
 
 
 TaskT = TypeVar("TaskT", bound=Task)
 
 
 class UpdatePolicy(abc.ABC, Generic[TaskT]):
-    """What a BaseLearner trains: an iteration, as the plan says, by the minibatches of a seed.
+    """The policy of a BaseLearner: learns from an iteration by the plan, in random minibatches.
 
-    Which minibatches an update is made of depends on the seed and on the number of updates so far:
-    a run that resumes from a snapshot draws what it would have drawn.
+    The minibatches depend on the seed and on the number of updates so far: a run that resumes from
+    a snapshot draws what it would have drawn.
 
-    If the plan says so, the first iterations only feed the running statistics of the inputs
+    If the plan requests it, the first iterations only feed the running statistics of the inputs
     (`prenormalize_steps`), and each later one feeds them with its last update (`update_norm`):
-    until then the networks see inputs as they did when acting, so that log-probabilities match.
-    Statistics that a run starts from replace the former.
+    until then, inputs are normalised as when acting, so that log-probabilities match. If a
+    run starts with statistics, there are no such first iterations.
 
     Attributes:
-      rows: results of each row of the newest iteration, name -> `[T, k]`; {} where there are none.
+      rows: results of each row of the newest iteration, name -> `[T, k]`; {} if there are none.
 
     Args:
       task: computes updates or gradients.
@@ -75,13 +75,13 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         self._dense: Dense | None = None  # the iteration at hand
 
     def data_preprocess(self, data: TrainingData) -> dict[str, Any]:
-        """Returns the arguments of an update; rewards are scaled where the plan says so.
+        """Returns the arguments of an update, with scaled rewards if the plan requests it.
 
         Args:
           data: an iteration.
 
         Raises:
-          RelaaxError: nothing can be learned from it; nothing has changed.
+          RelaaxError: it cannot be learned from; nothing has changed.
         """
         self._dense = dense = make_dense(stack_history(data.rollout))
         rollout = dense.rollout
@@ -96,7 +96,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
     @property
     @abc.abstractmethod
     def global_t(self) -> int:
-        """Environment steps, which schedules follow."""
+        """Environment steps, for schedules."""
 
     def _validate(self, arguments: Mapping[str, Any]) -> None:
         """Checks the arguments of an update."""
@@ -115,10 +115,10 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
             self._reward_scale.sums = sums.copy()
 
     def _choose_minibatches(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns which minibatches an update is made of, as arguments of it.
+        """Returns the arguments of an update that define its minibatches.
 
-        Where the arguments have an extra `mask`, `[T, k]`, it is 1 at steps and 0 at padding;
-        columns of padding alone, or rows of one column, come last.
+        If the arguments have an extra `mask`, `[T, k]`, it is 1 for steps and 0 for padding;
+        columns with only padding, or such rows of the only column, come last.
 
         Raises:
           InvalidInputError: there are too few rows for one minibatch.
@@ -137,11 +137,11 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         }
 
     def _count(self, mask: np.ndarray, minibatch: int) -> int:
-        """Returns how many rows or columns minibatches are made of.
+        """Returns the number of rows or columns from which minibatches are drawn.
 
-        Of rows those that count; what is left behind the last whole minibatch is another part in
-        each epoch. Of columns as many more as fill the last minibatch, where there are so many:
-        none is left out, and none is of padding alone.
+        For rows, it is the number of valid ones; those left over after the last complete minibatch
+        differ in each epoch. For columns, it is rounded up to complete minibatches, if there are
+        enough columns: none is left out, and no minibatch has only padding.
 
         Raises:
           InvalidInputError: there are too few for one minibatch.
@@ -151,7 +151,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         if count < needed:
             raise InvalidInputError(
                 f"an iteration has {count} valid rows, but a minibatch needs {needed}; lower "
-                "the size of minibatches, or have the data handler leave more rows valid",
+                "the size of minibatches, or make the data handler leave more rows valid",
                 "valid",
             )
         if self._plan.minibatch_of == "steps":
@@ -160,7 +160,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         return min(whole, mask.shape[1] // minibatch) * minibatch
 
     def _restore(self, rows: np.ndarray) -> np.ndarray:
-        """Puts results where the iteration's rows were before its holes were removed."""
+        """Moves results to where the iteration's rows were before its gaps were removed."""
         return rows if self._dense is None else self._dense.restore(rows)
 
     def _must_prenormalize(self) -> bool:
@@ -168,7 +168,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         if not self._plan.prenormalize_steps or self._updates:
             return False
         seen = min(self._task.get_statistic(name).count for name in self._statistics)
-        # What is there before the first step has come with the policy that the run starts from.
+        # Statistics before the first step belong to the policy from which the run starts.
         return seen < self._plan.prenormalize_steps and (self.global_t > 0 or not seen)
 
     def _feed_statistics(self, arguments: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""LearningTask: the forms of `Algorithm.learn` that take the optimizer steps themselves."""
+"""LearningTask: compiled forms of `Algorithm.learn` that include the optimizer steps."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 
 logger = logging.getLogger(__name__)
 
-# Compiling takes about so many times as long as tracing: 4 to 8 times, measured with the networks
+# Compiling takes about this many times as long as tracing: 4 to 8 times, measured with the networks
 # of algorithms/ppo.
 _COMPILING_TO_TRACING = 6
 # Traced: global_t, settings and the tensors of a minibatch to metrics, [m] float32, whether to
@@ -43,11 +43,10 @@ Step = Callable[..., tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]
 
 
 class NotFiniteError(RelaaxError):
-    """What is to be learned from, or a gradient, has NaN or infinity; the update was not made.
+    """The data to learn from, or a gradient, contain NaN or infinity; the update was not made.
 
     Attributes:
-      metrics: the costs by name, as far as they were computed; those that are not finite show
-        where it came from.
+      metrics: the costs by name, if they were computed; those that are not finite show the origin.
     """
 
     def __init__(self, message: str, metrics: Mapping[str, float] | None = None):
@@ -71,11 +70,11 @@ class Arguments(TypedDict):
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What some updates led to.
+    """The results of some updates.
 
     Attributes:
       costs: means over the updates of costs and metrics, each before its update.
-      updates: that were made.
+      updates: number of updates.
       rows: the newest result of each row, by name, with the leading axes of the batch; NaN for rows
         that were in no update. {} unless the algorithm returns some.
     """
@@ -87,12 +86,12 @@ class UpdateResult:
 
 @dataclass(frozen=True)
 class OptimizerState:
-    """What the optimizers remember.
+    """The state of the optimizers.
 
     Attributes:
       steps: group -> optimizer steps so far.
-      slots: group -> `[s, n] float32`, laid out as the slots of a parameter server's snapshot.
-      slot_names: group -> what the rows of its slots hold.
+      slots: group -> `[s, n] float32`, with the layout of a parameter server's snapshot.
+      slot_names: group -> names of the rows of its slots.
     """
 
     steps: Mapping[str, int]
@@ -101,7 +100,7 @@ class OptimizerState:
 
     @property
     def updates(self) -> int:
-        """That have been made: some group is stepped in each of them."""
+        """Number of updates so far; each one updates at least one group."""
         return max(self.steps.values(), default=0)
 
 
@@ -118,7 +117,7 @@ class LearningTask(ComputationTask):
     whose gradient is not finite changes nothing, no other follows it, and NotFiniteError is raised.
 
     Args:
-      algorithm: whose costs are minimised.
+      algorithm: defines the costs to minimise.
       optimizers: one for each variable group of the model.
       task: see `ComputationTask`.
 
@@ -160,7 +159,7 @@ class LearningTask(ComputationTask):
         """Makes one update.
 
         Args:
-          global_t: environment steps of all clients together; schedules go by it.
+          global_t: environment steps of all clients together, for schedules.
           batch: as for `compute_gradients`.
 
         Raises:
@@ -184,27 +183,27 @@ class LearningTask(ComputationTask):
     ) -> UpdateResult:
         """Makes one update per minibatch, for some epochs, in one call.
 
-        Each epoch goes through the batch in an order of its own. What is left over after as many
-        whole minibatches as there are is left out; in the next epoch that will be others. It ends
-        early, after the update for which the algorithm's `stop` said so.
+        Each epoch goes through the batch in a different order. Rows that do not fill a complete
+        minibatch are left out; in the next epoch they are others. The updates end early after one
+        for which the algorithm's `stop` returns True.
 
-        A shape is compiled when it first comes, which takes seconds: keep batches to few shapes.
+        A shape is compiled when it first occurs, which takes seconds: use few shapes.
 
         Args:
           epochs: 1 or more.
           minibatch: rows, or slots, in one update.
           seed: of the orders: the same seed, values and batch give the same result.
-          minibatch_of: "steps": a batch `[B, ...]` is cut along its first axis; rollouts
-            `[T, k, ...]` are taken apart into T * k rows before that, and `learn` gets
-            `[minibatch, ...]`. "rollouts": rollouts `[T, k, ...]` are cut along k, their steps stay
-            together, and so does the memory before them; `learn` gets `[T, minibatch, ...]`.
-          global_t: environment steps of all clients together; schedules go by it.
-          count: how many rows or slots minibatches are made of: the first slots; or, of steps, the
-            rows where `extras["mask"]` is 1. The others fill the batch up. None: all.
+          minibatch_of: "steps": a batch `[B, ...]` is split along its first axis; rollouts
+            `[T, k, ...]` are first flattened to T * k rows, and `learn` receives
+            `[minibatch, ...]`. "rollouts": rollouts `[T, k, ...]` are split along k, and keep their
+            steps and the memory before them; `learn` receives `[T, minibatch, ...]`.
+          global_t: environment steps of all clients together, for schedules.
+          count: number of rows or slots from which minibatches are drawn: the first slots; or, for
+            steps, the rows where `extras["mask"]` is 1. The others are padding. None: all.
           batch: as for `compute_gradients`; all of the same length.
 
         Raises:
-          InvalidInputError: lengths that do not fit together, or a minibatch larger than the batch.
+          InvalidInputError: inconsistent lengths, or a minibatch larger than the batch.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         tensors = self._make_batch(**batch)
@@ -263,7 +262,7 @@ class LearningTask(ComputationTask):
             return call([to_int64(global_t), self._setting_values, *numbers, *flatten(tensors)])
 
     def get_values(self) -> list[np.ndarray]:
-        """Returns copies of all variables, in manifest order, as `set_values` takes them."""
+        """Returns copies of all variables, in manifest order, for `set_values`."""
         with self._lock:
             return [np.asarray(variable.numpy()) for variable in self._variables]
 
@@ -276,7 +275,7 @@ class LearningTask(ComputationTask):
             normalizer.m2.assign(moments.m2)
 
     def export_optimizers(self) -> OptimizerState:
-        """Returns a copy of what the optimizers remember."""
+        """Returns a copy of the optimizers' state."""
         with self._lock:
             return OptimizerState(
                 steps={g: int(steps.numpy()) for g, steps in self._steps.items()},
@@ -285,7 +284,7 @@ class LearningTask(ComputationTask):
             )
 
     def import_optimizers(self, state: OptimizerState) -> None:
-        """Restores a state: with the same values, the next update is the same, bit for bit.
+        """Restores a state: with the same values, the next update is bit-identical.
 
         Raises:
           InvalidInputError: slots of other groups or optimizers; nothing has changed.
@@ -298,8 +297,8 @@ class LearningTask(ComputationTask):
             if names != optimizer.slot_names or came != expected:
                 raise InvalidInputError(
                     f"slots of group {group}: {list(names)}, {came}, expected "
-                    f"{list(optimizer.slot_names)}, {expected}; configure the optimizer and the "
-                    "model that they come from",
+                    f"{list(optimizer.slot_names)}, {expected}; configure the same optimizer and "
+                    "model as when they were saved",
                     group,
                 )
         with self._lock:
@@ -341,7 +340,7 @@ class LearningTask(ComputationTask):
         names = _Names()
         began = time.perf_counter()
 
-        # Traced before the loops that call them: those must know how many metrics there are.
+        # Traced before the loops that call them, which must know the number of metrics.
         def flat_prepare(global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor) -> Parts:
             with Traced(self._algorithm, self._settings, settings, global_t) as traced:
                 return self._prepare(unflatten(batch, tensors), traced, self._updates + 1)
@@ -350,7 +349,7 @@ class LearningTask(ComputationTask):
         prepare = self._trace(flat_prepare, [*common, *specs]).get_concrete_function()
         whole_batch = prepare.structured_outputs
         cut = plan_cut(whole_batch, leading_axes, minibatch_of)
-        # Of the original batch: after `prepare` a row can have less, such as no next action.
+        # From the original batch: after `prepare`, more rows can be invalid.
         names_of_parts = [(part, name) for part, tensors in batch.items() for name in tensors]
         mask = names_of_parts.index(("extras", MASK)) if MASK in batch.get("extras", {}) else None
         shapes = [
@@ -431,12 +430,12 @@ class LearningTask(ComputationTask):
         global_t: tf.Tensor,
         names: "_Names",
     ) -> tuple[dict[str, tf.Tensor], Tensors, tf.Tensor]:
-        """Steps the groups of each phase that is due, as long as gradients are finite.
+        """Updates the groups of each phase that is due, while gradients are finite.
 
         Returns:
-          Costs and metrics: each group's cost at the values that it met, all others at those that
-          the first phase met; the results of each row, of the first phase; and whether all
-          gradients were finite, `[] bool`.
+          Costs and metrics: each group's cost as computed in its phase, all others as computed in
+          the first phase; the results of each row, from the first phase; and whether all gradients
+          were finite, `[] bool`.
         """
         numbers: dict[str, tf.Tensor] = {}
         rows: Tensors = {}
@@ -488,7 +487,7 @@ class LearningTask(ComputationTask):
             seen[:] = [list(own), results]
             return [*[tf.cast(own[name], tf.float32) for name in own], still_finite]
 
-        # What comes out is known when it is traced: the other branch gives as many zeros.
+        # The number of results is known from tracing: the other branch returns as many zeros.
         graph = tf.function(due, autograph=False).get_concrete_function()
         size = len(seen[0])
         out = tf.cond(
@@ -500,12 +499,12 @@ class LearningTask(ComputationTask):
 
 
 class _Names:
-    """What the flat results of a compiled update are called.
+    """The names of the flat results of a compiled update.
 
     Attributes:
       numbers: costs and metrics.
       rows: results of each row.
-      every: those numbers that are there in every n-th update alone -> n.
+      every: number that is only computed in every n-th update -> n.
     """
 
     def __init__(self) -> None:
@@ -517,7 +516,7 @@ class _Names:
         """Returns means by name.
 
         Raises:
-          NotFiniteError: the last number, how many updates could not be made, is not 0.
+          NotFiniteError: the last number, that of failed updates, is not 0.
         """
         counts = [max(updates // self.every.get(name, 1), 1) for name in self.numbers]
         means = (sums[:-1] / np.array(counts, np.float32)).tolist() if counts else []
@@ -566,8 +565,8 @@ def _trace_epochs(
     """Calls a step with the indices of each minibatch; without a seed they are in order.
 
     Returns:
-      The sum of its metrics `[m] float32`; how often it was called, `[] int64`; and the newest
-      results of each row, NaN where there are none.
+      The sum of its metrics `[m] float32`; the number of calls, `[] int64`; and the newest results
+      of each row, NaN where there are none.
     """
     length = cut.count(whole)
     most, minibatches = length // minibatch, count // minibatch
@@ -598,12 +597,12 @@ def _trace_epochs(
 
 
 def _loop(times: tf.Tensor, body: Callable[..., Any], start: Sequence[Any]) -> Any:
-    """Counts the first variable up to `times`, or until the last one is true."""
+    """Repeats the body until the first variable reaches `times`, or the last one is true."""
 
     def goes_on(i: tf.Tensor, *carried: tf.Tensor) -> tf.Tensor:
         return tf.logical_and(i < times, tf.logical_not(carried[-1]))
 
-    # One after another: each update begins with what the one before it has left.
+    # Sequentially: each update starts from the result of the previous one.
     return tf.while_loop(goes_on, body, start, parallel_iterations=1)
 
 

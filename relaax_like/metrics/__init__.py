@@ -1,1 +1,1 @@
-"""Curves for TensorBoard: recorded in this process, or sent to the process that records them."""
+"""Curves for TensorBoard: recorded in this process, or sent to another one that records them."""

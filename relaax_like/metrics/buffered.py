@@ -1,4 +1,4 @@
-"""What the recorder and its remote stub share: a bounded queue, emptied by one thread."""
+"""The base of the recorder and its remote stub: a bounded queue, emptied by one thread."""
 
 import abc
 import logging
@@ -26,11 +26,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How some numbers are distributed.
+    """The distribution of some numbers.
 
     Attributes:
       edges: of the bins, [bins + 1] float64, increasing.
-      counts: numbers in each bin, [bins] int64.
+      counts: how many numbers are in each bin, [bins] int64.
       total: the sum of the numbers.
       total_of_squares: the sum of their squares.
     """
@@ -46,10 +46,10 @@ class Point(NamedTuple):
 
     Attributes:
       name: of the curve.
-      y: the value; of a histogram, the mean.
+      y: the value; for a histogram, its mean.
       x: the position, usually `global_t`.
       wall_time: seconds since 1970.
-      histogram: what stands there instead of a number, or None.
+      histogram: replaces the value, or None.
     """
 
     name: str
@@ -60,10 +60,10 @@ class Point(NamedTuple):
 
 
 def validate_point(name: str, y: float, x: float | None, field: str = "metric") -> None:
-    """Refuses what TensorBoard could not show.
+    """Refuses points that TensorBoard cannot show.
 
     Raises:
-      InvalidInputError: a bad name, or a number that is not finite; begins with `field`.
+      InvalidInputError: a bad name, or a number that is not finite; the error starts with `field`.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
         shown = repr(name)[:60]
@@ -79,18 +79,17 @@ def validate_point(name: str, y: float, x: float | None, field: str = "metric") 
 def select_valid(
     points: list[tuple[str, float, float | None]], field: str = "metric"
 ) -> tuple[list[tuple[str, float, float | None]], InvalidInputError | None]:
-    """Returns those of many points that `validate_point` accepts, and what is wrong with the first
-    other one.
+    """Returns the points that `validate_point` accepts, and the error of the first other one.
 
     Args:
       points: (name, y, x).
-      field: what the error begins with.
+      field: first word of the error.
     """
     names = {name for name, _, _ in points}
     if all(1 <= len(name) <= MAX_NAME_LENGTH and name.isprintable() for name in names):
         numbers = np.array([(y, 0.0 if x is None else x) for _, y, x in points]).reshape(-1, 2)
         if np.isfinite(numbers[:, 0]).all() and (np.abs(numbers[:, 1]) <= MAX_X).all():
-            return points, None  # nearly always, and for a tenth of the time
+            return points, None  # the usual case, in a tenth of the time
     valid, mistake = [], None
     for name, y, x in points:
         try:
@@ -103,10 +102,9 @@ def select_valid(
 
 
 class BufferedMetrics(Metrics):
-    """Queues points and hands them to `_consume` in one thread, about once a second.
+    """Queues points and passes them to `_consume` in one thread, about once a second.
 
-    Thread-safe. Never blocks the caller: when the queue is full, new points are dropped and
-    counted.
+    Thread-safe. Never blocks the caller: if the queue is full, new points are dropped and counted.
     """
 
     def __init__(
@@ -120,7 +118,7 @@ class BufferedMetrics(Metrics):
         self._global_t = global_t
         self._max_queue = max_queue
         self._condition = threading.Condition()
-        # All below are guarded by _condition.
+        # All attributes below are guarded by _condition.
         self._points: list[Point] = []
         self._newest_x = 0.0
         self._dropped = 0
@@ -130,7 +128,7 @@ class BufferedMetrics(Metrics):
 
     @property
     def dropped(self) -> int:
-        """Points lost so far: the queue was full, or they could not be written or sent."""
+        """Number of lost points: the queue was full, or they could not be written or sent."""
         with self._condition:
             return self._dropped
 
@@ -156,7 +154,7 @@ class BufferedMetrics(Metrics):
 
         Args:
           points: at most one with a histogram.
-          histogram: what stands at the point; not for recorders that send.
+          histogram: replaces the point's value; not for recorders that send points.
         """
         newest = self._global_t() if self._global_t is not None else None
         now = time.time()
@@ -175,7 +173,7 @@ class BufferedMetrics(Metrics):
         return dropped
 
     def flush(self, timeout_sec: float = 5.0) -> bool:
-        """Waits until all points so far are written or dropped; returns False when time is up."""
+        """Waits until all points so far are written or dropped; returns False after the timeout."""
         with self._condition:
             target = self._taken
             self._hurry = True
@@ -185,7 +183,7 @@ class BufferedMetrics(Metrics):
             )
 
     def close(self, timeout_sec: float = 5.0) -> None:
-        """Writes what is queued and ends the thread; later points are dropped. Idempotent."""
+        """Writes queued points and ends the thread; later points are dropped. Idempotent."""
         with self._condition:
             self._closing = True
             self._condition.notify_all()
@@ -204,13 +202,13 @@ class BufferedMetrics(Metrics):
 
     @abc.abstractmethod
     def _consume(self, points: list[Point], closing: bool) -> int:
-        """Writes or sends points, in the thread, and returns how many of the first ones are done.
+        """Writes or sends points, in the thread; returns how many of the first ones are done.
 
-        The others are offered again; when `closing` and none is done, they are dropped.
+        The others are passed again later; if `closing` and none is done, they are dropped.
         """
 
     def _finish(self) -> None:
-        """Lets go of files or channels, in the thread, as its last act."""
+        """Releases files or channels, at the end of the thread."""
 
     def _start(self) -> None:
         self._thread.start()
@@ -227,7 +225,7 @@ class BufferedMetrics(Metrics):
             self._finish()
 
     def _run_once(self) -> bool:
-        """Waits for the next round and does it; returns False after the last one."""
+        """Waits until points are due and consumes them; returns False after the last time."""
         with self._condition:
             self._condition.wait_for(self._is_urgent, _FLUSH_INTERVAL_SEC)
             self._hurry = False
@@ -249,7 +247,7 @@ class BufferedMetrics(Metrics):
     def _try_to_consume(self, points: list[Point], closing: bool) -> int:
         try:
             return self._consume(points, closing)
-        except Exception:  # Our own bug; metrics must not end the process that they describe.
+        except Exception:  # our own bug, which must not end the process
             _log.exception("%d metrics were lost", len(points))
             self._count_dropped(len(points))
             return len(points)

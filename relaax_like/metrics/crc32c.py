@@ -22,8 +22,8 @@ _TABLE = _make_table()
 def compute_crc32c(texts: Sequence[bytes]) -> np.ndarray:
     """Computes the checksums of texts, `[n] uint32`.
 
-    Texts of one length are computed side by side, byte by byte: many short ones cost little more
-    than one.
+    Texts of the same length are processed together, byte by byte: many short ones take little
+    longer than one.
     """
     sums = np.empty(len(texts), np.uint32)
     lengths = np.fromiter(map(len, texts), np.int64, len(texts))
@@ -39,7 +39,7 @@ def compute_crc32c(texts: Sequence[bytes]) -> np.ndarray:
 
 
 def mask_crcs(sums: np.ndarray) -> Iterator[bytes]:
-    """Gives checksums as record files have them: rotated, shifted, little-endian.
+    """Yields checksums in the form used by record files: rotated, shifted, little-endian.
 
     See https://www.tensorflow.org/tutorials/load_data/tfrecord.
     """

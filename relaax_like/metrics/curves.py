@@ -22,7 +22,7 @@ class Curve:
     """Points of one curve, in the order of their steps.
 
     Attributes:
-      steps: [n] int64, never falling.
+      steps: [n] int64, not decreasing.
       values: [n] float64.
       wall_times: [n] float64, seconds since 1970.
       seconds: [n] float64, since the run began; the time between two starts is left out.
@@ -35,16 +35,16 @@ class Curve:
 
 
 class EventFileReader:
-    """Reads an event file, also while it grows.
+    """Reads an event file, even while it grows.
 
     reader = EventFileReader(path)
     for event in reader.read():
         ...
-    for event in reader.read():  # those that have come since
+    for event in reader.read():  # new ones since then
         ...
 
-    The checksums of the bodies are not compared: TensorBoard's is written in Python, and would take
-    most of the time.
+    The checksums of the bodies are not compared: TensorBoard's implementation is in Python, and
+    would take most of the time.
     """
 
     def __init__(self, path: Path):
@@ -98,11 +98,11 @@ class _File:
 
 
 def read_curves(metrics_dir: str | Path) -> dict[str, Curve]:
-    """Returns the curves of all event files of a folder; {} where there are none.
+    """Returns the curves of all event files of a folder; {} if there are none.
 
-    Each start of a run has a file of its own. One that went on from an older snapshot takes steps
-    again: of each curve, the points of earlier starts are dropped from its first step on. A file
-    that is being written, or whose last record is torn, is read up to there.
+    Each start of a run has its own file. A start that resumed from an older snapshot repeats steps:
+    in each curve, the points of earlier starts are dropped from its first step on. A file that is
+    being written, or whose last record is incomplete, is read up to that point.
 
     Args:
       metrics_dir: the folder.
@@ -119,7 +119,7 @@ def read_curves(metrics_dir: str | Path) -> dict[str, Curve]:
 
 
 def _read_file(path: Path) -> _File | None:
-    """Reads one file; None when it has nothing."""
+    """Reads one file; returns None if it has no points."""
     times: list[float] = []
     curves: dict[str, _Points] = {}
     for event in EventFileReader(path).read():
@@ -134,10 +134,10 @@ def _read_file(path: Path) -> _File | None:
 
 
 def _join(parts: Sequence[_Points], spans: Sequence[tuple[float, float]]) -> Curve:
-    """Puts the points of several starts, the earliest first, into one curve."""
+    """Joins the points of several starts, the earliest first, to one curve."""
     kept: list[np.ndarray] = []
     for part in reversed(parts):
-        # Steps are at most 2**53, which a float holds exactly.
+        # Steps are at most 2**53, which a float represents exactly.
         points = np.array([part.steps, part.values, part.wall_times], np.float64)  # [3, n]
         points = points[:, np.argsort(points[0], kind="stable")]
         if kept:
@@ -152,7 +152,7 @@ def _join(parts: Sequence[_Points], spans: Sequence[tuple[float, float]]) -> Cur
 
 
 def _merge_spans(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Joins spans of time that overlap; `spans` by their starts."""
+    """Joins spans of time that overlap; `spans` are sorted by their starts."""
     merged: list[tuple[float, float]] = []
     for start, end in spans:
         if merged and start <= merged[-1][1]:

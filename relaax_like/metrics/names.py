@@ -1,7 +1,7 @@
-"""Names of the curves that say how well a training goes."""
+"""Names of the curves that show the performance of a training."""
 
-# Of these curves the first one that a run has shows how well it does. The parameter server records
-# the mean over the newest episodes, some agents each episode.
+# The first of these curves that a run has shows its performance. The parameter server records the
+# mean over the newest episodes, some agents record each episode.
 MEAN_RETURN = "Train/Return"
 EPISODE_LENGTH = "Train/Episode Length"
 EPISODES = "Train/Episodes"

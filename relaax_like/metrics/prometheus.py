@@ -1,4 +1,4 @@
-"""The parameter server's numbers for Prometheus: `relaax status` as a page that is scraped."""
+"""The parameter server's status for Prometheus: the data of `relaax status` as a web page."""
 
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -12,7 +12,7 @@ from relaax_like.core.records import Status
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.ports import describe_bind_failure
 
-# Name after "relaax_" -> attribute of Status, and what it is.
+# Name after "relaax_" -> attribute of Status, and description.
 _COUNTERS = {
     "env_steps": ("global_t", "Environment steps of all clients together."),
     "episodes": ("episodes", "Finished training episodes."),
@@ -47,13 +47,13 @@ _GAUGES = {
 
 
 class StatusCollector(Collector):
-    """Turns a status into metrics at each scrape; what is unknown is left out."""
+    """Converts the status to metrics at each scrape; unknown values are left out."""
 
     def __init__(self, get_status: Callable[[], Status]):
         self._get_status = get_status
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the metrics of this moment."""
+        """Yields the current metrics."""
         status = self._get_status()
         for name, (attribute, text) in _COUNTERS.items():
             yield CounterMetricFamily(f"relaax_{name}", text, value=getattr(status, attribute))
@@ -114,11 +114,11 @@ class PrometheusPage:
     """Serves the metrics at `http://HOST:PORT/metrics` until it is closed. A context manager.
 
     Args:
-      bind: where to listen; port 0 means any free one.
+      bind: address to listen on; port 0 means any free one.
       get_status: called at each scrape, in another thread.
 
     Attributes:
-      port: the real one.
+      port: the actual port.
 
     Raises:
       ConfigError: the port is taken.

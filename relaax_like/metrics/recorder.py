@@ -1,4 +1,4 @@
-"""Writes curves into event files, as TensorBoard reads them, without TensorFlow."""
+"""Writes curves to TensorBoard's event files, without TensorFlow."""
 
 import logging
 import os
@@ -28,14 +28,14 @@ _MAX_FLOAT32 = 3.4028234e38
 
 
 class TensorBoardRecorder(BufferedMetrics):
-    """Records points into one event file of a directory.
+    """Records points in one event file of a directory.
 
         with TensorBoardRecorder(metrics_dir, global_t=lambda: store.global_t) as metrics:
             metrics.scalar("episode reward", 17.0)
 
-    Points reach the file about once a second, and survive the death of the process from then on.
-    When the disk is full, they are dropped and counted, with one line in the log; recording resumes
-    as soon as there is room. Packing takes about 8 us per point, in the thread.
+    Points are written about once a second, and then survive the death of the process. If the disk
+    is full, they are dropped and counted, with one log line; recording resumes as soon as there is
+    space. Packing takes about 8 us per point, in the thread.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class TensorBoardRecorder(BufferedMetrics):
         """Opens a new event file.
 
         Args:
-          directory: made when missing.
-          global_t: returns the x of points that carry none; must be quick. None: the largest x that
-            has been recorded.
-          max_queue: points in memory; more are dropped.
+          directory: created if it does not exist.
+          global_t: returns the x of points without one; must be fast. None: the largest x that has
+            been recorded.
+          max_queue: maximum number of points in memory; more are dropped.
 
         Raises:
           ConfigError: the directory cannot be written to.
@@ -118,20 +118,20 @@ class _EventFile:
                 f"metrics directory {directory} cannot be written: {error.strerror}"
             ) from None
         self._end = 0
-        # TensorBoard expects this event first. Written with the first points.
+        # TensorBoard expects this event first. It is written with the first points.
         self._header: list[Event] = [Event(wall_time=now, file_version="brain.Event:2")]
 
     def append(self, events: list[Event]) -> None:
         """Writes events.
 
         Raises:
-          OSError: none of them is in the file.
+          OSError: none of them was written.
         """
         data = _pack_records(self._header + events)
         try:
             _write_all(self._fd, data, self._end)
         except OSError:
-            # A half-written record would hide all that follow.
+            # A partly written record would hide all records after it.
             os.ftruncate(self._fd, self._end)
             raise
         self._end += len(data)
@@ -146,7 +146,7 @@ class _EventFile:
 def _make_histogram(values: np.ndarray) -> Histogram:
     values = np.clip(values, -_MAX_FLOAT32, _MAX_FLOAT32)
     low, high = values.min(), values.max()
-    # NumPy refuses bins that are too narrow for its numbers.
+    # NumPy refuses bins that are too narrow for floating point.
     narrow = max(1e-9 * np.abs(values).max(), 1e-30)
     if high - low < narrow:
         low, high = low - narrow, high + narrow
@@ -178,12 +178,12 @@ def _histogram_to_proto(histogram: Histogram) -> HistogramProto:
 
 
 def _to_float32(y: float) -> float:
-    """Limits to what a 32-bit float holds; protobuf would write infinity."""
+    """Limits a number to the range of a 32-bit float; protobuf would write infinity."""
     return min(max(y, -_MAX_FLOAT32), _MAX_FLOAT32)
 
 
 def _pack_records(events: list[Event]) -> bytes:
-    """Returns events as a file has them: length, its checksum, the event, its checksum."""
+    """Returns events in the file's format: length, its checksum, the event, its checksum."""
     bodies = [event.SerializeToString() for event in events]
     lengths = [struct.pack("<Q", len(body)) for body in bodies]
     sums = zip(mask_crcs(compute_crc32c(lengths)), mask_crcs(compute_crc32c(bodies)), strict=True)

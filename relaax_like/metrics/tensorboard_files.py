@@ -1,7 +1,7 @@
-"""TensorBoard's messages and its writer of records, imported without boto3 and fsspec.
+"""TensorBoard's messages and its record writer, imported without boto3 and fsspec.
 
-Where they are installed, TensorBoard imports them, for paths such as `s3://...` that it is never
-given here: ten megabytes and half the time of the import.
+If these are installed, TensorBoard imports them, for paths such as `s3://...`, which are not used
+here: ten megabytes and half of the import time.
 """
 
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 _modules: dict[str, Any] = sys.modules
 _blocked = [name for name in ("boto3", "fsspec") if name not in _modules]
 for _name in _blocked:
-    _modules[_name] = None  # an import of it fails, as if it were not installed
+    _modules[_name] = None  # importing it fails, as if it were not installed
 try:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary

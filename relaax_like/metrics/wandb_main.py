@@ -1,8 +1,8 @@
 """`python -m ...`: forwards the curves of an event file to Weights & Biases while it grows.
 
-The first line of its input is an order in JSON: events (the file), folder, project, group, name and
-config. When its input ends, the file is complete. What it prints is for people; the last line says
-why it failed.
+The first line of its input is a request in JSON: events (the file), folder, project, group, name
+and config. When its input ends, the file is complete. Its output is for people; the last line is
+the reason for a failure.
 """
 
 import contextlib
@@ -26,29 +26,29 @@ _INIT_TIMEOUT_SEC = 30.0
 
 def main() -> int:
     """Forwards until the file is complete; returns the exit status."""
-    # Nobody else prints there, nor holds it open behind our end.
+    # Only we must print there, and no other process must keep it open.
     says = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        with open(0, "rb", buffering=0, closefd=False) as orders:  # `select` sees what is left
+        with open(0, "rb", buffering=0, closefd=False) as orders:  # `select` needs no buffering
             order = json.loads(orders.readline())
         run = _begin(order, says)
         reader = EventFileReader(Path(order["events"]))
         is_whole = False
         while not is_whole:
-            # First: what was written until the end came is read after it.
+            # First, because events that were written before the end are read after it.
             is_whole = bool(select.select([0], [], [], _INTERVAL_SEC)[0])
             for step, numbers in group_by_step(reader.read()):
                 run.log({**numbers, _AXIS: step})
         run.finish()
-    except Exception as error:  # wandb raises whatever it likes
+    except Exception as error:  # wandb can raise any error
         _say(says, " ".join(str(error).split())[:500] or repr(error))
         return 1
     return 0
 
 
 def group_by_step(events: Iterable[Event]) -> list[tuple[int, dict[str, Any]]]:
-    """Returns (step, name -> number or histogram): one row for points of one step in a row."""
+    """Returns (step, name -> number or histogram): one row for consecutive points of a step."""
     rows: list[tuple[int, dict[str, Any]]] = []
     for event in events:
         for value in event.summary.value:
@@ -59,7 +59,7 @@ def group_by_step(events: Iterable[Event]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _begin(order: dict[str, Any], says: TextIO) -> Any:
-    """Begins a run: online where one is logged in and the server answers, else offline."""
+    """Starts a run: online if the user is logged in and the server answers, else offline."""
     import wandb
 
     arguments: dict[str, Any] = {
@@ -72,7 +72,7 @@ def _begin(order: dict[str, Any], says: TextIO) -> Any:
             console="off",
             disable_code=True,
             disable_git=True,
-            # Of this process, which is of no interest.
+            # Statistics of this process are not useful.
             x_disable_stats=True,
             x_disable_meta=True,
             init_timeout=_INIT_TIMEOUT_SEC,
@@ -109,7 +109,7 @@ def _read_histogram(histogram: HistogramProto) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _say(says: TextIO, text: str) -> None:
-    with contextlib.suppress(OSError):  # who started this has gone
+    with contextlib.suppress(OSError):  # the parent process has exited
         print(text, file=says, flush=True)
 
 

@@ -1,7 +1,7 @@
-"""Event files whose curves also go to Weights & Biases, through a separate process.
+"""Event files whose curves are also sent to Weights & Biases, by a separate process.
 
-Not in this process: wandb takes over the exit, opens files where it likes, and can hang for as long
-as its server does.
+Not by this process, because wandb changes how a process exits, opens files in other folders, and
+can hang for as long as its server does.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ from relaax_like.wire.errors import ConfigError
 
 _PACKAGE = "wandb"
 _PROGRAM = (sys.executable, "-m", "relaax_like.metrics.wandb_main")
-# How long the end of a run waits for what is not sent yet.
+# How long the end of a run waits for curves that have not been sent yet.
 _END_SEC = 10.0
 
 _log = logging.getLogger(__name__)
@@ -29,13 +29,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class WandbRun:
-    """A run as W&B shows it.
+    """A run as shown by W&B.
 
     Attributes:
-      folder: absolute; wandb writes to `wandb` in it, and nowhere else.
+      folder: absolute; wandb only writes to its subfolder `wandb`.
       project: to which it belongs.
-      group: of runs that are shown together; None: it is in none.
-      name: how it is called there.
+      group: of runs that are shown together; None: no group.
+      name: of the run in W&B.
       config: its settings, nested JSON types.
     """
 
@@ -47,14 +47,13 @@ class WandbRun:
 
 
 class WandbRecorder(TensorBoardRecorder):
-    """Records points into an event file, which a child process forwards to W&B.
+    """Records points in an event file, which a child process forwards to W&B.
 
         with WandbRecorder(metrics_dir, run, global_t=lambda: store.global_t) as metrics:
             metrics.scalar("episode reward", 17.0)
 
-    Whatever happens to the child, recording neither blocks nor fails: one warning is logged, and
-    the event file has everything. When this process is killed, the child sends what is in the file,
-    and exits.
+    If the child fails, recording neither blocks nor fails: one warning is logged, and the event
+    file is complete. If this process is killed, the child sends what is in the file, and exits.
     """
 
     def __init__(
@@ -68,9 +67,9 @@ class WandbRecorder(TensorBoardRecorder):
 
         Args:
           directory: see `TensorBoardRecorder`.
-          run: what W&B shows.
+          run: to show in W&B.
           global_t: see `TensorBoardRecorder`.
-          program: the child, as arguments.
+          program: command of the child.
 
         Raises:
           ConfigError: the directory cannot be written to, or wandb is not installed.
@@ -88,7 +87,7 @@ class WandbRecorder(TensorBoardRecorder):
             "name": run.name,
             "config": run.config,
         }
-        # Else it would write outside of the run's folder, and report its errors to its makers.
+        # Otherwise it would write outside of the run's folder, and send error reports.
         environment = {
             **os.environ,
             "WANDB_SILENT": "true",
@@ -97,14 +96,14 @@ class WandbRecorder(TensorBoardRecorder):
             "WANDB_DATA_DIR": str(folder / "cache"),
         }
         try:
-            folder.mkdir(parents=True, exist_ok=True)  # else wandb would write elsewhere
+            folder.mkdir(parents=True, exist_ok=True)  # otherwise wandb would write elsewhere
             self._child = subprocess.Popen(
                 program,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=environment,
-                start_new_session=True,  # a Ctrl-C is for this process alone
+                start_new_session=True,  # a Ctrl-C must only reach this process
             )
         except OSError as error:
             _warn(f"it cannot be started: {error.strerror}")
@@ -115,7 +114,7 @@ class WandbRecorder(TensorBoardRecorder):
         self._tell(json.dumps(order).encode() + b"\n")
 
     def close(self, timeout_sec: float = 5.0) -> None:
-        """Writes what is queued, and waits up to ten seconds until W&B has it, too. Idempotent."""
+        """Writes queued points, and waits up to ten seconds for the upload to W&B. Idempotent."""
         super().close(timeout_sec)
         child = self._child
         if child is None or self._closed:
@@ -137,11 +136,11 @@ class WandbRecorder(TensorBoardRecorder):
             else:
                 self._child.stdin.write(data)
                 self._child.stdin.flush()
-        except OSError:  # it has ended, which `_listen` tells
+        except OSError:  # it has ended, which `_listen` reports
             pass
 
     def _listen(self, child: "subprocess.Popen[bytes]") -> None:
-        """Shows what the child says, and warns when it fails."""
+        """Logs the child's output, and warns if it fails."""
         assert child.stdout is not None
         said = ""
         with child.stdout as lines:

@@ -1,4 +1,4 @@
-"""Layers and distributions, in TensorFlow and, where acting needs it, in NumPy."""
+"""Layers and distributions, in TensorFlow and, for acting, in NumPy."""
 
 from relaax_like.nn.action_heads import (
     make_action_spec,

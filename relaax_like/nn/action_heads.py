@@ -1,8 +1,8 @@
-"""Action heads: from a leaf of the action space to a network's outputs and their distribution.
+"""Action heads: the network outputs for a leaf of the action space, and their distribution.
 
     outputs = num_parameters(space)
     distribution = make_distribution(space, network(inputs))  # or make_numpy_distribution
-    actions = distribution.sample(generator)  # kept for learning
+    actions = distribution.sample(generator)  # stored for learning
     wire_actions = actions_to_wire(space, actions)  # sent to the environment
 
 | space | distribution | parameters | actions of the distribution |
@@ -10,14 +10,14 @@
 | Discrete | Categorical | n logits | `[B] int64`, 0 .. n - 1 |
 | MultiDiscrete | MultiCategorical | sum(n) logits, component by component | `[B, m] int64` |
 | MultiBinary | Bernoulli | d logits | `[B, d] int64` |
-| Box | DiagonalGaussian | d means, then d log_stds unless those are apart | `[B, d] float32` |
+| Box | DiagonalGaussian | d means, then d log_stds unless separate | `[B, d] float32` |
 | Box, `bounded` | TanhGaussian | the same, before squashing | `[B, d] float32`, in the box |
 
-Distributions count from 0 and are flat. On the wire a Discrete action begins at `start`, and every
-action has the space's shape and type: see `actions_to_wire`. What is stored and learned from is the
-distribution's action.
+Distributions count from 0 and are flat. On the wire a Discrete action starts at `start`, and every
+action has the space's shape and type: see `actions_to_wire`. The distribution's action is stored
+and learned from.
 
-Importing this module does not import TensorFlow; `make_distribution` does when it is called.
+Importing this module does not import TensorFlow; calling `make_distribution` does.
 """
 
 import math
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 
 def num_parameters(space: Space, *, bounded: bool = False, separate_log_std: bool = False) -> int:
-    """Returns how many outputs a network needs for a leaf of the action space.
+    """Returns the number of network outputs for a leaf of the action space.
 
     Args:
       space: the leaf.
-      bounded: for a Box: squash actions into it. Without, a Gaussian draws any number, and
+      bounded: for a Box: squash actions into it. Otherwise a Gaussian draws any number, and
         `actions_to_wire` clips it to the box.
-      separate_log_std: for a Box: log_std is not an output of the network but comes apart, as the
-        `log_std` of `make_distribution` (usually a variable, the same in all states).
+      separate_log_std: for a Box: log_std is not an output of the network but passed separately,
+        as the `log_std` of `make_distribution` (usually a variable, the same in all states).
 
     Raises:
       InvalidInputError: a leaf without components, a Box of integers, or a `bounded` Box whose
-        bounds are missing, infinite or equal.
+        bounds are missing, not finite or not ascending.
     """
     if isinstance(space, Discrete):
         return space.n
@@ -87,7 +87,7 @@ def make_distribution(
     Args:
       space: the leaf.
       parameters: the network's outputs, `[B, num_parameters(space)] float32`.
-      log_std: for a Box, when it is not among the outputs: `[d]` or `[B, d] float32`.
+      log_std: for a Box, if it is not among the outputs: `[d]` or `[B, d] float32`.
       bounded: as in `num_parameters`.
 
     Raises:
@@ -99,7 +99,7 @@ def make_distribution(
     if parameters.shape[-1] != want:
         raise InvalidInputError(
             f"action head: {parameters.shape[-1]} parameters, expected {want} for a "
-            f"{type(space).__name__} of shape {list(space.shape)}; give the network "
+            f"{type(space).__name__} of shape {list(space.shape)}; build the network with "
             "num_parameters outputs"
         )
     return _make(distributions, space, parameters, log_std, bounded)
@@ -114,12 +114,12 @@ def make_numpy_distribution(
 ) -> numpy_distributions.Distribution:
     """Builds the same distribution in NumPy, for acting.
 
-    Called for every step: nothing is checked, `num_parameters` does that when the network is made.
+    Called for every step, without checks: `num_parameters` checks when the network is made.
 
     Args:
       space: the leaf.
       parameters: the network's outputs, `[B, num_parameters(space)] float32`.
-      log_std: for a Box, when it is not among the outputs: `[d]` or `[B, d] float32`.
+      log_std: for a Box, if it is not among the outputs: `[d]` or `[B, d] float32`.
       bounded: as in `num_parameters`.
     """
     return _make(numpy_distributions, space, parameters, log_std, bounded)
@@ -130,7 +130,7 @@ def make_policy(
 ) -> Any:
     """Returns the distribution of an action: in NumPy for arrays, in TensorFlow for tensors.
 
-    Arguments as of `make_distribution`.
+    For the arguments, see `make_distribution`.
     """
     in_numpy = isinstance(parameters, np.ndarray)
     make = make_numpy_distribution if in_numpy else make_distribution
@@ -138,7 +138,7 @@ def make_policy(
 
 
 def make_epsilon_greedy(values: Any, epsilon: Any) -> Any:
-    """Returns the policy that takes the action of the largest value, but for a share of epsilon.
+    """Returns the epsilon-greedy policy: the action of the largest value, or any with epsilon.
 
     Args:
       values: `[..., n] float32`, the value of each action; an array or a tensor.
@@ -152,13 +152,13 @@ def make_epsilon_greedy(values: Any, epsilon: Any) -> Any:
 
 
 def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
-    """Converts a distribution's actions to what the environment takes.
+    """Converts a distribution's actions to those of the environment.
 
-    Discrete actions begin at `start`; those of a Box are clipped into it.
+    Discrete actions start at `start`; those of a Box are clipped to it.
 
     Args:
       space: the leaf.
-      actions: `[B]` (Discrete) or `[B, d]`, as the distribution draws them.
+      actions: `[B]` (Discrete) or `[B, d]`, as drawn from the distribution.
 
     Returns:
       `[B, *space.shape]` of the space's dtype.
@@ -177,7 +177,7 @@ def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
 
 
 def actions_from_wire(space: Space, actions: np.ndarray) -> np.ndarray:
-    """Converts what an environment took to a distribution's actions; see `actions_to_wire`.
+    """Converts an environment's actions to those of a distribution; see `actions_to_wire`.
 
     Args:
       space: the leaf.
@@ -193,7 +193,7 @@ def actions_from_wire(space: Space, actions: np.ndarray) -> np.ndarray:
 
 
 def _make(module: Any, space: Space, parameters: Any, log_std: Any, bounded: bool) -> Any:
-    """Builds a distribution out of one of the twin modules, which have the same names."""
+    """Builds a distribution from one of the two modules, which define the same names."""
     if isinstance(space, Discrete):
         return module.Categorical(parameters)
     if isinstance(space, MultiDiscrete):
@@ -224,8 +224,8 @@ def _validate_box(space: Box, bounded: bool) -> None:
         return
     if space.low is None or space.high is None:
         raise InvalidInputError(
-            f"action space: Box of shape {shape} without bounds cannot be squashed; give the "
-            "space low and high, or pass bounded=False",
+            f"action space: Box of shape {shape} without bounds cannot be squashed; set low and "
+            "high of the space, or pass bounded=False",
             "low",
         )
     with np.errstate(over="ignore"):

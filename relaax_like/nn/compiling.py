@@ -24,8 +24,8 @@ _FLAGS = "TF_XLA_FLAGS"
 _FOLDER = "--tf_xla_persistent_cache_directory"
 _DEVICES = "--tf_xla_persistent_cache_device_types"
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
-# Errors of the cache have no type of their own. One that concerns writing names the folder; a file
-# that is cut off is out of range; one that was changed has this text.
+# Errors of the cache do not have their own type. Errors of writing name the folder; a truncated
+# file is out of range; a modified one has this text.
 _CUT_OFF = "OutOfRangeError"
 _CHANGED = re.compile(r"Serialized .* does not match")
 
@@ -34,14 +34,14 @@ _seconds = 0.0
 
 
 def use_compile_cache(folder: Path | None) -> None:
-    """Keeps compiled functions in a folder; call it before TensorFlow is loaded.
+    """Caches compiled functions in a folder; call it before TensorFlow is loaded.
 
-    The flags that the user has in TF_XLA_FLAGS remain, and a cache that is set there already is
-    used instead of this one.
+    The user's flags in TF_XLA_FLAGS stay in effect, and a cache that is set there is used instead
+    of this one.
 
     Args:
       folder: created if it does not exist. Each version of TensorFlow, each type of processor and
-        each setting of XLA_FLAGS has a folder of its own in it. None: nothing changes.
+        each setting of XLA_FLAGS has its own subfolder. None: no effect.
 
     Raises:
       ConfigError: the folder cannot be written, or TF_XLA_FLAGS names a file of flags.
@@ -51,8 +51,8 @@ def use_compile_cache(folder: Path | None) -> None:
     flags = os.environ.get(_FLAGS, "").strip()
     if flags and not flags.startswith("-"):
         raise ConfigError(
-            f"compile_cache: {_FLAGS} names a file of flags, {flags}, to which none can be added; "
-            f"put the flags themselves into {_FLAGS}, or remove compile_cache"
+            f"compile_cache: {_FLAGS} names a file of flags, {flags}, to which no flag can be "
+            f"added; put the flags themselves into {_FLAGS}, or remove compile_cache"
         )
     if _FOLDER in flags:
         return
@@ -69,7 +69,7 @@ def use_compile_cache(folder: Path | None) -> None:
     if not os.access(own, os.R_OK | os.W_OK | os.X_OK):
         raise _explain_folder(own, "no permission to read and write")
     os.environ[_FLAGS] = " ".join(filter(None, [flags, f"{_FOLDER}={own}", f"{_DEVICES}=CPU"]))
-    # Loading a function logs as errors that two preferences of XLA are no features of a processor.
+    # Loading a function logs errors, because two preferences of XLA are not processor features.
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "2":
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
@@ -83,12 +83,12 @@ def get_compile_cache() -> Path | None:
 class CompiledFunction:
     """A function that XLA compiles when it is first called; see `get_compile_seconds`.
 
-    TensorFlow fails on a damaged file of the cache instead of compiling the function again. Such a
-    call raises a ConfigError that names the folder and the cure.
+    If a file of the cache is damaged, TensorFlow fails instead of compiling the function again.
+    Such a call raises a ConfigError that names the folder and the cure.
 
     Args:
       trace: returns the concrete function.
-      explain: returns what to raise instead of the error of a first call; None: that error.
+      explain: returns the error to raise instead of the error of a first call; None: the latter.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class CompiledFunction:
         _add_seconds(time.perf_counter() - began)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Calls the function; the first call takes as long as compiling it, or loading it."""
+        """Calls the function; the first call includes compiling or loading it."""
         try:
             if self._called:
                 return self._function(*arguments)
@@ -139,8 +139,8 @@ def _raise_cache_error(error: Exception) -> None:
         return
     reason = str(error).splitlines()[0].removesuffix(".")
     raise ConfigError(
-        f"compile_cache: TensorFlow cannot use a file in {folder}: {reason}; make room if the disk "
-        "is full, or remove this folder, after which functions are compiled again"
+        f"compile_cache: TensorFlow cannot use a file in {folder}: {reason}; free disk space if "
+        "the disk is full, or remove this folder, after which functions are compiled again"
     ) from error
 
 
@@ -161,7 +161,7 @@ def _describe_platform() -> str:
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features = next((ln for ln in lines if ln.startswith(("flags", "Features"))), features)
-    # TensorFlow would load what was compiled with other settings, which has other last bits.
+    # TensorFlow would load functions compiled with other settings, which differ in the last bits.
     settings = os.environ.get("XLA_FLAGS", "").split()
     digest = hashlib.sha256("\n".join([features, *settings]).encode()).hexdigest()[:8]
     return f"tensorflow-{version}-{platform.machine()}-{digest}"

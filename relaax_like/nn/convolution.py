@@ -1,6 +1,6 @@
 """Convolutions over images `[B, height, width, channels]`; TensorFlow only.
 
-For arrays they raise TypeError, and so a model that has them acts compiled.
+They raise TypeError for arrays, so a model with convolutions acts in compiled form.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Conv2D(Layer):
 
     Args:
       name: of the layer; its variables are `NAME.W [kernel, kernel, channels, filters]`, which
-        begins orthogonal with gain sqrt(2) (Saxe et al. 2014), and `NAME.b`, which begins at zero.
+        is initialized orthogonally with gain sqrt(2) (Saxe et al. 2014), and `NAME.b`, with zeros.
       channels: length of the last axis of x.
       filters: length of the last axis of y.
       kernel: height and width of the kernel.
-      stride: by which the kernel moves.
+      stride: step of the kernel.
       seed: of the initial values.
       activation: a key of `ACTIVATIONS`.
-      padding: VALID: the kernel stays inside of the image; SAME: zeros around it, so that a kernel
-        that moves by 1 keeps height and width.
+      padding: VALID: the kernel stays inside of the image; SAME: the image is padded with zeros, so
+        that a stride of 1 keeps height and width.
     """
 
     W: tf.Variable
@@ -78,7 +78,7 @@ class ResidualSection(Module):
         variables `.W` and `.b`.
       channels: length of the last axis of x.
       filters: number of filters in each convolution.
-      seeds: of the initial values; five are taken.
+      seeds: of the initial values; five are used.
     """
 
     def __init__(self, name: str, channels: int, filters: int, seeds: Iterator[int]):
@@ -102,7 +102,7 @@ class ResidualSection(Module):
 
 
 def scale_image(x: tf.Tensor) -> tf.Tensor:
-    """Maps uint8 to float32 in [0, 1]; leaves float32 as it is.
+    """Maps uint8 to float32 in [0, 1]; leaves float32 unchanged.
 
     Raises:
       TypeError: x is an array.

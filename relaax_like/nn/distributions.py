@@ -1,10 +1,11 @@
-"""Distributions of actions, in TensorFlow; `numpy_distributions` is their twin without it.
+"""Distributions of actions, in TensorFlow; `numpy_distributions` has the same ones without it.
 
-The last axis is one action's parameters; what stands before it is the batch: `[B]` below stands for
-any batch axes, `[T, k]` too. `log_prob`, `entropy` and `kl` add up the components of an action and
-return `[B] float32`. Everything compiles with XLA and has a gradient in the parameters.
+The last axis is one action's parameters; the axes before it are the batch: `[B]` below represents
+any batch axes, such as `[T, k]`. `log_prob`, `entropy` and `kl` sum over the components of an
+action and return `[B] float32`. Everything compiles with XLA and has a gradient with respect to the
+parameters.
 
-Actions count from zero and are flat: `action_heads` converts them from and to what is on the wire.
+Actions count from zero and are flat: `action_heads` converts them to and from the wire format.
 """
 
 import abc
@@ -43,7 +44,7 @@ class Distribution(abc.ABC):
 
     @abc.abstractmethod
     def mode(self) -> tf.Tensor:
-        """Returns the action to take when nothing is to be explored."""
+        """Returns the action to choose without exploration."""
 
     @abc.abstractmethod
     def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
@@ -58,17 +59,17 @@ class Distribution(abc.ABC):
         """Returns KL(self || other) = E_self[log_prob(a) - other.log_prob(a)], `[B] float32`."""
 
     def get_parameters(self) -> dict[str, tf.Tensor]:
-        """Returns what `mode` is computed from, by name, such as `logits: [B, n]`; {}: unknown."""
+        """Returns the parameters of `mode` by name, such as `logits: [B, n]`; {}: unknown."""
         return {}
 
     def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
-        """Draws one action per row and returns its log-probability beside it."""
+        """Draws one action per row; returns the actions and their log-probabilities."""
         actions = self.sample(generator)
         return actions, self.log_prob(actions)
 
 
 class Deterministic(Distribution):
-    """All weight on one action, `mean: [B, ...]`, one batch axis: `sample()` is the mean."""
+    """Always the same action, `mean: [B, ...]`, with one batch axis."""
 
     def __init__(self, mean: tf.Tensor):
         self.mean = mean
@@ -91,7 +92,7 @@ class Deterministic(Distribution):
         return tf.where(same, 0.0, -float("inf"))
 
     def entropy(self) -> tf.Tensor:
-        """Returns 0: there is nothing to draw."""
+        """Returns 0."""
         return tf.zeros(tf.shape(self.mean)[:1])
 
     def kl(self, other: Self) -> tf.Tensor:
@@ -102,7 +103,7 @@ class Deterministic(Distribution):
 class Joint(Distribution):
     """Several actions at once, independent of each other given the parameters.
 
-    Actions are by name, as `parts` are: log-probabilities, entropies and KLs add up.
+    Actions are by name, like `parts`; log-probabilities, entropies and KL divergences are summed.
     """
 
     def __init__(self, parts: Mapping[str, Distribution]):
@@ -113,11 +114,11 @@ class Joint(Distribution):
         return {name: part.sample(generator) for name, part in self.parts.items()}
 
     def mode(self) -> dict[str, tf.Tensor]:
-        """Returns the action of each name to take when nothing is to be explored."""
+        """Returns the action of each name to choose without exploration."""
         return {name: part.mode() for name, part in self.parts.items()}
 
     def log_prob(self, actions: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Returns the sum of the log-probabilities of all actions; others by name are ignored."""
+        """Returns the sum of the log-probabilities of all actions; ignores other names."""
         return _add([part.log_prob(actions[name]) for name, part in self.parts.items()])
 
     def entropy(self) -> tf.Tensor:
@@ -132,8 +133,8 @@ class Joint(Distribution):
 class Categorical(Distribution):
     """One of n actions; `logits: [B, n] float32`, not normalised. Actions are `[B] int64`.
 
-    A logit of minus infinity is an action that cannot be taken: it is never drawn and adds nothing
-    to entropy and KL, nor to their gradients. At least one logit of a row is finite.
+    A logit of minus infinity is an action that cannot be chosen: it is never drawn and adds nothing
+    to entropy and KL, nor to their gradients. At least one logit of each row must be finite.
     """
 
     def __init__(self, logits: tf.Tensor):
@@ -144,7 +145,7 @@ class Categorical(Distribution):
         return {"logits": self.logits}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
-        """Draws by the Gumbel maximum: argmax(logits - log(-log(u))) (Gumbel 1954)."""
+        """Draws with the Gumbel-max trick: argmax(logits - log(-log(u))) (Gumbel 1954)."""
         uniform = generator.uniform(tf.shape(self.logits), minval=1e-30)
         return tf.argmax(self.logits - tf.math.log(-tf.math.log(uniform)), axis=-1)
 
@@ -163,7 +164,7 @@ class Categorical(Distribution):
         return -tf.reduce_sum(probs * _zero_where_impossible(log_probs, probs), axis=-1)
 
     def kl(self, other: Self) -> tf.Tensor:
-        """Returns sum_i p_i (log p_i - log q_i); infinite where other rules out what self does."""
+        """Returns sum_i p_i (log p_i - log q_i); infinite if an action is impossible in other."""
         log_probs = tf.nn.log_softmax(self.logits)
         probs = tf.exp(log_probs)
         ratios = _zero_where_impossible(log_probs, probs) - _zero_where_impossible(
@@ -173,7 +174,7 @@ class Categorical(Distribution):
 
 
 class EpsilonGreedy(Categorical):
-    """The action of the largest value, or with probability epsilon any action, all alike.
+    """The action of the largest value, or with probability epsilon a uniformly random one.
 
     Args:
       values: `[B, n] float32`, finite; the value of each action.
@@ -185,7 +186,7 @@ class EpsilonGreedy(Categorical):
         actions = values.shape[-1]
         epsilon = tf.convert_to_tensor(epsilon, tf.float32)[..., None]
         best = tf.one_hot(tf.argmax(values, axis=-1), actions)
-        # Values that are NaN are the best of none, but their log-probabilities are NaN.
+        # A NaN is never the largest value, but its log-probabilities are NaN.
         super().__init__(tf.math.log(epsilon / actions + (1.0 - epsilon) * best) + 0.0 * values)
 
     def get_parameters(self) -> dict[str, tf.Tensor]:
@@ -207,7 +208,7 @@ class MultiCategorical(Distribution):
 
     def __init__(self, logits: tf.Tensor, n: Sequence[int]):
         self.logits = logits
-        # One Categorical [B, m, max(n)]: what a component does not have cannot be taken.
+        # One Categorical [B, m, max(n)]: choices that a component does not have are impossible.
         batch = [[0, 0]] * (len(logits.shape) - 1)
         padded = [
             tf.pad(part, [*batch, [0, max(n) - size]], constant_values=-math.inf)
@@ -259,7 +260,7 @@ class Bernoulli(Distribution):
         return tf.cast(uniform < tf.sigmoid(self.logits), tf.int64)
 
     def mode(self) -> tf.Tensor:
-        """Returns the more likely position of each switch; off where both are alike."""
+        """Returns the more likely position of each switch; off if both are equally likely."""
         return tf.cast(self.logits > 0, tf.int64)
 
     def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
@@ -298,7 +299,7 @@ class DiagonalGaussian(Distribution):
         return {"mean": self.mean}
 
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
-        """Draws mean + std * standard normal, `[B, d] float32`, differentiable in both."""
+        """Draws mean + std * standard normal, `[B, d] float32`, differentiable in mean and std."""
         return self.mean + tf.exp(self.log_std) * generator.normal(tf.shape(self.mean))
 
     def mode(self) -> tf.Tensor:
@@ -311,14 +312,14 @@ class DiagonalGaussian(Distribution):
         return -tf.reduce_sum(0.5 * scaled**2 + self.log_std + 0.5 * LOG_2PI, axis=-1)
 
     def entropy(self) -> tf.Tensor:
-        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; of a density, so it can be negative."""
+        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; it can be negative, as of any density."""
         return tf.reduce_sum(self.log_std + 0.5 * (1.0 + LOG_2PI), axis=-1)
 
     def kl(self, other: Self) -> tf.Tensor:
         """Returns sum_i log(s'_i / s_i) + (s_i^2 + (mean_i - mean'_i)^2) / (2 s'_i^2) - 1 / 2."""
         log_ratio = 2.0 * (self.log_std - other.log_std)
         shift = (self.mean - other.mean) * tf.exp(-other.log_std)
-        # expm1: two policies that hardly differ are the common case.
+        # expm1, because the two policies usually hardly differ.
         return 0.5 * tf.reduce_sum(tf.math.expm1(log_ratio) - log_ratio + shift**2, axis=-1)
 
 
@@ -326,13 +327,13 @@ class TanhGaussian(Distribution):
     """Normal components squashed into a box: a = low + (high - low) (tanh(u) + 1) / 2.
 
     `log_prob` computes u from the action's distances to both bounds, which are exact in floating
-    point, and not by tanh's inverse, which loses them near the bounds:
+    point, instead of with the inverse of tanh, which is inexact near the bounds:
     u = (log(a - low) - log(high - a)) / 2. A distance counts as at least `BOUND_MARGIN` of the
-    width, so that an action on a bound, where rounding can put one, is very unlikely but not
+    width, so that an action on a bound, which can result from rounding, is very unlikely but not
     impossible.
 
     Args:
-      mean: of u, before it is squashed, `[B, d] float32`.
+      mean: of u, before squashing, `[B, d] float32`.
       log_std: of u, `[d]` or `[B, d]`.
       low: finite, scalar or `[d]`.
       high: finite and above low, scalar or `[d]`.
@@ -359,14 +360,14 @@ class TanhGaussian(Distribution):
         return self._squash(self._base.sample(generator))
 
     def mode(self) -> tf.Tensor:
-        """Returns the squashed mean: the median, and not where the density is largest."""
+        """Returns the squashed mean, which is the median, not the maximum of the density."""
         return self._squash(self._base.mean)
 
     def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
         """Returns log N(u; mean, std) - sum_i log(da_i / du_i), finite on the bounds.
 
         da/du = (high - low) / 2 (1 - tanh(u)^2) = 2 (a - low) (high - a) / (high - low). An action
-        outside the box counts as one on its bound.
+        outside the box counts as one on the nearest bound.
         """
         margin = BOUND_MARGIN * self._width
         above = tf.math.log(tf.clip_by_value(actions - self._low, margin, self._width))
@@ -377,9 +378,9 @@ class TanhGaussian(Distribution):
     def entropy(self) -> tf.Tensor:
         """Returns the entropy of u plus sum_i E[log(da_i / du_i)].
 
-        The expectation has no closed form. It is a sum over 20 fixed points of u, so it is not
-        random and has a smooth gradient; it is wrong by less than 2e-4 per component for standard
-        deviations up to 2 and by less than 3e-3 up to 3.
+        The expectation has no closed form. It is computed as a sum over 20 fixed points of u, so it
+        is deterministic and has a smooth gradient; its error is below 2e-4 per component for
+        standard deviations up to 2, and below 3e-3 up to 3.
         """
         points = self._base.mean[..., None] + tf.exp(self._base.log_std)[..., None] * (
             QUADRATURE_POINTS
@@ -395,7 +396,7 @@ class TanhGaussian(Distribution):
 
     def _squash(self, u: tf.Tensor) -> tf.Tensor:
         actions = 0.5 * (self._low + self._high) + 0.5 * self._width * tf.tanh(u)
-        # Rounding can leave the box.
+        # Rounding can exceed the box.
         return tf.clip_by_value(actions, self._low, self._high)
 
 
@@ -404,5 +405,5 @@ def _add(terms: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _zero_where_impossible(log_probs: tf.Tensor, probs: tf.Tensor) -> tf.Tensor:
-    """Makes 0 times minus infinity 0, before the product: after it the gradient is NaN already."""
+    """Makes 0 times minus infinity 0, before the product, after which the gradient would be NaN."""
     return tf.where(probs > 0, log_probs, 0.0)

@@ -1,4 +1,4 @@
-"""Initial values of weight matrices, drawn in NumPy: the same for a seed on every machine."""
+"""Initial values of weight matrices, drawn in NumPy: a seed gives the same on every machine."""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol
@@ -16,13 +16,13 @@ class Initializer(Protocol):
 
 
 def make_glorot(inputs: int, outputs: int, random: np.random.Generator) -> np.ndarray:
-    """Draws uniformly within sqrt(6 / (inputs + outputs)) of 0 (Glorot & Bengio 2010; Xavier)."""
+    """Draws uniformly within +-sqrt(6 / (inputs + outputs)) (Glorot & Bengio 2010; Xavier)."""
     limit = (6.0 / (inputs + outputs)) ** 0.5
     return random.uniform(-limit, limit, (inputs, outputs))
 
 
 def make_orthogonal(inputs: int, outputs: int, random: np.random.Generator) -> np.ndarray:
-    """Draws orthonormal columns, or rows where there are fewer of them.
+    """Draws orthonormal columns, or rows if there are fewer rows than columns.
 
     Saxe et al. 2014, https://arxiv.org/abs/1312.6120.
     """

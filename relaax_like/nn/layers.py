@@ -1,9 +1,9 @@
 """Layers with named variables and seeded initial values.
 
 Each layer computes in TensorFlow for tensors and in NumPy for arrays, from the same code of a
-model's `policy`: acting on a small network is an order of magnitude quicker in NumPy, where no call
-has to enter the TensorFlow runtime. A test holds the two to the same numbers. As long as no tensor
-comes, and nobody asks for a tf.Variable, TensorFlow is not even imported.
+model's `policy`: acting with a small network is an order of magnitude faster in NumPy, because no
+call enters the TensorFlow runtime. A test verifies that both compute the same numbers. TensorFlow
+is not even imported until a layer receives a tensor, or a tf.Variable is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from relaax_like.nn.initializers import INITIALIZERS, InitializerName
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import AnyVariable, LayerVariable, Module, is_variable
 
-# A tf.Tensor, or an np.ndarray when the layer runs in NumPy.
+# A tf.Tensor, or an np.ndarray if the layer runs in NumPy.
 Values = Any
 
 
@@ -32,7 +32,7 @@ def _leaky_relu(x: Values) -> Values:
 
 
 def _elu(x: Values) -> Values:
-    # Of large numbers, exp(x) would overflow.
+    # exp(x) of large numbers would overflow.
     in_numpy = isinstance(x, np.ndarray)
     return np.where(x > 0, x, np.expm1(np.minimum(x, 0))) if in_numpy else tf.nn.elu(x)
 
@@ -54,7 +54,7 @@ def _silu(x: Values) -> Values:
 
 
 def _sigmoid(x: Values) -> Values:
-    # Of numbers far below zero, exp(-x) would overflow.
+    # exp(-x) of numbers far below zero would overflow.
     return 0.5 + 0.5 * np.tanh(0.5 * x) if isinstance(x, np.ndarray) else tf.sigmoid(x)
 
 
@@ -97,7 +97,7 @@ def flatten(x: Values, width: int) -> Values:
 
 
 def merge_steps(x: tf.Tensor) -> tf.Tensor:
-    """Puts the steps of all slots one below another: `[T, k, ...]` to `[T * k, ...]`."""
+    """Merges the axes of steps and slots: `[T, k, ...]` to `[T * k, ...]`."""
     return tf.reshape(x, tf.concat([[-1], tf.shape(x)[2:]], 0))
 
 
@@ -109,7 +109,7 @@ def take(values: Values, index: Values) -> Values:
 
 
 def concatenate(parts: Sequence[Values]) -> Values:
-    """Joins `[B, n_i]` on the last axis; in NumPy where all are arrays."""
+    """Joins `[B, n_i]` on the last axis; in NumPy if all are arrays."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts, axis=-1)
     return tf.concat(parts, axis=-1)
@@ -120,13 +120,13 @@ def make_one_hot(x: Values, sizes: Sequence[int]) -> Values:
 
     Args:
       x: `[..., d]` integers, counted from 0; others become zeros.
-      sizes: how many values each of the d integers can have.
+      sizes: number of values of each of the d integers.
 
     Returns:
       `[..., sum(sizes)] float32`.
     """
     parts, start = [], 0
-    for size, group in itertools.groupby(sizes):  # one call for all that are alike
+    for size, group in itertools.groupby(sizes):  # one call for consecutive equal sizes
         stop = start + len(list(group))
         columns = x[..., start:stop]
         if isinstance(x, np.ndarray):
@@ -154,7 +154,7 @@ class Layer(Module):
             return x * (self.arrays["gain"] if isinstance(x, np.ndarray) else self.gain)
 
     Attributes:
-      arrays: variable's attribute -> its value as an array; bound by the actor before the layer is
+      arrays: attribute of a variable -> its value as an array; set by the actor before the layer is
         called with arrays. Empty until then.
     """
 
@@ -168,7 +168,7 @@ class Layer(Module):
         return {k: v for k, v in self.get_attributes().items() if is_variable(v)}
 
     def get_attributes(self) -> Mapping[str, Any]:
-        """Returns what is searched: variables lie where their tf.Variables would."""
+        """Returns the attributes to search; variables are where their tf.Variables would be."""
         attributes = {**self._declared, **vars(self)}
         del attributes["_declared"]
         return attributes
@@ -176,10 +176,10 @@ class Layer(Module):
     def _declare(
         self, attribute: str, name: str, initial: np.ndarray, trainable: bool = True
     ) -> None:
-        """Makes the attribute a variable; TensorFlow's is made when the attribute is first read."""
+        """Makes the attribute a variable; its tf.Variable is made when it is first read."""
         self._declared[attribute] = LayerVariable(name, initial, trainable)
 
-    if not TYPE_CHECKING:  # A checker is to find attributes that nobody has declared.
+    if not TYPE_CHECKING:  # A type checker must find undeclared attributes.
 
         def __getattr__(self, attribute: str) -> tf.Variable:
             declared = vars(self).get("_declared", {})
@@ -197,9 +197,9 @@ class Dense(Layer):
       outputs: length of the last axis of y.
       seed: of the initial values.
       activation: a key of `ACTIVATIONS`.
-      use_bias: whether there is a b; it begins at zero.
+      use_bias: whether there is a b; it is initialized to zero.
       initializer: of W, a key of `INITIALIZERS`.
-      gain: W is multiplied by it.
+      gain: factor of the initial W.
     """
 
     W: tf.Variable
@@ -241,7 +241,7 @@ class Dense(Layer):
 
 
 class Parameter(Layer):
-    """A variable that depends on no input, such as the log_std of a policy."""
+    """A variable that does not depend on an input, such as the log_std of a policy."""
 
     variable: tf.Variable
 
@@ -250,16 +250,16 @@ class Parameter(Layer):
         self._declare("variable", name, initial)
 
     def __call__(self, like: Values) -> Values:
-        """Returns the value: an array when `like` is one, else the variable."""
+        """Returns the value: an array if `like` is one, otherwise the variable."""
         return self.arrays["variable"] if isinstance(like, np.ndarray) else self.variable
 
 
 class Constant:
-    """Numbers that depend on no input and are not learned; takes the place of a `Parameter`."""
+    """Numbers that do not depend on an input and are not learned; replaces a `Parameter`."""
 
     def __init__(self, value: np.ndarray):
         self._value = np.asarray(value, np.float32)
 
     def __call__(self, like: Values) -> Values:
-        """Returns the numbers: an array when `like` is one, else a tensor."""
+        """Returns the numbers: an array if `like` is one, otherwise a tensor."""
         return self._value if isinstance(like, np.ndarray) else tf.constant(self._value)

@@ -1,8 +1,8 @@
-"""`tf`: TensorFlow, imported when something of it is first used.
+"""`tf`: TensorFlow, imported at its first use.
 
 Importing it takes seconds and half a gigabyte, which a process that only builds a model, or acts in
-NumPy, can do without. Modules that such a process loads import `tf` from here, have no use of it at
-module or class level, and leave annotations unevaluated:
+NumPy, does not need. Modules that such a process loads import `tf` from here, do not use it at
+module or class level, and do not evaluate annotations:
 
     from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["tf"]
 
 
 class _LazyTensorFlow(types.ModuleType):
-    """Looks up what it does not have yet in TensorFlow, and keeps it."""
+    """Looks up missing attributes in TensorFlow, and stores them."""
 
     def __getattr__(self, name: str) -> Any:
         from relaax_like.nn.runtime import tf as tensorflow

@@ -1,8 +1,7 @@
-"""Module: what layers, networks and models are made of; it finds the variables in them.
+"""Module: the base of layers, networks and models; it finds the variables in them.
 
-It stands in for `tf.Module`, which would bring TensorFlow into processes that do without it. It
-finds the same in the same order, on which manifests and so snapshots depend; a test holds the two
-together.
+It replaces `tf.Module`, which would load TensorFlow in processes that do not need it. It finds the
+same variables in the same order, on which manifests and snapshots depend; a test verifies that.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from relaax_like.nn.lazy_tensorflow import tf
 # A LayerVariable or a tf.Variable: both have `name`, `trainable` and `numpy()`.
 AnyVariable = Any
 
-_making = threading.Lock()  # so that threads which ask at the same time get one tf.Variable
+_making = threading.Lock()  # concurrent threads must get the same tf.Variable
 
 
 class LayerVariable:
-    """A variable of a layer: an array, until TensorFlow's variable is asked for.
+    """A variable of a layer: an array, until its tf.Variable is used.
 
     Attributes:
       name: as in the manifest.
       trainable: False for running statistics.
 
     Args:
-      initial: its first value; copied.
+      initial: the initial value; copied.
     """
 
     def __init__(self, name: str, initial: np.ndarray, trainable: bool = True):
@@ -40,11 +39,11 @@ class LayerVariable:
 
     @property
     def tf_variable(self) -> tf.Variable:
-        """TensorFlow's variable, the same each time; from the first call on it holds the value."""
+        """The tf.Variable, always the same one; it holds the value from the first use on."""
         with _making:
             if isinstance(self._value, np.ndarray):
-                # Not in the graph that is being traced, whose tf.function would object ("lifting"),
-                # and not under the name of its scope.
+                # Not in the graph that is being traced, whose tf.function would raise an error
+                # ("lifting"), and not with the name of its scope.
                 with tf.init_scope(), tf.name_scope(""):
                     self._value = tf.Variable(
                         self._value,
@@ -55,22 +54,22 @@ class LayerVariable:
         return self._value
 
     def numpy(self) -> np.ndarray:
-        """Returns a copy of the present value."""
+        """Returns a copy of the current value."""
         value = self._value
         return value.copy() if isinstance(value, np.ndarray) else value.numpy()
 
 
 class Module:
-    """Finds variables and modules in its attributes, in lists, tuples and dicts there, and so on.
+    """Finds variables and modules in its attributes, also in nested lists, tuples and dicts.
 
     class Critic(Module):
         def __init__(self):
             super().__init__()
             self.layers = [Dense("0", 4, 64, seed=1), Dense("1", 64, 1, seed=2)]
 
-    Each is found once: the module's own first, by the names of the attributes, then those of the
-    modules among them, one module after another. A `tf.Module` is searched in the same way; but it
-    does not itself find what is in a Module.
+    Each is found once: first the module's own, by the names of the attributes, then those of its
+    modules, one after another. A `tf.Module` is searched in the same way; but a `tf.Module` does
+    not find the variables of a Module.
 
     Attributes:
       name: by default that of the class.
@@ -78,13 +77,13 @@ class Module:
 
     def __init__(self, name: str | None = None):
         self.name = name or type(self).__name__
-        # Who has TensorFlow already is about to make variables: then it is time for the settings.
+        # If TensorFlow is loaded, variables will be made: the settings must be made before that.
         if "tensorflow" in sys.modules:
             from relaax_like.nn import runtime  # noqa: F401
 
     @property
     def submodules(self) -> tuple[Any, ...]:
-        """All modules in it, those that derive from `tf.Module` included."""
+        """All modules in it, including those derived from `tf.Module`."""
         return tuple(leaf for leaf in _walk(self, {id(self)}) if _is_module(leaf))
 
     @property
@@ -94,25 +93,25 @@ class Module:
 
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """The variables that are learned."""
+        """The trainable variables."""
         return tuple(as_tf_variable(v) for v in self.find_variables() if v.trainable)
 
     def find_variables(self) -> list[AnyVariable]:
-        """Returns all variables; those of layers as they are, without TensorFlow."""
+        """Returns all variables; those of layers without conversion to tf.Variables."""
         return [leaf for leaf in _walk(self, {id(self)}) if is_variable(leaf)]
 
     def get_attributes(self) -> Mapping[str, Any]:
-        """Returns what is searched, by name."""
+        """Returns the attributes to search, by name."""
         return vars(self)
 
 
 def is_variable(value: object) -> bool:
-    """Returns whether it is a LayerVariable or a tf.Variable."""
+    """Returns whether a value is a LayerVariable or a tf.Variable."""
     return isinstance(value, LayerVariable) or _is_of_tensorflow(value, "Variable")
 
 
 def as_tf_variable(variable: AnyVariable) -> tf.Variable:
-    """Returns a LayerVariable's tf.Variable, and a tf.Variable as it is."""
+    """Returns the tf.Variable of a LayerVariable; returns a tf.Variable unchanged."""
     return variable.tf_variable if isinstance(variable, LayerVariable) else variable
 
 
@@ -126,14 +125,14 @@ def _is_module(value: object) -> bool:
 
 
 def _is_of_tensorflow(value: object, kind: str) -> bool:
-    """Returns whether it is, say, a tf.Module; none can be where TensorFlow is not loaded."""
+    """Returns whether a value is, say, a tf.Module; False if TensorFlow is not loaded."""
     tensorflow = sys.modules.get("tensorflow")
-    # Another thread might be importing it right now.
+    # Another thread might be importing it at the same time.
     return isinstance(value, getattr(tensorflow, kind, ()))
 
 
 def _walk(module: Any, seen: set[int]) -> Iterator[Any]:
-    """Gives whatever attributes hold, each object once, in the order of `tf.Module`."""
+    """Yields the objects in all attributes, each once, in the order of `tf.Module`."""
     if isinstance(module, Module):
         attributes = module.get_attributes()
     else:
@@ -142,7 +141,7 @@ def _walk(module: Any, seen: set[int]) -> Iterator[Any]:
     submodules = []
     for name in sorted(attributes):
         for leaf in _flatten(attributes[name]):
-            # A layer's variable can also be stored elsewhere, as the tf.Variable that it is by now.
+            # A layer's variable can also be stored elsewhere, as its tf.Variable.
             key = id(leaf._value if isinstance(leaf, LayerVariable) else leaf)
             if key not in seen:
                 seen.add(key)
@@ -154,7 +153,7 @@ def _walk(module: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def _flatten(value: Any) -> Iterator[Any]:
-    """Gives what lists, tuples and dicts hold, at any depth; dicts by key."""
+    """Yields the elements of lists, tuples and dicts, at any depth; dicts by key."""
     if isinstance(value, Mapping):
         for key in sorted(value):
             yield from _flatten(value[key])

@@ -1,4 +1,4 @@
-"""Networks as the YAML's section `network` lists their layers."""
+"""Networks with the layers listed in the `network` section of the YAML file."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _NOT_GIVEN = object()
 
 
 class Branch(NamedTuple):
-    """One of several inputs, and the layers that it goes through before all are joined."""
+    """One of several inputs, and the layers applied to it before all are joined."""
 
-    # Of one observation.
+    # Shape of one observation.
     shape: tuple[int, ...]
     layers: Sequence[LayerConfig] = ()
 
 
 class Network(Module):
-    """Layers one after another, any of them recurrent.
+    """A sequence of layers, any of which can be recurrent.
 
         network = make_network("policy", config, (84, 84, 4), 6, seed=1)
         y, memory = network(x, memory)  # one step, x [B, 84, 84, 4]
@@ -56,7 +56,7 @@ class Network(Module):
     Build it with `make_network`.
 
     Attributes:
-      features: width of what goes into the last, linear layer, or comes out without one.
+      features: width of the input of the last, linear layer, or of the output without one.
       state_size: width of the memory, 0 without a recurrent layer.
     """
 
@@ -66,7 +66,7 @@ class Network(Module):
         super().__init__(name=name)
         self.layers = tuple(layers)
         self.features = features
-        # Numbers only: layers in a second attribute would change the order of the variables.
+        # Only numbers: layers in a second attribute would change the order of the variables.
         self._state_sizes = [layer.state_size for layer in layers if isinstance(layer, Recurrent)]
         self._is_stacked = len(self._state_sizes) > 1
         self.state_size = sum(self._state_sizes)
@@ -89,22 +89,22 @@ class Network(Module):
 
         Args:
           x: `[..., *input_shape] float32`; before a convolution also uint8, scaled to [0, 1]. With
-            branches a mapping with one for each.
+            branches, a mapping with one input for each.
           memory: before the step, `[..., state_size] float32`; with `begins` before the first step,
             `[B, state_size]`. None without a recurrent layer.
           begins: whether an episode begins at t, `[T, B]` of bool, or of numbers 0 and 1; there the
-            memory before step t is zero. Then x is `[T, B, *input_shape]`, a tensor. None: each row
-            is a step by itself.
+            memory before step t is zero. x is then `[T, B, *input_shape]`, a tensor. None: each row
+            is a separate step.
 
         Returns:
-          `[..., outputs]`, or features `[..., features]`. If `memory` was passed (it can be None)
+          `[..., outputs]`, or features `[..., features]`. If `memory` was passed (it can be None),
           also the memory after each step, `[..., state_size]`, or None.
 
         Raises:
           TypeError: x is an array, and the network has convolutions.
           ValueError: the network has a memory, and none was passed.
         """
-        if isinstance(x, np.ndarray) and memory is not _NOT_GIVEN:  # acting: nothing is to be asked
+        if isinstance(x, np.ndarray) and memory is not _NOT_GIVEN:  # acting, without checks
             return self._step(x, memory)
         if memory is _NOT_GIVEN:
             if self.state_size:
@@ -149,7 +149,7 @@ class Network(Module):
         return x, memory
 
     def _step_stacked(self, x: Values, memory: Values) -> tuple[Values, Values]:
-        """Takes one step with several recurrent layers, each with its part of the memory."""
+        """Computes one step with several recurrent layers, each with its part of the memory."""
         start, after = 0, []
         for layer in self.layers:
             if isinstance(layer, Recurrent):
@@ -164,7 +164,7 @@ class Network(Module):
     def _unroll(
         self, x: Values, memory: tf.Tensor | None, begins: tf.Tensor, leading: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor | None]:
-        """Takes T steps; only recurrent layers go through them one by one."""
+        """Computes T steps; only recurrent layers process them one by one."""
         parts = iter(tf.split(memory, self._state_sizes, -1) if self._is_stacked else [memory])
         states: list[tf.Tensor] = []
         for layer in self.layers:
@@ -188,13 +188,13 @@ class Network(Module):
 
 
 class Join(Module):
-    """Lets each of several inputs through its branch, and joins what comes out, by name.
+    """Passes each of several inputs through its branch, and joins the outputs by name.
 
     Args:
-      branches: name -> its layers, of which none is recurrent.
+      branches: name -> its layers, none of which is recurrent.
 
     Attributes:
-      features: width of what comes out.
+      features: width of the joined output.
     """
 
     def __init__(self, branches: Mapping[str, Network]):
@@ -216,20 +216,20 @@ def make_network(
     seed: int,
     output_gain: float = 1.0,
 ) -> Network:
-    """Builds a network with orthogonal weights, of gain sqrt(2) before an activation.
+    """Builds a network with orthogonal weights, with gain sqrt(2) before an activation.
 
     Args:
       name: of the network. Variables are `NAME.LAYER.W` and so on; LAYER is the index of a dense or
         conv layer in `config.layers`, `nature.0` or `nature.dense` in a stack, `lstm`, `gru` (with
-        U beside W; `lstm.2` or `gru.2`, with the index, from the second recurrent layer on) or
-        `out`. Those of a branch are `NAME.BRANCH.LAYER.W` and so on.
+        U in addition to W; `lstm.2` or `gru.2`, with the index, from the second recurrent layer on)
+        or `out`. Those of a branch are `NAME.BRANCH.LAYER.W` and so on.
       config: its layers.
-      input_shape: of one observation. Where no convolution comes first it is flattened. Or the
+      input_shape: of one observation, which is flattened unless a convolution comes first. Or the
         branches of several inputs, by name, which are joined before the layers of `config`.
       outputs: width of the last layer, which is linear; None: no such layer, for several heads
         that use the same features.
       seed: of the initial values.
-      output_gain: of the last layer; 0.01 makes a policy begin close to uniform.
+      output_gain: of the last layer; with 0.01, the initial policy is close to uniform.
 
     Raises:
       ConfigError: a convolution does not fit the input.
@@ -257,7 +257,7 @@ def _make_join(
 
 
 class _Builder:
-    """Adds layer to layer, and knows the shape of what comes out of the last one."""
+    """Adds layers, and tracks the output shape of the last one."""
 
     def __init__(self, name: str, input_shape: tuple[int, ...], seeds: Iterator[int]):
         self._name = name
@@ -339,7 +339,7 @@ class _Builder:
         self._flatten()
         features = self._shape[0]
         if outputs is not None:
-            # One seed is left out, as ever: results that were published with a seed stay the same.
+            # One seed is skipped, so that results published with a seed stay the same.
             self._add_dense("out", outputs, next(self._seeds) + 1, "linear", output_gain)
         return Network(self._name, self._layers, features, self._input_axes)
 

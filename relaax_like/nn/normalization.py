@@ -1,4 +1,4 @@
-"""Normalizer: brings observations to mean 0 and deviation 1 by running statistics."""
+"""Normalizer: scales observations to mean 0 and standard deviation 1 by running statistics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from relaax_like.nn.layers import Layer, Values
 from relaax_like.nn.lazy_tensorflow import tf
 
 EPSILON = 1e-8
-# Normalised observations lie within so many deviations.
+# Normalised observations are clipped to this many standard deviations.
 CLIP = 10.0
 
 
@@ -17,8 +17,8 @@ class Normalizer(Layer):
 
     variance = m2 / count; before any data it is 1, and the mean 0.
 
-    Its variables are no parameters: the parameter server merges what the agents have seen (count,
-    mean and sum of squared deviations) and sends them with the values.
+    Its variables are not trainable: the parameter server merges the agents' statistics (count, mean
+    and sum of squared deviations) and sends them with the values.
 
     Args:
       name: of the statistic; the variables are `NAME.count`, `NAME.mean` and `NAME.m2`.

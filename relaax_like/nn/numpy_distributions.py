@@ -1,8 +1,8 @@
-"""Distributions of actions in NumPy, for acting: the twin of `distributions`, without TensorFlow.
+"""Distributions of actions in NumPy, for acting: the same as `distributions`, without TensorFlow.
 
-Same names, parameters and numbers (the tests hold them together to 1e-5), same layout: the last
-axis is one action's parameters, what stands before it is the batch, `[B]` below. Parameters are
-float32. Draws come from a `np.random.Generator` and are not those of TensorFlow.
+They have the same names, parameters and results (the tests allow differences of 1e-5), and the same
+layout: the last axis is one action's parameters, the axes before it are the batch, `[B]` below.
+Parameters are float32. Draws come from a `np.random.Generator` and differ from TensorFlow's.
 """
 
 import abc
@@ -16,10 +16,10 @@ import numpy as np
 LOG_2 = math.log(2.0)
 LOG_2PI = math.log(2.0 * math.pi)
 
-# Nearest that an action counts to a bound, as a part of the box's width; |u| is then at most 8.
+# Minimum distance of an action to a bound, relative to the box's width; |u| is then at most 8.
 BOUND_MARGIN = 2.0**-23
 
-# E[f(z)] of a standard normal z is about sum(f(points) * weights) for a smooth f: the trapezoidal
+# E[f(z)] for a standard normal z is about sum(f(points) * weights) for a smooth f: the trapezoidal
 # rule, which converges faster here than Gauss-Hermite (poles of log(1 - tanh^2) at +-i pi/2).
 QUADRATURE_POINTS = np.linspace(-5.0, 5.0, 20, dtype=np.float32)
 QUADRATURE_WEIGHTS = np.exp(-0.5 * QUADRATURE_POINTS**2)
@@ -39,7 +39,7 @@ class Distribution(abc.ABC):
 
     @abc.abstractmethod
     def mode(self) -> np.ndarray:
-        """Returns the action to take when nothing is to be explored."""
+        """Returns the action to choose without exploration."""
 
     @abc.abstractmethod
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
@@ -54,20 +54,20 @@ class Distribution(abc.ABC):
         """Returns KL(self || other) = E_self[log_prob(a) - other.log_prob(a)], `[B] float32`."""
 
     def get_parameters(self) -> dict[str, np.ndarray]:
-        """Returns what `mode` is computed from, by name, such as `logits: [B, n]`; {}: unknown."""
+        """Returns the parameters of `mode` by name, such as `logits: [B, n]`; {}: unknown."""
         return {}
 
     def sample_with_log_prob(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draws one action per row and returns its log-probability beside it.
+        """Draws one action per row; returns the actions and their log-probabilities.
 
-        The log-probability is that of the action as it is stored, so the learner finds the same.
+        The log-probability is that of the action as stored, so the learner computes the same.
         """
         actions = self.sample(rng)
         return actions, self.log_prob(actions)
 
 
 class Deterministic(Distribution):
-    """All weight on one action, `mean: [B, ...]`, one batch axis: `sample()` is the mean."""
+    """Always the same action, `mean: [B, ...]`, with one batch axis."""
 
     def __init__(self, mean: np.ndarray):
         self.mean = mean
@@ -90,7 +90,7 @@ class Deterministic(Distribution):
         return np.where(same, np.float32(0.0), np.float32(-np.inf))
 
     def entropy(self) -> np.ndarray:
-        """Returns 0: there is nothing to draw."""
+        """Returns 0."""
         return np.zeros(len(self.mean), np.float32)
 
     def kl(self, other: Self) -> np.ndarray:
@@ -101,8 +101,8 @@ class Deterministic(Distribution):
 class Categorical(Distribution):
     """One of n actions; `logits: [B, n] float32`, not normalised. Actions are `[B] int64`.
 
-    A logit of minus infinity is an action that cannot be taken: it is never drawn and adds nothing
-    to entropy and KL. At least one logit of a row is finite.
+    A logit of minus infinity is an action that cannot be chosen: it is never drawn and adds nothing
+    to entropy and KL. At least one logit of each row must be finite.
     """
 
     def __init__(self, logits: np.ndarray):
@@ -113,14 +113,14 @@ class Categorical(Distribution):
         return {"logits": self.logits}
 
     def sample(self, rng: np.random.Generator) -> np.ndarray:
-        """Draws by the Gumbel maximum: argmax(logits - log(e)), e exponential (Gumbel 1954)."""
+        """Draws with the Gumbel-max trick: argmax(logits - log(e)), e exponential (Gumbel 1954)."""
         noise = rng.standard_exponential(self.logits.shape, np.float32)
-        # A draw in 16 million is exactly 0, which would let any action win.
+        # One draw in 16 million is exactly 0, with which any action would be chosen.
         noise += 2.0**-24
         return (self.logits - np.log(noise, out=noise)).argmax(axis=-1)
 
     def sample_with_log_prob(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draws by inversion of the cumulative probabilities, which the log-probability shares."""
+        """Draws by inverting the cumulative probabilities, also used for the log-probability."""
         logits = self.logits
         if logits.ndim != 2:
             return super().sample_with_log_prob(rng)
@@ -152,7 +152,7 @@ class Categorical(Distribution):
         return -(probs * np.where(probs > 0, log_probs, 0)).sum(axis=-1)
 
     def kl(self, other: Self) -> np.ndarray:
-        """Returns sum_i p_i (log p_i - log q_i); infinite where other rules out what self does."""
+        """Returns sum_i p_i (log p_i - log q_i); infinite if an action is impossible in other."""
         log_probs, other_log_probs = _log_softmax(self.logits), _log_softmax(other.logits)
         probs = np.exp(log_probs)
         ratios = np.where(probs > 0, log_probs, 0) - np.where(probs > 0, other_log_probs, 0)
@@ -160,7 +160,7 @@ class Categorical(Distribution):
 
 
 class EpsilonGreedy(Categorical):
-    """The action of the largest value, or with probability epsilon any action, all alike.
+    """The action of the largest value, or with probability epsilon a uniformly random one.
 
     Args:
       values: `[B, n] float32`, finite; the value of each action.
@@ -172,9 +172,9 @@ class EpsilonGreedy(Categorical):
         actions = values.shape[-1]
         epsilon = np.asarray(epsilon, np.float32)[..., None]
         best = values.argmax(axis=-1)[..., None] == np.arange(actions)
-        with np.errstate(divide="ignore"):  # an action that cannot be taken
+        with np.errstate(divide="ignore"):  # an action that cannot be chosen
             logits = np.log(epsilon / actions + (1 - epsilon) * best)
-        # Values that are NaN are the best of none, but their log-probabilities are NaN.
+        # A NaN is never the largest value, but its log-probabilities are NaN.
         super().__init__((logits + 0.0 * values).astype(np.float32))
 
     def get_parameters(self) -> dict[str, np.ndarray]:
@@ -196,7 +196,7 @@ class MultiCategorical(Distribution):
 
     def __init__(self, logits: np.ndarray, n: Sequence[int]):
         self.logits = logits
-        # One Categorical [B, m, max(n)]: what a component does not have cannot be taken.
+        # One Categorical [B, m, max(n)]: choices that a component does not have are impossible.
         exists = _make_mask(tuple(n))
         padded = np.full((*logits.shape[:-1], *exists.shape), -np.inf, np.float32)
         padded[..., exists] = logits
@@ -245,7 +245,7 @@ class Bernoulli(Distribution):
         return (rng.random(self.logits.shape, np.float32) < _sigmoid(self.logits)).astype(np.int64)
 
     def mode(self) -> np.ndarray:
-        """Returns the more likely position of each switch; off where both are alike."""
+        """Returns the more likely position of each switch; off if both are equally likely."""
         return (self.logits > 0).astype(np.int64)
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
@@ -303,7 +303,7 @@ class DiagonalGaussian(Distribution):
         return -0.5 * LOG_2PI * scaled.shape[-1] - np.add.reduce(scaled, axis=-1)
 
     def entropy(self) -> np.ndarray:
-        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; of a density, so it can be negative."""
+        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; it can be negative, as of any density."""
         each = np.broadcast_to(self.log_std, self.mean.shape) + 0.5 * (1 + LOG_2PI)
         return each.sum(axis=-1)
 
@@ -317,10 +317,10 @@ class DiagonalGaussian(Distribution):
 class TanhGaussian(Distribution):
     """Normal components squashed into a box: a = low + (high - low) (tanh(u) + 1) / 2.
 
-    `distributions.TanhGaussian` says how `log_prob` stays exact near the bounds.
+    See `distributions.TanhGaussian` for why `log_prob` is exact near the bounds.
 
     Args:
-      mean: of u, before it is squashed, `[B, d] float32`.
+      mean: of u, before squashing, `[B, d] float32`.
       log_std: of u, `[d]` or `[B, d]`.
       low: finite, scalar or `[d]`.
       high: finite and above low, scalar or `[d]`.
@@ -347,14 +347,14 @@ class TanhGaussian(Distribution):
         return self._squash(self._base.sample(rng))
 
     def mode(self) -> np.ndarray:
-        """Returns the squashed mean: the median, and not where the density is largest."""
+        """Returns the squashed mean, which is the median, not the maximum of the density."""
         return self._squash(self._base.mean)
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
         """Returns log N(u; mean, std) - sum_i log(da_i / du_i), finite on the bounds.
 
         da/du = (high - low) / 2 (1 - tanh(u)^2) = 2 (a - low) (high - a) / (high - low). An action
-        outside the box counts as one on its bound.
+        outside the box counts as one on the nearest bound.
         """
         width = self._width
         margin = width * BOUND_MARGIN
@@ -366,8 +366,8 @@ class TanhGaussian(Distribution):
     def entropy(self) -> np.ndarray:
         """Returns the entropy of u plus sum_i E[log(da_i / du_i)], the latter over fixed points.
 
-        Wrong by less than 2e-4 per component for standard deviations up to 2 and by less than 3e-3
-        up to 3.
+        The error is below 2e-4 per component for standard deviations up to 2, and below 3e-3 up
+        to 3.
         """
         mean, std = self._base.mean[..., None], np.exp(self._base.log_std)[..., None]
         points = mean + std * QUADRATURE_POINTS
@@ -381,13 +381,13 @@ class TanhGaussian(Distribution):
 
     def _squash(self, u: np.ndarray) -> np.ndarray:
         actions = 0.5 * (self._low + self._high) + 0.5 * self._width * np.tanh(u)
-        # Rounding can leave the box.
+        # Rounding can exceed the box.
         return _clip(actions, self._low, self._high)
 
 
 @functools.lru_cache(maxsize=64)
 def _make_mask(n: tuple[int, ...]) -> np.ndarray:
-    """Says which of `[m, max(n)]` choices there are."""
+    """Returns which of the `[m, max(n)]` choices exist."""
     return np.arange(max(n)) < np.array(n)[:, None]
 
 
@@ -397,7 +397,7 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
-    # By tanh: exp(-x) overflows.
+    # With tanh, because exp(-x) overflows.
     return 0.5 + 0.5 * np.tanh(0.5 * x)
 
 
@@ -406,5 +406,5 @@ def _softplus(x: np.ndarray) -> np.ndarray:
 
 
 def _clip(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    # Half the time of np.clip at small batches.
+    # Half the time of np.clip for small batches.
     return np.minimum(np.maximum(x, low), high)

@@ -26,21 +26,21 @@ class _Kind:
 
 
 class Optimizer:
-    """Moves the variables of one group.
+    """Updates the variables of one group.
 
         optimizer = Optimizer(OptimizerConfig(), variables)
         optimizer.apply(tape.gradient(cost, variables), step=1, global_t=0)  # in a graph
 
-    All variables move as one flat vector: in a plain graph that takes 10 % less of a whole update
-    than one formula per variable, with XLA it compiles in 80 % of the time.
+    All variables are updated as one flat vector: in a plain graph that saves 10 % of an update's
+    time compared with one formula per variable; with XLA it compiles in 80 % of the time.
 
     Attributes:
-      slot_names: what each row of the slots holds.
-      slots: what the optimizer remembers, a variable `[s, n] float32`, zero at first; the variables
-        lie one after another, as in the flat vector of a parameter server.
+      slot_names: name of each row of the slots.
+      slots: state of the optimizer, a variable `[s, n] float32`, initially zero; the variables are
+        concatenated, as in the flat vector of a parameter server.
 
     Args:
-      config: which formula, with which numbers.
+      config: the optimizer and its parameters.
       variables: float32.
     """
 
@@ -61,13 +61,13 @@ class Optimizer:
         global_t: tf.Tensor | int,
         wanted: tf.Tensor | bool = True,
     ) -> None:
-        """Takes one step: assigns variables and slots.
+        """Makes one step: updates variables and slots.
 
         Args:
           gradients: one for each variable.
           step: 1 for the first step.
           global_t: environment steps of all clients together, for the learning rate's schedule.
-          wanted: `[] bool`; False: all stays as it is.
+          wanted: `[] bool`; False: nothing changes.
         """
         weights, slots = _flatten(self._variables), self.slots.read_value()
         new_weights, new_slots = self._compute(
@@ -86,7 +86,7 @@ class Optimizer:
 
 
 def compute_learning_rate(config: OptimizerConfig, global_t: tf.Tensor | int) -> tf.Tensor:
-    """Computes the learning rate in force at `global_t`, as `parameter_server.schedules` does.
+    """Computes the learning rate at `global_t`, in the same way as `parameter_server.schedules`.
 
     Args:
       config: the optimizer; its schedule is "constant" or "linear".
@@ -113,7 +113,7 @@ def _adam(
     learning_rate: tf.Tensor,
     step: tf.Tensor,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    # The scalars in double precision: 1 - beta2^t would lose half of its digits.
+    # The scalars are in double precision: 1 - beta2^t would lose half of its digits.
     correction1 = 1.0 - tf.pow(tf.constant(config.beta1, tf.float64), step)
     correction2 = tf.sqrt(1.0 - tf.pow(tf.constant(config.beta2, tf.float64), step))
     rate = tf.cast(learning_rate * correction2 / correction1, tf.float32)

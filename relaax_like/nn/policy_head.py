@@ -1,4 +1,4 @@
-"""PolicyHead: from outputs of a network to the distribution of one action."""
+"""PolicyHead: converts outputs of a network to the distribution of one action."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PolicyHead(Module):
-    """One leaf of the action space, and the standard deviation where it is continuous.
+    """One leaf of the action space, with its standard deviation if it is continuous.
 
         head = PolicyHead(Discrete(n=4))
         network = make_network("policy", config, shape, head.outputs, seed=1)
@@ -32,9 +32,9 @@ class PolicyHead(Module):
 
     Attributes:
       space: the leaf.
-      outputs: of the network, that it needs.
-      size: of what `complete` returns.
-      log_std: of a Box; else None.
+      outputs: number of network outputs that it needs.
+      size: number of parameters that `complete` returns.
+      log_std: of a Box; otherwise None.
 
     Args:
       space: as the attribute.
@@ -70,16 +70,16 @@ class PolicyHead(Module):
         return tf.concat([outputs, log_std], -1)
 
     def make_distribution(self, parameters: tf.Tensor) -> Distribution:
-        """Returns the distribution from what `complete` returned."""
+        """Returns the distribution for the parameters from `complete`."""
         return make_distribution(self.space, parameters, bounded=self._bounded)
 
     def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Returns what the policy does on average, from what `complete` returned.
+        """Returns the policy's mean action, for the parameters from `complete`.
 
         Returns:
-          A continuous action's mean `[..., d]`, in its bounds if it has some; of discrete actions
-          the probability of each, choice by choice, `[..., n]`; of switches that to be on, `[...,
-          d]`.
+          For a continuous action, its mean `[..., d]`, within its bounds, if any; for discrete
+          actions, the probability of each, choice by choice, `[..., n]`; for switches, the
+          probability of being on, `[..., d]`.
         """
         if isinstance(self.space, Box):
             return self.make_distribution(parameters).mode()

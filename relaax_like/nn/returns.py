@@ -4,16 +4,16 @@
         batch.returns, values, next_values, batch.discount, batch.continues, gae_lambda
     )
 
-The same numbers as `experience.returns`, which documents formulas and sources. Arrays are `[T, k]
-float32`, T at least 1; both lengths can be unknown until the graph is compiled:
+They compute the same numbers as `experience.returns`, which documents formulas and sources. Arrays
+are `[T, k] float32`, T at least 1; both lengths can be unknown until the graph is compiled:
 
 - `rewards`: r_t of the action at t, t = 0 .. T - 1;
 - `values`: V(x_t); `next_values`: V(x_{t+1}), that of the last observation where an episode ended;
 - `discounts`: gamma, and 0 where the episode terminated at t + 1;
 - `continues`: 1 where step t + 1 is of the same episode, else 0.
 
-No gradient flows through any of them (`tf.stop_gradient` on the inputs, so nothing is kept for a
-gradient either): returns, advantages and targets are constants to the loss that uses them.
+No gradient flows through any of them (`tf.stop_gradient` is applied to the inputs, so nothing is
+stored for a gradient): returns, advantages and targets are constants for the loss that uses them.
 
 The recurrences run as one loop over t. Compiled by XLA for a CPU, [512, 64] takes 0.06 ms and
 compiles in 0.1 s; a doubling scan of log2(T) passes takes 0.1 to 0.4 ms, and an unrolled loop
@@ -26,11 +26,11 @@ from relaax_like.nn.runtime import tf
 
 
 class VTrace(NamedTuple):
-    """What `compute_vtrace` returns; `[T, k] float32` both.
+    """The result of `compute_vtrace`; both are `[T, k] float32`.
 
     Attributes:
-      targets: v_t, what the value function is drawn to.
-      advantages: what the policy's gradient at t is multiplied by.
+      targets: v_t, the targets of the value function.
+      advantages: the factors of the policy's gradient at t.
     """
 
     targets: tf.Tensor
@@ -46,7 +46,7 @@ def compute_n_step_returns(
 ) -> tf.Tensor:
     """Computes G_t = sum_{i=0}^{m-1} gamma^i r_{t+i} + gamma^{m-1} discount_{t+m-1} V(x_{t+m}).
 
-    m is `n_step`, or less where the episode or the rollout ends before. Sutton & Barto 2018,
+    m is `n_step`, or less where the episode or the rollout ends earlier. Sutton & Barto 2018,
     equation 7.1.
 
     Args:
@@ -158,14 +158,14 @@ def compute_vtrace(
     rollout; there, v_{t+1} of the advantage is V(x_{t+1}).
 
     Args:
-      log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t): the policy that learns over the one that acted.
+      log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t), for the learning policy pi and the acting mu.
       rewards: see above, as of all others.
       values: see above.
       next_values: see above; `values[t + 1]` where the episode continues.
       discounts: see above.
       continues: see above.
       rho_bar: bound of the ratio at t.
-      c_bar: bound of the ratios on the way.
+      c_bar: bound of the ratios after t.
       gae_lambda: shortens the traces, 0 to 1.
 
     Returns:

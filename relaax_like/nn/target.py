@@ -1,4 +1,4 @@
-"""Target: a slowly moving copy of a module, as off-policy algorithms bootstrap from."""
+"""Target: a slowly updated copy of a module, from which off-policy algorithms bootstrap."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Source = TypeVar("Source", bound=Module)
 
 
 class Target(Module, Generic[Source]):
-    """A copy of a module that follows it: every `every` optimizer steps, or by a share of `tau`.
+    """A copy of a module that is updated every `every` optimizer steps, or by a share of `tau`.
 
         self.online = make_network("q", config.network, shape, actions, seed=seed)
         self.target = Target(self.online, every=500)
         ...
         values = self.model.target.module(batch.next_inputs["observation"])
 
-    The copy is made at once, so make it when the source is complete. Its variables are named
-    `target/NAME`; they are not trained, and they are part of publishes, snapshots and resumes.
-    Normalizers are not copied: both use the same running statistics.
+    The copy is made immediately, so make the Target when the source is complete. Its variables are
+    named `target/NAME`; they are not trained, and they are part of publications, snapshots and
+    resumed runs. Normalizers are not copied: both use the same running statistics.
 
     Mnih et al. 2015 (https://doi.org/10.1038/nature14236) copy, Lillicrap et al. 2016
     (https://arxiv.org/abs/1509.02971) mix: target <- tau source + (1 - tau) target.
 
     Attributes:
-      module: the copy, used as the source is.
+      module: the copy, used like the source.
       every: optimizer steps of the source's variable group between two copies; None with `tau`.
       tau: share of the source in each mix, after each optimizer step; None with `every`.
 
     Args:
-      source: what is copied.
-      every: see above; exactly one of the two.
+      source: the module to copy.
+      every: see above; set exactly one of every and tau.
       tau: see above.
       name: first part of the variables' names; a second target of one source needs its own.
     """
@@ -73,7 +73,7 @@ class Target(Module, Generic[Source]):
         return list(self._sources)
 
     def get_attributes(self) -> Mapping[str, Any]:
-        """Returns what is searched for variables: the copy, and not its source."""
+        """Returns the attributes to search for variables: the copy, but not its source."""
         return {"module": self.module}
 
 

@@ -1,1 +1,1 @@
-"""Complete trajectories for scripts: what samples them, and the update that learns from them."""
+"""Complete trajectories for scripts: sampling them, and learning from them."""

@@ -1,4 +1,4 @@
-"""AlgoSampler: plays whole trajectories, from a reset to their end."""
+"""AlgoSampler: plays complete trajectories, from a reset to their end."""
 
 import time
 from collections.abc import Callable
@@ -23,11 +23,11 @@ from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 @dataclass(frozen=True, kw_only=True)
 class SampleTiming:
-    """What a sample took.
+    """Size and duration of a sample.
 
     Attributes:
-      env_steps: in the sample.
-      sample_sec: from the call to the buffer.
+      env_steps: number of environment steps in the sample.
+      sample_sec: duration of sampling.
     """
 
     env_steps: int
@@ -35,14 +35,14 @@ class SampleTiming:
 
 
 class AlgoSampler(AlgoWorker):
-    """Plays k environments side by side with its copy of the policy: a trajectory in each.
+    """Plays k environments side by side with its copy of the policy: one trajectory in each.
 
         sampler = AlgoSampler(model, slots, discount=0.99, gae_lambda=0.95, seed=1)
         sampler.sync_policy(values, version)
         buffer, timing = sampler.sample_traj(max_traj_len=300)
 
     A trajectory begins with a reset and without memory. One that is cut off, by the environment or
-    at `max_traj_len`, ends with the value of what was seen last; one that terminates, with 0. The
+    at `max_traj_len`, ends with the value of its last observation; one that terminates, with 0. The
     buffer has the extra `log_prob` for each step, of the action under the policy that acted.
 
     Args:
@@ -82,13 +82,14 @@ class AlgoSampler(AlgoWorker):
     ) -> tuple[Buffer, SampleTiming]:
         """Plays one trajectory in each slot.
 
-        Slots whose trajectory is over play on until the last one is; that is thrown away.
+        Slots whose trajectory has ended continue to play until the last one ends; their additional
+        steps are discarded.
 
         Args:
-          max_traj_len: steps after which it is cut off.
-          do_eval: take the best actions.
-          update_normalization_param: have the copy's running statistics see the observations, when
-            all is over.
+          max_traj_len: number of steps after which a trajectory is cut off.
+          do_eval: choose the best actions.
+          update_normalization_param: add the observations to the copy's running statistics at the
+            end.
         """
         began = time.perf_counter()
         parts: dict[int, Buffer] = {}
@@ -123,7 +124,7 @@ class AlgoSampler(AlgoWorker):
         Args:
           parts: inputs, states (memory before each step), actions, log_prob and rewards,
             `[L, ...]`.
-          behind: inputs and memory behind the last step, `[1, ...]`; None: the episode terminated.
+          behind: inputs and memory after the last step, `[1, ...]`; None: the episode terminated.
         """
         inputs, states = parts["inputs"], parts["states"]
         if behind is not None:
@@ -144,7 +145,7 @@ class AlgoSampler(AlgoWorker):
 
 
 class _Player:
-    """The agent of an `Interactor`'s environments; hands over each trajectory when it is whole."""
+    """The agent of an `Interactor`'s environments; passes on each trajectory once complete."""
 
     def __init__(
         self,
@@ -182,7 +183,7 @@ class _Player:
         final_observations: Any = None,
         success: Any = None,
     ) -> StepResult:
-        """Takes what happened in all slots and returns the next actions; see `SteppingAgent`."""
+        """Processes a step of all slots and returns the next actions; see `SteppingAgent`."""
         ended = None
         if rewards is not None:
             self._add_outcome(rewards)
@@ -210,7 +211,8 @@ class _Player:
         rewards = np.asarray(rewards, np.float32)
         if rewards.size != self._slots:
             raise InvalidInputError(
-                f"rewards: {rewards.shape[1]} per slot, but this algorithm supports one", "rewards"
+                f"rewards: {rewards.shape[1]} per slot, expected one; sum them in the environment",
+                "rewards",
             )
         self._unfinished.put("rewards", {"reward": rewards.reshape(-1)})
         self._unfinished.next_step()
@@ -231,7 +233,7 @@ class _Player:
             array[slots] = 0.0
 
     def _read(self, observations: Any) -> dict[str, np.ndarray]:
-        """Returns what the model reads of observations, in its shapes."""
+        """Converts observations to the model's inputs."""
         leaves = self._observations.to_leaves(observations, self._slots, "observations")
         return {
             name: leaves[name].reshape(self._slots, *shape) for name, shape in self._shapes.items()

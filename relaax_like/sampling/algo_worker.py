@@ -26,8 +26,8 @@ class AlgoWorker:
         prediction = worker.act(inputs, states)
 
     Args:
-      model: a policy of our own layers with a `value`; begins with the values that it has.
-      seed: of the draws.
+      model: a policy of our own layers with a `value`; its current values are used at first.
+      seed: of the random numbers.
 
     Raises:
       ConfigError: the model does not act in NumPy, or has no value function.
@@ -38,7 +38,7 @@ class AlgoWorker:
         if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
             raise ConfigError(
                 f"AlgoWorker: {type(model).__name__} must act in NumPy (our layers, no "
-                "convolutions) and have a value function; `relaax train --workers` needs neither"
+                "convolutions) and have a value function; `relaax train --workers` requires neither"
             )
         self.model = model
         self._actor = actor
@@ -49,14 +49,14 @@ class AlgoWorker:
 
     @property
     def version(self) -> int:
-        """Of the values."""
+        """Version of the values."""
         return self._version
 
     def sync_policy(self, values: Sequence[np.ndarray], version: int) -> None:
-        """Takes the values of actor and critic.
+        """Sets the values of actor and critic.
 
         Args:
-          values: of all variables, in manifest order; must not change later.
+          values: of all variables, in manifest order; the caller must not change them.
           version: of the values.
         """
         self._values = list(values)
@@ -64,7 +64,7 @@ class AlgoWorker:
         self._actor.set_values(self._values, version)
 
     def act(self, inputs: Arrays, states: Arrays, do_eval: bool = False) -> Prediction:
-        """Chooses actions for `[B, ...]` inputs and memory; the best ones when `do_eval`."""
+        """Chooses actions for `[B, ...]` inputs and memory; the best ones if `do_eval`."""
         return self._actor.act(inputs, states, do_eval)
 
     def compute_values(self, inputs: Arrays, states: Arrays) -> np.ndarray:
@@ -73,7 +73,7 @@ class AlgoWorker:
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Inputs that the copy normalises."""
+        """Names of the inputs that the copy normalises."""
         inputs = {name for name, _ in get_learning_specs(self.model)}
         return tuple(n.statistic for n in get_normalizers(self.model) if n.statistic in inputs)
 

@@ -1,4 +1,4 @@
-"""PPOOptim: the update that learns from a buffer of whole trajectories."""
+"""PPOOptim: the update that learns from a buffer of complete trajectories."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,26 +13,26 @@ from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask
 
-# Rows are filled up to a multiple of this part of an iteration.
+# Rows are padded to a multiple of this fraction of an iteration.
 _PARTS = 4
-# Trajectories are filled up to lengths, and to numbers, that differ by this factor. A shape of an
-# LSTM is compiled in seconds, what is masked costs milliseconds.
+# Lengths and numbers of trajectories are padded to values that differ by this factor. Compiling a
+# shape of an LSTM takes seconds, masked steps cost milliseconds.
 _FACTOR = 4
 
 
 class PPOOptim(LearningPolicy):
-    """A LearningPolicy whose iterations are buffers of whole trajectories.
+    """A LearningPolicy whose iterations are buffers of complete trajectories.
 
         optim = PPOOptim(task, plan, seed, max_traj_len=300)
         metrics = optim.optimize(buffer)
 
-    Minibatches are of steps, or, where the plan's are of rollouts, of complete trajectories, each
-    without memory at its start. What follows their ends is masked: it changes no number. The
+    Minibatches consist of steps, or, if the plan's consist of rollouts, of complete trajectories,
+    each without memory at its start. Padding after their ends is masked and has no effect. The
     algorithm's `prepare` computes values, returns and advantages again, from rewards and terminal
-    values, with the current policy: with the policy that sampled, they are those of the buffer.
+    values, with the current policy: with the policy that sampled, they equal those of the buffer.
 
-    Batches are padded to few shapes, as each is compiled when it first comes. No minibatch is made
-    of padding, except for what the last one of trajectories lacks.
+    Batches are padded to few shapes, because each is compiled when it first occurs. Minibatches do
+    not contain padding, except for the last one of trajectories.
 
     Args:
       task: see `LearningPolicy`.
@@ -78,7 +78,7 @@ class PPOOptim(LearningPolicy):
           data: a `Buffer`, with named states and actions, and the extra `log_prob`.
 
         Raises:
-          NotFiniteError: they have NaN or infinity; nothing has changed.
+          NotFiniteError: they contain NaN or infinity; nothing has changed.
         """
         buffer: Buffer = data
         steps, borders = buffer.rows(), np.array(buffer.traj_idx)
@@ -98,12 +98,12 @@ class PPOOptim(LearningPolicy):
                 "ends": {"value": np.array(buffer.terminal_values)},
             }
         )
-        # As one slot's, one trajectory behind the other.
+        # As those of one slot, one trajectory after the other.
         rewards = self._scale_rewards(
             steps.rewards[:, None, None], next_alive[:, None], np.zeros((1, 2), np.int64)
         )[:, 0]
-        # An end that is worth V pays r + discount V, and then nothing: so no step needs to know
-        # what was seen behind it.
+        # An end with value V gives the reward r + discount V, and then nothing, so no step needs
+        # the observation after it.
         rewards[borders[1:] - 1, 0] += buffer.discount * np.array(buffer.terminal_values)
         arguments["rewards"] = {"reward": rewards}
         return self._lay_out(arguments, borders)
@@ -111,9 +111,10 @@ class PPOOptim(LearningPolicy):
     def _lay_out(
         self, arguments: Mapping[str, Mapping[str, np.ndarray]], borders: np.ndarray
     ) -> dict[str, Any]:
-        """Brings rows `[S, ...]` into the shape of a rollout `[T, k, ...]`.
+        """Converts rows `[S, ...]` to the shape of a rollout `[T, k, ...]`.
 
-        As rows they are one column, one trajectory behind the other; else each is a column.
+        As steps, they are one column, one trajectory after the other; otherwise each trajectory is
+        a column.
         """
         if self._plan.minibatch_of == "steps":
             borders = borders[[0, -1]]
@@ -124,14 +125,14 @@ class PPOOptim(LearningPolicy):
         number = len(borders) - 1
         starts, lengths = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
         starts[:number], lengths[:number] = borders[:-1], np.diff(borders)
-        # Padding repeats the first step: unlike zeros that is an action that there can be.
+        # Padding repeats the first step, which, unlike zeros, is always a valid action.
         rows, is_step = lay_side_by_side(starts, lengths, steps)
         laid_out: dict[str, Any] = {
             part: {name: array[rows] for name, array in arrays.items()}
             for part, arrays in arguments.items()
         }
         laid_out["next_inputs"] = {
-            # Behind the last step of a trajectory comes whatever: it is worth nothing.
+            # The input after the last step of a trajectory can be anything: it has no value.
             name: np.concatenate([array[1:], array[-1:]])
             for name, array in laid_out["inputs"].items()
         }

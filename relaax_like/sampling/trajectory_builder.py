@@ -1,4 +1,4 @@
-"""TrajectoryBuilder: the trajectories of k slots, each from its own beginning."""
+"""TrajectoryBuilder: collects the trajectories of k slots, each with its own start."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ _FEWEST = 64
 
 
 class TrajectoryBuilder:
-    """Keeps steps until their trajectory is whole.
+    """Stores steps until their trajectory is complete.
 
         builder = TrajectoryBuilder(slots=8)
         builder.put("inputs", inputs)       # [k, ...] each, any number of parts
@@ -17,17 +17,17 @@ class TrajectoryBuilder:
         builder.next_step()
         parts = builder.take(slot=3)        # [L, ...] each
 
-    Room is that of the longest trajectory so far, doubled when it runs out.
+    The memory is that of the longest trajectory so far, and is doubled when it is used up.
     """
 
     def __init__(self, slots: int):
         self._slots = np.arange(slots)
-        self.lengths = np.zeros(slots, np.int64)  # [k], whole steps of each
+        self.lengths = np.zeros(slots, np.int64)  # [k], complete steps of each
         self._parts: dict[str, dict[str, np.ndarray]] = {}  # [k, room, ...]
         self._room = _FEWEST
 
     def put(self, part: str, arrays: Arrays) -> None:
-        """Writes a part of the step at hand, name -> `[k, ...]`."""
+        """Writes a part of the current step, name -> `[k, ...]`."""
         kept = self._parts.get(part)
         if kept is None:
             shape = (len(self._slots), self._room)
@@ -37,7 +37,7 @@ class TrajectoryBuilder:
             array[self._slots, self.lengths] = arrays[name]
 
     def next_step(self) -> None:
-        """Ends the step at hand."""
+        """Ends the current step."""
         self.lengths += 1
         if self.lengths.max() == self._room:
             self._room *= 2
@@ -46,7 +46,7 @@ class TrajectoryBuilder:
                     arrays[name] = np.concatenate([array, np.empty_like(array)], axis=1)
 
     def take(self, slot: int) -> dict[str, dict[str, np.ndarray]]:
-        """Takes a slot's trajectory away: part -> name -> `[L, ...]`, copies."""
+        """Removes and returns a slot's trajectory: part -> name -> `[L, ...]`, copies."""
         length = self.lengths[slot]
         self.lengths[slot] = 0
         return {

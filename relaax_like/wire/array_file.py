@@ -37,11 +37,11 @@ _DAMAGE = (
 
 @contextlib.contextmanager
 def finding_damage() -> Iterator[None]:
-    """Turns all that a damaged file can lead to into a `DamagedError`; use it to interpret arrays.
+    """Converts all errors that a damaged file can cause to a `DamagedError`; also for its content.
 
     Raises:
-      FileNotFoundError: as it comes.
-      DamagedError: the file is something else, or cannot be read.
+      FileNotFoundError: there is no such file.
+      DamagedError: the file is of another kind, or cannot be read.
     """
     try:
         yield
@@ -54,7 +54,7 @@ def finding_damage() -> Iterator[None]:
 def write_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], kind: str, sync: bool = True
 ) -> None:
-    """Writes a file; replaces one of that name.
+    """Writes a file, and replaces an existing one.
 
     Args:
       path: of the file.
@@ -63,7 +63,7 @@ def write_arrays(
       sync: return when the disk has it. False: a power failure can damage it, nothing else can.
 
     Raises:
-      OSError: it could not be written; a file of that name is unchanged.
+      OSError: it could not be written; an existing file is unchanged.
     """
     temporary = path.with_name(f".tmp-{path.name}")
     try:
@@ -86,7 +86,7 @@ def write_arrays(
 def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
     """Reads a complete file, and verifies checksums.
 
-    Arrays keep their memory order; those of bfloat16 are returned as nameless bytes.
+    Arrays keep their memory order; those of bfloat16 are returned as untyped bytes.
 
     Args:
       path: of the file.
@@ -113,7 +113,7 @@ def read_kind(path: Path) -> str:
 
     Raises:
       FileNotFoundError: there is no such file.
-      DamagedError: it is something else.
+      DamagedError: it is damaged or of another kind.
     """
     with finding_damage(), zipfile.ZipFile(path) as archive:
         return _get_kind(archive)

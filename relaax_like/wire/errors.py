@@ -1,26 +1,26 @@
-"""The one family of errors that users meet: what came, what was expected, and the cure."""
+"""The errors that users see: what was wrong, what was expected, and what to do."""
 
 
 class RelaaxError(Exception):
     """Base of all errors that a user can cause or cure; shown without a stack trace."""
 
-    # AutoGraph of TensorFlow would replace the error by one of its own, with a stack trace.
+    # TensorFlow's AutoGraph would replace the error by its own, with a stack trace.
     ag_pass_through = True
 
 
 class DamagedError(Exception):
-    """A file is not what was written. The code that knows the file turns it into a RelaaxError."""
+    """A file is damaged. The code that knows the file converts this to a RelaaxError."""
 
 
 class ConfigError(RelaaxError, ValueError):
-    """The YAML file, a flag or the algorithm's code is wrong. Not worth a retry."""
+    """The YAML file, a flag or the algorithm's code is wrong. A retry would fail, too."""
 
 
 class InvalidInputError(RelaaxError, ValueError):
-    """A value that came from outside is wrong; it had no effect.
+    """An input value is wrong; it had no effect.
 
     Attributes:
-      field: name of the wrong field, "" when the whole message is meant.
+      field: name of the wrong field; "": the complete message.
     """
 
     def __init__(self, message: str, field: str = ""):
@@ -29,7 +29,7 @@ class InvalidInputError(RelaaxError, ValueError):
 
 
 class ProtocolError(RelaaxError):
-    """The peer refused what we sent, or sent what the protocol does not allow. Not worth a retry.
+    """The peer refused a message, or violated the protocol. A retry would fail, too.
 
     Attributes:
       code: name of the `relaax.v1.ErrorCode`.
@@ -43,11 +43,11 @@ class ProtocolError(RelaaxError):
 
 
 class NotAllowedError(RelaaxError):
-    """One end does not trust the other: certificates, a token, a role. Not worth a retry."""
+    """One end does not trust the other: certificates, a token, a role. A retry would fail, too."""
 
 
 class LeasedError(RelaaxError):
-    """The run's learner is another one: gradients are not taken. Not worth a retry."""
+    """The run has another learner, so gradients are not accepted. A retry would fail, too."""
 
 
 class ServerUnavailableError(RelaaxError, ConnectionError):
@@ -55,15 +55,15 @@ class ServerUnavailableError(RelaaxError, ConnectionError):
 
 
 class SnapshotError(RelaaxError):
-    """A snapshot on disk is damaged, foreign, or cannot be written."""
+    """A snapshot on disk is damaged, belongs to another model, or cannot be written."""
 
 
 class JournalError(RelaaxError):
-    """The journal on disk is damaged or foreign, or a record cannot be appended to it."""
+    """The journal on disk is damaged or of another model, or cannot be appended to."""
 
 
 class CollectorFullError(RelaaxError):
-    """A collector is full; nothing was added, nothing lost. Worth a retry."""
+    """A collector is full; nothing was added, and nothing was lost. A retry can succeed."""
 
 
 class CollectorClosedError(RelaaxError):

@@ -1,8 +1,8 @@
-"""Failpoints: named places where a process is made to fail, so that recovery can be rehearsed.
+"""Failpoints: named places where a process is made to fail, so that recovery can be tested.
 
     RELAAX_FAILPOINT=ps.after_journal_before_apply=kill@7 relaax-parameter-server --config F
 
-Off by default, and then one look at an empty dict. What can be named is `NAMES`.
+Off by default; then each costs one lookup in an empty dict. The names are in `NAMES`.
 """
 
 import errno
@@ -17,7 +17,7 @@ from relaax_like.wire.errors import ConfigError
 
 ENVIRONMENT_VARIABLE = "RELAAX_FAILPOINT"
 
-# Name -> where it is.
+# Name -> description of the place.
 NAMES = {
     "ps.before_journal": "a push is valid and next in line; nothing is written yet",
     "ps.after_journal_before_apply": "a push is in the journal; its version is not yet visible",
@@ -42,10 +42,10 @@ _lock = threading.Lock()
 
 
 def hit(name: str) -> None:
-    """Does what was asked for at this place; mostly nothing.
+    """Executes the action armed for this place, if any.
 
     Raises:
-      OSError: that is what was asked for.
+      OSError: the action is `error`.
     """
     if not _armed:
         return
@@ -60,13 +60,13 @@ def hit(name: str) -> None:
 
 
 def arm(text: str) -> None:
-    """Arms failpoints: `NAME=ACTION[@N]`, separated by commas; replaces what was armed.
+    """Arms failpoints: `NAME=ACTION[@N]`, separated by commas; replaces earlier ones.
 
     Actions: `kill` (SIGKILL to this process), `error` (an input/output error), `sleep:SECONDS`.
-    With `@N` only when the place is reached for the Nth time, else each time.
+    With `@N` only when the place is reached for the Nth time, otherwise each time.
 
     Raises:
-      ConfigError: another name or action.
+      ConfigError: an unknown name or action.
     """
     armed = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -92,10 +92,10 @@ def arm(text: str) -> None:
 
 
 def arm_from_environment() -> None:
-    """Arms what the environment variable says.
+    """Arms the failpoints in the environment variable.
 
     Raises:
-      ConfigError: it names something else.
+      ConfigError: it contains an unknown name or action.
     """
     arm(os.environ.get(ENVIRONMENT_VARIABLE, ""))
 

@@ -1,8 +1,8 @@
 """Walks through the fields of a serialised message without parsing it.
 
-A parser spends far more on an entry of a map than on a byte of an array: 60 ns for each of its
-bytes. A short look at the lengths refuses a message of many entries for a fraction of what parsing
-it costs. The encoding: https://protobuf.dev/programming-guides/encoding.
+A parser spends far more time on an entry of a map than on array data: 60 ns per byte. Scanning the
+lengths refuses a message with many entries at a fraction of the cost of parsing it. The encoding:
+https://protobuf.dev/programming-guides/encoding.
 """
 
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 
 _ARRAY = ndarray_pb2.NdArray.DESCRIPTOR.full_name
 _DATA = ndarray_pb2.NdArray.DESCRIPTOR.fields_by_name["data"].number
-# What a field costs beside its bytes, in bytes.
+# Cost of a field in addition to its bytes, in bytes.
 _FIELD_BYTES = 64
 
 Body = bytes | memoryview
 
 
 def walk_fields(body: Body, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields number, wire type, and where the value lies, of each field in `body[start:stop]`.
+    """Yields number, wire type, and start and end of the value of each field in `body[start:stop]`.
 
     Raises:
-      ValueError: bytes that are not a field, or a group, which no message of ours has.
+      ValueError: bytes that are not a field, or a group, which our messages do not have.
     """
     while start < stop:
         tag, start = _read_varint(body, start, stop)
@@ -46,26 +46,26 @@ def walk_fields(body: Body, start: int, stop: int) -> Iterator[tuple[int, int, i
 
 
 def has_more_fields(body: Body, start: int, stop: int, limit: int) -> bool:
-    """Tells whether a message has more than `limit` fields; looks at no more of them.
+    """Returns whether a message has more than `limit` fields; reads no more than that.
 
     Raises:
-      ValueError: as `walk_fields`, where the end came first.
+      ValueError: as `walk_fields`, if an invalid field comes before the limit.
     """
     return any(count > limit for count, _ in enumerate(walk_fields(body, start, stop), 1))
 
 
 def weigh(body: Body, descriptor: Any, start: int, stop: int, limit: int) -> int:
-    """Returns about what parsing a message costs, in bytes; stops above `limit`.
+    """Estimates the cost of parsing a message, in bytes; stops above `limit`.
 
-    The data of arrays is copied and costs nothing. All else counts, and each field, at any depth,
-    as so many bytes more.
+    Array data is only copied and does not count. Everything else counts, and each field, at any
+    depth, adds a fixed number of bytes.
 
     Args:
-      body: has the message at [start, stop).
+      body: contains the message at [start, stop).
       descriptor: of the message.
       start: of the message.
       stop: of the message.
-      limit: from which on the result does not matter.
+      limit: value above which the exact result does not matter.
 
     Raises:
       ValueError: as `walk_fields`.

@@ -11,7 +11,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
 def pack_frame(body: bytes) -> bytes:
-    """Puts the length before a serialised message."""
+    """Prepends the length to a serialised message."""
     return HEADER.pack(len(body)) + body
 
 
@@ -19,7 +19,7 @@ def unpack_length(header: bytes | memoryview, max_message_bytes: int = MAX_MESSA
     """Reads a frame's length.
 
     Raises:
-      ProtocolError: when the message would be longer than `max_message_bytes`. Nothing has been
+      ProtocolError: the message would be longer than `max_message_bytes`. No memory has been
         allocated for it.
     """
     (length,) = HEADER.unpack(header)

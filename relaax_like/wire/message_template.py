@@ -1,8 +1,8 @@
-"""Layouts: the bytes of a serialised message that stay the same when only array data changes.
+"""Layouts: the bytes of a serialised message that stay the same if only array data changes.
 
-Numbers of a fixed size, such as that of a step, can change as well.
+Numbers of a fixed size, such as that of a step, can also change.
 
-Most messages of a dialogue are of that kind. Comparing everything but the data, and reading the
+Most messages of a dialogue are of this kind. Comparing everything except the data, and reading the
 data in place, takes a fraction of the time of parsing and checking each message.
 """
 
@@ -18,13 +18,13 @@ from relaax_like.wire.fields import BYTES, FIXED32, FIXED64, walk_fields
 _ARRAY = ndarray_pb2.NdArray.DESCRIPTOR.full_name
 _DATA = ndarray_pb2.NdArray.DESCRIPTOR.fields_by_name["data"].number
 
-# Names of the fields that lead to an array; of a map's entry its key.
+# Names of the fields that lead to an array; for an entry of a map, its key.
 Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Span:
-    """Where the data of an array, or a number, lies: bytes [start, stop) of the message."""
+    """The position of an array's data, or of a number: bytes [start, stop) of the message."""
 
     path: Path
     start: int
@@ -32,7 +32,7 @@ class Span:
 
 
 class Layout:
-    """One message, apart from the data of its arrays.
+    """One message, except for the data of its arrays.
 
         layout = Layout(body, rlx_pb2.ClientMessage.DESCRIPTOR)
         if layout.fits(next_body):  # the same names, dtypes, shapes, numbers ...
@@ -40,16 +40,16 @@ class Layout:
         body = layout.fill([array.tobytes() for array in arrays])
 
     Attributes:
-      spans: of the arrays that have data, and of `numbers`, in the order of the bytes.
+      spans: of the non-empty arrays, and of `numbers`, in the order of the bytes.
 
     Args:
       body: a serialised message that has been parsed without an error.
       descriptor: of its class.
-      fixed: arrays whose data stays the same, too; they have no spans.
+      fixed: arrays whose data also stay the same; they have no spans.
       numbers: fields of type fixed32 or fixed64 that can change, if the message has them.
 
     Raises:
-      ValueError: there is something in it that no message of ours has.
+      ValueError: it contains something that our messages do not have.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class Layout:
         self._parts[::2] = [part for _, _, part in self._fixed]
 
     def fits(self, body: bytes) -> bool:
-        """Tells whether a message differs in the data of the arrays alone."""
+        """Returns whether a message only differs in the data of the arrays."""
         if len(body) != self._length:
             return False
-        for start, stop, part in self._fixed:  # noqa: SIM110 - twice as quick as `all`
+        for start, stop, part in self._fixed:  # noqa: SIM110 - twice as fast as `all`
             if body[start:stop] != part:
                 return False
         return True
 
     def fill(self, data: Sequence[bytes]) -> bytes:
-        """Returns the message with other data, in the order of `spans` and of the same lengths."""
+        """Returns the message with other data, in the order and with the lengths of `spans`."""
         parts = self._parts.copy()
         parts[1::2] = data
         body = b"".join(parts)
@@ -115,7 +115,7 @@ def _find_spans(
             yield Span(path, begin, end)
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
             inside = field.message_type
-            # The value of a map's entry has no name of its own.
+            # The value of a map's entry does not have its own name.
             below = path if descriptor.GetOptions().map_entry else (*path, field.name)
             yield from _find_spans(body, inside, begin, end, below, numbers)
 

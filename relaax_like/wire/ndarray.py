@@ -1,6 +1,6 @@
-"""The one codec between NumPy arrays and `NdArray` messages: strict, little-endian, C order.
+"""Converts between NumPy arrays and `NdArray` messages: strict, little-endian, C order.
 
-It serves both message types of that shape, the tutorial's `NdArray` and `relaax.v1.NdArray`.
+It supports both message types of this form, the tutorial's `NdArray` and `relaax.v1.NdArray`.
 """
 
 import math
@@ -12,7 +12,7 @@ from relaax_like.wire.errors import InvalidInputError
 
 
 class NdArrayMessage(Protocol):
-    """What the two generated message classes have in common."""
+    """The common interface of the two generated message classes."""
 
     dtype: str
     shape: Any
@@ -27,10 +27,10 @@ _NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
 )
-# The codec's only table: dtype name on the wire -> NumPy dtype, little-endian.
+# Name of the dtype on the wire -> NumPy dtype, little-endian.
 DTYPES: dict[str, np.dtype] = {name: np.dtype(name).newbyteorder("<") for name in _NAMES}
 
-try:  # NumPy has no bfloat16 of its own; the package comes with TensorFlow.
+try:  # NumPy does not have bfloat16; TensorFlow installs this package.
     import ml_dtypes
 
     DTYPES["bfloat16"] = np.dtype(ml_dtypes.bfloat16)
@@ -51,7 +51,7 @@ def ndarray_to_message(array: np.ndarray, message_class: type[MessageT]) -> Mess
       message_class: the generated class to build.
 
     Raises:
-      TypeError: for a dtype that the wire does not know (objects, strings, complex numbers, ...).
+      TypeError: the dtype cannot be sent (objects, strings, complex numbers, ...).
     """
     message = message_class()
     write_ndarray(array, message)
@@ -59,10 +59,10 @@ def ndarray_to_message(array: np.ndarray, message_class: type[MessageT]) -> Mess
 
 
 def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
-    """Writes an array into a message that is empty; see `ndarray_to_message`."""
+    """Writes an array into an empty message; see `ndarray_to_message`."""
     array = np.asarray(array)
     name = _NAME_OF.get(array.dtype)
-    if name is None:  # another byte order, or nothing that can be sent
+    if name is None:  # another byte order, or a dtype that cannot be sent
         dtype = array.dtype.newbyteorder("<")
         name = _NAME_OF.get(dtype)
         if name is None:
@@ -76,9 +76,9 @@ def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Tells whether an array of floating point numbers has neither NaN nor infinity."""
-    # NaN and infinity spoil the sum of squares, which is the fastest check; as large numbers can
-    # overflow in it, the elements are checked when it is not finite.
+    """Returns whether an array of floating-point numbers has neither NaN nor infinity."""
+    # NaN and infinity make the sum of squares non-finite, which is the fastest check. Large numbers
+    # can overflow in it, so the elements are checked if it is not finite.
     if array.dtype in _SUMMABLE and math.isfinite(np.vdot(array, array)):
         return True
     return bool(np.isfinite(array).all())
@@ -110,7 +110,7 @@ def message_to_ndarray(
             "of length 0 or more",
             field,
         )
-    # Python integers: NumPy's would overflow, and a shape must never decide an allocation.
+    # Python integers, because NumPy's would overflow; a shape must not cause an allocation.
     expected = math.prod(shape) * dtype.itemsize
     data = message.data
     if expected != len(data) or expected > max_bytes:

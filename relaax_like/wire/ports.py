@@ -1,4 +1,4 @@
-"""Finds which process holds a TCP port, for the message when a server cannot listen."""
+"""Finds the process that holds a TCP port, for the error when a server cannot listen."""
 
 import socket
 from typing import Any
@@ -14,12 +14,12 @@ def describe_port_holder(host: str, port: int) -> str:
       port: that could not be bound.
 
     Returns:
-      For example "pid 123 (python server.py)"; how to find out, when the system does not tell us;
-      "" when nobody listens there.
+      For example "pid 123 (python server.py)"; how to find the process, if the system does not show
+      it; "" if no process listens there.
     """
     unknown = f"another process (to find it, run `ss -ltnp 'sport = :{port}'` as root)"
     try:
-        import psutil  # Only needed when something has gone wrong.
+        import psutil  # Only needed after an error.
     except ImportError:
         return unknown
     try:
@@ -33,7 +33,7 @@ def describe_port_holder(host: str, port: int) -> str:
 
 
 def describe_bind_failure(host: str, port: int) -> str:
-    """Says in one sentence why a server cannot listen there, and the cure.
+    """Describes in one sentence why a server cannot listen there, and the cure.
 
     For example "port 7000 is in use by pid 123 (python server.py): stop it or choose another port".
     """
@@ -41,17 +41,18 @@ def describe_bind_failure(host: str, port: int) -> str:
     if holder:
         return f"port {port} is in use by {holder}: stop it or choose another port"
     return (
-        f"{host} is not an address of this machine, or this user is not allowed to use port {port}"
+        f"{host} is not an address of this machine, or this user is not allowed to use port "
+        f"{port}; choose another address"
     )
 
 
 def _find_listeners(connections: list[Any], host: str, port: int) -> list[Any]:
-    """Returns the listening sockets of psutil's list that keep `host` and `port` from us."""
+    """Returns the listening sockets in psutil's list that occupy `host` and `port`."""
     wanted = _resolve(host)
     listeners = []
     for connection in connections:
         if connection.status == "LISTEN" and connection.laddr.port == port:
-            # An IPv6 socket that serves IPv4 shows such addresses.
+            # The address of an IPv6 socket that also serves IPv4.
             held = connection.laddr.ip.removeprefix("::ffff:")
             if held in wanted or held in _WILDCARDS or host in _WILDCARDS:
                 listeners.append(connection)

@@ -1,8 +1,8 @@
-"""What a server reports to the `relaax run` that started it: one line per event, through a pipe.
+"""A server's reports to the `relaax run` that started it: one line per event, through a pipe.
 
-`relaax run` needs to know which environments have made a step and whether anybody else is
-connected. Environments can be written in any language and know only their rlx server, so the
-server reports what its clients do.
+`relaax run` needs to know which environments have made a step, and whether other clients are
+connected. Environments can be written in any language and only communicate with their rlx server,
+so the server reports its clients' events.
 """
 
 import contextlib
@@ -17,13 +17,13 @@ ENVIRONMENT_VARIABLE = "RELAAX_REPORTS"
 
 
 class Event(enum.StrEnum):
-    """What happened."""
+    """The kind of an event."""
 
-    READY = "ready"  # the server serves, and whatever it needs is there
+    READY = "ready"  # the server serves, and everything that it needs is available
     WORKED = "worked"  # it has done something useful: steps were learned from
-    JOINED = "joined"  # a client said hello
-    STEPPED = "stepped"  # a client made its first step
-    LEFT = "left"  # a client has gone
+    JOINED = "joined"  # a client has sent its hello
+    STEPPED = "stepped"  # a client has made its first step
+    LEFT = "left"  # a client has left
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Report:
 
     Attributes:
       event: what happened.
-      client: the name that the client gave in its hello, or "".
+      client: the name in the client's hello, or "".
     """
 
     event: Event
@@ -46,7 +46,7 @@ class Reporter:
     reporter.report(Event.JOINED, "cartpole-1")
 
     Args:
-      descriptor: of the pipe; None: there is nobody to report to.
+      descriptor: of the pipe; None: no reports.
     """
 
     def __init__(self, descriptor: int | None = None):
@@ -58,7 +58,7 @@ class Reporter:
 
     @classmethod
     def from_environment(cls) -> "Reporter":
-        """Takes the pipe over; the processes that this one starts do not get it."""
+        """Takes over the pipe; child processes do not inherit it."""
         number = os.environ.pop(ENVIRONMENT_VARIABLE, None)
         return cls(None if number is None else int(number))
 
@@ -73,7 +73,7 @@ class Reporter:
             self._queue.put(Report(event, client))
 
     def _write_all(self, descriptor: int) -> None:
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # the pipe is no longer read
             while True:
                 os.write(descriptor, write_report(self._queue.get()))
 
@@ -84,10 +84,10 @@ def write_report(report: Report) -> bytes:
 
 
 def read_report(line: bytes) -> Report:
-    """Reads a line.
+    """Parses the line of a report.
 
     Raises:
-      ValueError: not a report.
+      ValueError: it is not a report.
     """
     event, _, client = line.decode().rstrip("\n").partition(" ")
     return Report(Event(event), client)

@@ -1,6 +1,6 @@
-"""Permissions: roles, tokens, and what two ends of a connection need to trust each other.
+"""Permissions: roles, tokens, and the credentials with which both ends trust each other.
 
-Nothing here depends on a transport. A token never appears in an error, a log line or a `repr`.
+It does not depend on a transport. A token never appears in an error, a log line or a `repr`.
 """
 
 import enum
@@ -22,7 +22,7 @@ class Role(enum.IntEnum):
 
     # Steps through an rlx server: acts, and gives rewards.
     ENVIRONMENT = 1
-    # Agents and learners: pull values, push gradients and metrics, ask for the status.
+    # Agents and learners: pull values, push gradients and metrics, request the status.
     AGENT = 2
     # Saves and stops a server.
     OPERATOR = 3
@@ -45,7 +45,7 @@ class Tokens:
     are kept in memory. Thread-safe.
 
     Raises:
-      ConfigError: the file cannot be used; names the line.
+      ConfigError: the file cannot be used; the error names the line.
     """
 
     def __init__(self, path: Path):
@@ -53,7 +53,7 @@ class Tokens:
         self._digests = WatchedFiles([path], lambda: _read_tokens(path))
 
     def find_role(self, token: str) -> Role | None:
-        """Returns the token's role; takes as long for each token, known or not."""
+        """Returns the token's role, in the same time for known and unknown tokens."""
         digest = _compute_digest(token)
         found = None
         for known, role in self._digests.get():
@@ -82,9 +82,9 @@ class ClientSecurity:
     """How a client proves its identity, and which certificates it trusts. The default: neither.
 
     Attributes:
-      token: the secret itself; better in a file.
-      token_file: file with the secret, and nothing else except comments.
-      tls_ca: CA certificates to trust (PEM file); None: the connection is in the clear.
+      token: the secret itself; `token_file` is safer.
+      token_file: file with only the secret and comments.
+      tls_ca: CA certificates to trust (PEM file); None: no TLS.
       tls_cert: its own certificate (PEM file), for servers that require one.
       tls_key: the certificate's private key (PEM file).
 
@@ -117,13 +117,13 @@ class ClientSecurity:
 
     @property
     def tls(self) -> ClientTls | None:
-        """What TLS connections are made with; None: in the clear."""
+        """The client's TLS settings; None: no TLS."""
         if self.tls_ca is None:
             return None
         return ClientTls(ca=self.tls_ca, cert=self.tls_cert, key=self.tls_key)
 
     def read_token(self) -> str:
-        """Returns the token, "" when there is none.
+        """Returns the token; "" if there is none.
 
         Raises:
           ConfigError: the file cannot be used.
@@ -133,11 +133,11 @@ class ClientSecurity:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSecurity:
-    """What a server asks of its clients. The default: nothing.
+    """What a server requires from its clients. The default: nothing.
 
     Attributes:
-      tls: its certificate; None: it serves in the clear.
-      tokens: those that it accepts; None: it asks for none.
+      tls: its certificate; None: no TLS.
+      tokens: those that it accepts; None: it does not require a token.
     """
 
     tls: ServerTls | None = None
@@ -145,12 +145,12 @@ class ServerSecurity:
 
 
 def describe_missing_role(tokens: Tokens, token: str, needed: Role) -> str:
-    """Says why a token does not do, and the cure; "" when it does.
+    """Describes why a token is not sufficient, and the cure; "" if it is sufficient.
 
     Args:
       tokens: of the server.
-      token: that came; "": none.
-      needed: role of what the client wants to do.
+      token: that was received; "": none.
+      needed: role that the client's request requires.
     """
     if not token:
         return (
@@ -199,12 +199,12 @@ def _read_tokens(path: Path) -> _Digests:
     lines: dict[bytes, tuple[int, Role]] = {}
     for number, line in _read_lines(path, "tokens file"):
         place = f"{path}:{number}"
-        # The line is never shown: if a word is missing, any other might be the token.
+        # The line is never shown: if a word is missing, any other one might be the token.
         words = line.split()
         if len(words) != 2:
             raise ConfigError(
-                f"{place}: {len(words)} words, expected two: ROLE TOKEN (comments need lines "
-                "of their own that start with #)"
+                f"{place}: {len(words)} words, expected two: ROLE TOKEN (comments need separate "
+                "lines that start with #)"
             )
         role = _ROLES.get(words[0])
         if role is None:
@@ -227,7 +227,7 @@ def _read_lines(path: Path, what: str) -> list[tuple[int, str]]:
     try:
         text = read_bytes(path, what, private=True).decode("ascii")
     except UnicodeDecodeError:
-        raise ConfigError(f"{what} {path}: not plain ASCII text") from None
+        raise ConfigError(f"{what} {path}: not plain ASCII text; save it as plain text") from None
     lines = enumerate(map(str.strip, text.splitlines()), start=1)
     return [(number, line) for number, line in lines if line and not line.startswith("#")]
 
@@ -239,7 +239,10 @@ def _validate_token(token: str, place: str) -> None:
             f"{MAX_TOKEN_LENGTH}; make one with: openssl rand -hex 32"
         )
     if not token.isprintable():
-        raise ConfigError(f"{place}: the token contains an unprintable character")
+        raise ConfigError(
+            f"{place}: the token contains an unprintable character; make one with: openssl rand "
+            "-hex 32"
+        )
 
 
 def _compute_digest(token: str) -> bytes:

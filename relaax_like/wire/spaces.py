@@ -1,4 +1,4 @@
-"""Observation and action spaces as they are on the wire: leaves with a name, nothing nested.
+"""Observation and action spaces on the wire: leaves with a name, without nesting.
 
 A plain space has one leaf, named "observation" or "action". Dict and Tuple spaces are flattened by
 the client into leaves whose names are the path to them ("camera", "arm/joints", "0").
@@ -27,13 +27,13 @@ from relaax_like.wire.ndarray import (
 OBSERVATION = "observation"
 ACTION = "action"
 MAX_LEAVES = 1000
-# Longest array of one leaf for all slots: no message is longer.
+# Maximum size of the array of one leaf for all slots: no message is longer.
 MAX_LEAF_BYTES = 64 << 20
 _LEAF_NAME = re.compile(r"[A-Za-z0-9_\-./]{1,200}")
 _MAX_VALUES = 1 << 31
-# Most components of all MultiDiscrete leaves.
+# Maximum number of components of all MultiDiscrete leaves.
 MAX_COMPONENTS = 1 << 16
-# Of the spaces of a run, which a client proposes.
+# Limits of the spaces of a run, which a client proposes.
 _MAX_RUN_LEAVES = 256
 _MAX_RUN_ELEMENTS = 1 << 24
 
@@ -45,9 +45,9 @@ class Space:
     Attributes:
       dtype: name of the element type.
       shape: shape of one element, without the slot axis.
-      mirror: how a value looks in a mirror, as `relaax_like.config.mirror.parse_mirror` takes it:
-        one number for each component, for discrete actions for each choice; None: not known. Two
-        spaces that differ only in this are equal.
+      mirror: the mirror image of a value, for `relaax_like.config.mirror.parse_mirror`: one number
+        for each component, or for each choice of discrete actions; None: not known. Two spaces that
+        only differ in this are equal.
     """
 
     dtype: str
@@ -80,14 +80,14 @@ class Space:
         if 0 in self.shape:
             return 0
         size = DTYPES[self.dtype].itemsize * slots
-        for length in self.shape:  # Python integers, and no more of them than are needed
+        for length in self.shape:  # Python integers, which do not overflow
             size *= length
             if size > MAX_LEAF_BYTES:
                 return None
         return size if size <= MAX_LEAF_BYTES else None
 
     def validate(self, array: np.ndarray, slots: int, field: str) -> np.ndarray:
-        """Checks `[slots, *shape]` values that came from outside, and returns them.
+        """Checks received `[slots, *shape]` values, and returns them.
 
         Raises:
           InvalidInputError: wrong shape or dtype, NaN or infinity, or an integer out of range.
@@ -108,7 +108,7 @@ class Space:
         return array
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
-        """Checks the values of an array whose shape and dtype are right.
+        """Checks the values of an array whose shape and dtype are correct.
 
         Raises:
           InvalidInputError: NaN or infinity, or an integer out of range.
@@ -118,11 +118,11 @@ class Space:
 
 @dataclass(frozen=True, kw_only=True)
 class Box(Space):
-    """Numbers. `low` and `high` are arrays of the space's shape, or None when unbounded.
+    """Numbers. `low` and `high` are arrays of the space's shape, or None if unbounded.
 
-    One number, which becomes such an array, is a bound of all components.
-    Bounds describe the environment; observations outside of them are accepted, as simulators often
-    overshoot by a rounding error. NaN and infinity are not.
+    A single number is the bound of all components, and is converted to such an array. Bounds
+    describe the environment; observations outside of them are accepted, because simulators often
+    exceed them by a rounding error. NaN and infinity are not accepted.
     """
 
     low: Any = None
@@ -142,7 +142,9 @@ class Box(Space):
                     name,
                 )
         if self.low is not None and self.high is not None and (self.low > self.high).any():
-            raise InvalidInputError("space: low is above high", "low")
+            raise InvalidInputError(
+                "space: low is above high, expected low <= high in every component", "low"
+            )
 
     def _spread(self, name: str, bound: Any) -> np.ndarray:
         """Makes an array of the space's shape from one number, or from nested lists of them."""
@@ -256,7 +258,7 @@ def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:
 
 
 def _has_components(shape: tuple[int, ...], components: int) -> bool:
-    """Returns whether a shape has `components` components; no product exceeds that number."""
+    """Returns whether a shape has `components` components, without computing larger products."""
     if 0 in shape:
         return components == 0
     product = 1
@@ -378,7 +380,7 @@ def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str, slots:
 
 
 class RunSpaces(NamedTuple):
-    """What one observation and one action of a run are made of."""
+    """The spaces of a run's observations and actions."""
 
     observations: Spaces
     actions: Spaces
@@ -411,7 +413,7 @@ def message_to_run_spaces(message: spaces_pb2.Spaces) -> RunSpaces:
     if len(leaves) > _MAX_RUN_LEAVES or elements > _MAX_RUN_ELEMENTS:
         raise InvalidInputError(
             f"spaces: {len(leaves)} leaves of {elements} elements, expected at most "
-            f"{_MAX_RUN_LEAVES} of {_MAX_RUN_ELEMENTS}; describe them in the section algorithm "
+            f"{_MAX_RUN_LEAVES} of {_MAX_RUN_ELEMENTS}; define them in the `algorithm` section "
             "instead",
             "observation_spaces",
         )

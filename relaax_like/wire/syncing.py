@@ -1,4 +1,4 @@
-"""Waiting until the disk has what was written."""
+"""Syncs written data to disk."""
 
 import os
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import IO, Any
 
 
 def sync_file(file: IO[Any]) -> None:
-    """Writes a file's buffer and waits until the disk has it."""
+    """Flushes a file's buffer and syncs the file to disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_path(path: Path) -> None:
-    """Waits until the disk has a file's bytes, or a directory's names."""
+    """Syncs a file, or a directory's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""TLS: certificates from files, and what went wrong with a handshake, in words.
+"""TLS: certificates from files, and descriptions of failed handshakes.
 
 Versions are TLS 1.2 and newer, Python's and gRPC's default.
 """
@@ -15,10 +15,10 @@ from relaax_like.wire.watched_files import WatchedFiles, read_bytes
 
 logger = logging.getLogger(__name__)
 
-# First two bytes of a TLS handshake. A frame of the rlx protocol that began so would have 369 MB.
+# First two bytes of a TLS handshake. A frame of the rlx protocol with these would have 369 MB.
 HANDSHAKE = b"\x16\x03"
 
-# What OpenSSL calls the certificate's own fault, and the cure.
+# OpenSSL's number of a fault of the certificate -> cure.
 _VERIFY_CURES = {
     9: "it is not valid yet; check the clocks of both machines",
     10: "renew it; the new one is read without a restart",
@@ -29,8 +29,8 @@ _VERIFY_CURES = {
     62: "issue it for this name, or connect with a name that it contains",
     64: "issue it for this address, or connect with a name that it contains",
 }
-# Parts of OpenSSL's names for what a peer says that speaks no TLS, and for a peer's alerts about
-# our certificate.
+# Parts of OpenSSL's names of the errors for a peer that does not use TLS, and for a peer's alerts
+# about our certificate.
 _PLAIN = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
 _CLIENT_CERT_CURE = "set tls_cert and tls_key to a certificate signed by the server's tls_ca"
 _CLIENT_CERT = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "DECRYPT_ERROR", "ACCESS_DENIED")
@@ -49,8 +49,8 @@ class ClientTls:
     """A client's files.
 
     Attributes:
-      ca: certificates that it believes.
-      cert: its own, for servers that ask for one.
+      ca: CA certificates that it trusts.
+      cert: its own, for servers that require one.
       key: of its own certificate.
     """
 
@@ -59,7 +59,7 @@ class ClientTls:
     key: Path | None
 
     def make_context(self) -> ssl.SSLContext:
-        """Returns what connections are made with; checks the server's name.
+        """Returns the context for connections, which checks the server's name.
 
         Raises:
           ConfigError: a file cannot be used.
@@ -71,7 +71,7 @@ class ClientTls:
         return context
 
     def watch(self) -> WatchedFiles[Pem]:
-        """Returns the files' contents, checked, and those of what replaces them.
+        """Returns the files' checked contents, which are updated when the files are replaced.
 
         Raises:
           ConfigError: a file cannot be used.
@@ -85,14 +85,14 @@ class ClientTls:
 
 
 class ServerTls:
-    """A server's certificate, read again when its files change; new connections get the new one.
+    """A server's certificate, read again when its files change, for new connections.
 
     Thread-safe, except `refresh`.
 
     Args:
-      cert: its certificate, with the chain to its CA's.
+      cert: its certificate, with the chain to the CA.
       key: of the certificate.
-      ca: of the certificates of clients.
+      ca: CA certificates for clients.
       client_cert_required: refuse clients without a certificate that the CA has signed (mTLS).
 
     Raises:
@@ -123,23 +123,23 @@ class ServerTls:
         return context
 
     def refresh(self, context: ssl.SSLContext, loaded: Pem) -> Pem:
-        """Loads a context with the newest files, where they are others than those in it.
+        """Loads the newest files into a context, if they have changed.
 
-        A CA is added; one that has left the file is believed until the restart.
+        A new CA is added; one that was removed from the file is trusted until the restart.
 
         Args:
-          context: of `make_context`.
-          loaded: what it was loaded with.
+          context: from `make_context`.
+          loaded: contents that are loaded in it.
 
         Returns:
-          What it is loaded with now.
+          The contents that are loaded now.
         """
         newest = self.get()
         if newest is not loaded:
             try:
                 _load_chain(context, self._cert, self._key)
                 _load_ca(context, self._ca)
-            except ConfigError as error:  # changed once more since they were checked, ...
+            except ConfigError as error:  # changed again after they were checked, ...
                 if str(error) != self._told:
                     self._told = str(error)
                     logger.warning("%s; retrying", error)
@@ -148,7 +148,7 @@ class ServerTls:
         return newest
 
     def _read(self) -> Pem:
-        # OpenSSL reports a key that does not match; gRPC would fail at each handshake.
+        # OpenSSL reports a key that does not match; gRPC would fail in each handshake.
         self.make_context()
         return _read_pem(self._ca, self._cert, self._key)
 
@@ -162,7 +162,7 @@ def _read_pem(ca: Path, cert: Path | None, key: Path | None) -> Pem:
 
 
 def _load_ca(context: ssl.SSLContext, path: Path) -> None:
-    read_bytes(path, "tls_ca")  # says what is wrong with the file itself
+    read_bytes(path, "tls_ca")  # reports errors of the file itself
     try:
         context.load_verify_locations(cafile=path)
     except OSError as error:
@@ -214,16 +214,16 @@ def find_tls_mistake(host: str, port: int, tls: ClientTls | None, timeout_sec: f
     Args:
       host: of the server.
       port: of the server; with `tls`, it must send first after the handshake, as gRPC servers do.
-      tls: of the client; None: it connects in the clear.
+      tls: of the client; None: no TLS.
       timeout_sec: longest wait for each part of the probe.
 
     Returns:
-      "" when nothing is wrong, or when the cause cannot be determined.
+      The mistake; "" if there is none, or if it cannot be determined.
     """
     try:
         if tls is None:
             return _find_unexpected_tls(host, port, timeout_sec)
-        # Twice, as a server that has just gone looks the same.
+        # Twice, because a server that has just exited looks the same.
         if _is_heard(host, port, tls, timeout_sec) or _is_heard(host, port, tls, timeout_sec):
             return ""
     except OSError as error:
@@ -242,7 +242,7 @@ def _find_unexpected_tls(host: str, port: int, timeout_sec: float) -> str:
         with _connect(host, port, context, timeout_sec):
             return "it uses TLS: set tls_ca to the certificate that signed its own"
     except ssl.SSLError as error:
-        # In TLS 1.2 it comes before the handshake is over.
+        # In TLS 1.2 it arrives before the end of the handshake.
         asks = any(part in (error.reason or "") for part in _CLIENT_CERT)
         return (
             "it uses TLS and requires a client certificate: set tls_ca, tls_cert and tls_key" * asks
@@ -250,7 +250,7 @@ def _find_unexpected_tls(host: str, port: int, timeout_sec: float) -> str:
 
 
 def _is_heard(host: str, port: int, tls: ClientTls, timeout_sec: float) -> bool:
-    """Returns whether the server stays after the handshake: only then does it refuse a client."""
+    """Returns whether the server stays connected: it refuses a client only after the handshake."""
     with _connect(host, port, tls.make_context(), timeout_sec) as secured:
         try:
             return bool(secured.recv(1))

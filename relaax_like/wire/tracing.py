@@ -1,11 +1,11 @@
-"""Spans: where a process's time goes. Off by default, and then nearly free.
+"""Spans: where a process's time goes. Off by default, at nearly no cost.
 
 A span is a name with a start and an end, in one thread. Each process that traces has one file,
-which is the ring itself, mapped into memory: what was recorded survives `kill -9`, nothing runs in
-the background, and nothing needs to be called at the end. `relaax trace` merges and explains the
+which is the ring buffer itself, mapped into memory: recorded spans survive `kill -9`, nothing runs
+in the background, and nothing needs to be called at the end. `relaax trace` merges and explains the
 files.
 
-Three forms, from the clearest to the quickest:
+Three forms, from the clearest to the fastest:
 
     with tracing.span("snapshot write"):
         save()
@@ -20,7 +20,7 @@ Three forms, from the clearest to the quickest:
         recorder.add("predict", start_ns, end_ns)
 
 A span named "idle", or whose name begins with "wait", is time in which the thread had nothing to
-do. A span named "start" is preparation: it is no part of the run that shares are computed of.
+do. A span named "start" is preparation, which is excluded from the run when computing shares.
 """
 
 import contextlib
@@ -42,14 +42,14 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 ENVIRONMENT_VARIABLE = "RELAAX_TRACE"
 SUFFIX = ".trace"
-# Of 24 bytes each. A server that records 20,000 spans a second keeps its last 50 s.
+# Number of spans, of 24 bytes each. A server with 20,000 spans per second keeps the last 50 s.
 CAPACITY = 1_000_000
 CPU = "CPU cores in use"
 START = "start"
 
 # The file, little-endian: magic, number of rows ever written, JSON lines that end with a zero byte
-# (the process, then names and threads as they come up), and the ring from _ROWS_AT on. A counter's
-# row has its time, its value as a double, and _COUNTER for the thread.
+# (the process, then names and threads as they first occur), and the ring buffer from _ROWS_AT on. A
+# counter's row has its time, its value as a double, and _COUNTER for the thread.
 _MAGIC = b"RLXTRC01"
 _COUNT_AT, _LINES_AT, _ROWS_AT = 8, 16, 1 << 16
 _ROW = np.dtype([("start", "<i8"), ("end", "<i8"), ("name", "<u4"), ("thread", "<u4")])
@@ -64,23 +64,23 @@ _now = time.perf_counter_ns
 
 
 class Recorder:
-    """Writes the spans of this process into its file. Thread-safe.
+    """Writes the spans of this process to its file. Thread-safe.
 
-    The newest `capacity` spans are kept. All the room is taken on the disk at once, so that a disk
-    that fills up later cannot end the process.
+    The newest `capacity` spans are kept. The complete disk space is allocated at the start, so that
+    a disk that fills up later cannot end the process.
 
     Attributes:
       path: the file.
-      pid: the process that records; a fork of it needs a recorder of its own.
+      pid: the process that records; a fork needs its own recorder.
 
     Args:
-      folder: where the file goes; made when it is missing.
-      role: what the process is, such as "rlx server".
-      name: of this one among many of its role, or "".
-      capacity: spans that are kept.
+      folder: of the file; created if it does not exist.
+      role: of the process, such as "rlx server".
+      name: identifies this process among those of its role, or "".
+      capacity: number of spans that are kept.
 
     Raises:
-      ConfigError: the file cannot be made.
+      ConfigError: the file cannot be created.
     """
 
     def __init__(self, folder: Path, role: str, name: str = "", capacity: int = CAPACITY):
@@ -111,7 +111,7 @@ class Recorder:
             started_ns=start,
             wall_minus_clock_ns=time.time_ns() - start,
         )
-        # For names and threads that find no room among the lines.
+        # For names and threads for which there is no space in the header.
         self._add_line(name=_OTHER)
         self._add_line(thread=_OTHER)
         self._local = _ThreadIndex(self)
@@ -119,7 +119,7 @@ class Recorder:
         self._cpu_due = start + _CPU_EVERY_NS
 
     def add(self, name: str, start_ns: int, end_ns: int) -> None:
-        """Records a span of the calling thread; times are of `time.perf_counter_ns`."""
+        """Records a span of the calling thread; times are from `time.perf_counter_ns`."""
         number = next(self._numbers)
         name_id = self._names.get(name)
         if name_id is None:
@@ -131,7 +131,7 @@ class Recorder:
             self._sample_cpu(end_ns)
 
     def count(self, name: str, value: float) -> None:
-        """Records a counter's value at this moment."""
+        """Records a counter's current value."""
         number = next(self._numbers)
         offset = _ROWS_AT + _ROW_BYTES * (number % self._capacity)
         _pack_counter(self._map, offset, _now(), value, self._get_name(name), _COUNTER)
@@ -171,7 +171,7 @@ class Recorder:
 
 
 class _ThreadIndex(threading.local):
-    """The calling thread's number in the file; given at its first span."""
+    """The calling thread's number in the file, assigned at its first span."""
 
     def __init__(self, recorder: Recorder):
         self.index = recorder._add_thread()
@@ -203,26 +203,26 @@ active: Recorder | None = None
 
 
 def start(folder: Path, role: str, name: str = "", capacity: int = CAPACITY) -> None:
-    """Begins to trace this process, unless it already does. See `Recorder`."""
+    """Starts to trace this process, unless it is already traced. See `Recorder`."""
     global active
     if active is None or active.pid != os.getpid():
         active = Recorder(folder, role, name, capacity)
 
 
 def start_from_environment(role: str, name: str = "") -> None:
-    """Begins to trace where RELAAX_TRACE names a folder. See `Recorder`."""
+    """Starts to trace if RELAAX_TRACE names a folder. See `Recorder`."""
     if folder := os.environ.get(ENVIRONMENT_VARIABLE):
         start(Path(folder), role, name)
 
 
 def stop() -> None:
-    """Traces no more. The process's end needs no such call: the file is always complete."""
+    """Stops tracing. Not needed when the process ends: the file is always complete."""
     global active
     active = None
 
 
 def begin() -> int:
-    """Returns the time for `end`; 0 when this process does not trace."""
+    """Returns the time for `end`; 0 if this process does not trace."""
     return 0 if active is None else _now()
 
 
@@ -237,16 +237,16 @@ def end(name: str, began: int) -> int:
 
 
 def count(name: str, value: float) -> None:
-    """Records a counter's value at this moment, such as the rows of a prediction."""
+    """Records a counter's current value, such as the rows of a prediction."""
     if active is not None:
         active.count(name, value)
 
 
 def span(name: str) -> contextlib.AbstractContextManager[object]:
-    """Returns a context manager that records its block, also when that raises.
+    """Returns a context manager that records its block, even if it raises.
 
-    Clearer than `begin` and `end`, and some times slower: for what happens below a thousand times a
-    second.
+    Clearer than `begin` and `end`, but several times slower: for code that runs less than a
+    thousand times per second.
     """
     return _NOTHING if active is None else _Span(name)
 
@@ -273,10 +273,10 @@ class ProcessTrace:
 
     Attributes:
       path: the file.
-      role: what the process is.
-      name: of this process among those of its role, or "".
+      role: of the process.
+      name: identifies this process among those of its role, or "".
       pid: process id.
-      host: machine that it ran on.
+      host: machine on which it ran.
       cores: number that it is allowed to use; 0: unknown.
       names: of spans and counters.
       threads: their names; two threads can have the same name.
@@ -324,7 +324,7 @@ def read_trace(path: Path) -> ProcessTrace:
         )
     written = int.from_bytes(content[_COUNT_AT:_LINES_AT], "little")
     rows = np.frombuffer(content, _ROW, min(written, capacity), _ROWS_AT)
-    # A process that was killed, or is still writing, can leave half of its newest row.
+    # The newest row is incomplete if the process was killed or is still writing.
     rows = rows[rows["name"] < len(names)]
     is_counter = rows["thread"] == _COUNTER
     return ProcessTrace(
@@ -340,7 +340,7 @@ def read_trace(path: Path) -> ProcessTrace:
 
 def _read_lines(header: bytes) -> tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]]:
     text = header[: header.index(0)]
-    # A process that was killed can leave half of its newest line.
+    # The newest line is incomplete if the process was killed.
     lines = text[: text.rindex(b"\n")].splitlines()
     process, *others = [json.loads(line) for line in lines]
     names = tuple(str(line["name"]) for line in others if "name" in line)

@@ -12,7 +12,7 @@ from relaax_like.wire.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# Between two looks at the files.
+# Seconds between two checks of the files.
 CHECK_SEC = 1.0
 _MAX_BYTES = 1 << 20
 
@@ -20,17 +20,17 @@ T = TypeVar("T")
 
 
 class WatchedFiles(Generic[T]):
-    """The value read from some files; read again when one of them has changed. Thread-safe.
+    """The value of some files, which are read again when one of them has changed. Thread-safe.
 
         tokens = WatchedFiles([path], lambda: read_tokens(path))
         tokens.get()
 
-    When changed files cannot be used, or one is missing, a line is logged: the previous value stays
-    in force, and the files are read again until they can be used.
+    If changed files cannot be used, or one is missing, a warning is logged: the previous value
+    stays in effect, and the files are read again until they can be used.
 
     Args:
       paths: of the files.
-      read: reads all of them; raises ConfigError when they cannot be used.
+      read: reads all of them; raises ConfigError if they cannot be used.
 
     Raises:
       ConfigError: they cannot be used now, at the start.
@@ -46,7 +46,7 @@ class WatchedFiles(Generic[T]):
         self._next_check = time.monotonic() + CHECK_SEC
 
     def get(self) -> T:
-        """Returns what the files say; looks at them once a second at most."""
+        """Returns the value; checks the files at most once per second."""
         if time.monotonic() >= self._next_check:
             with self._lock:
                 if time.monotonic() >= self._next_check:
@@ -79,7 +79,7 @@ def _describe(path: Path) -> tuple[int, ...] | None:
         found = path.stat()
     except OSError:
         return None
-    # The time of the inode's change, too: `chmod` cures a file that was refused.
+    # Includes the time of the inode's change: `chmod` repairs a file that was refused.
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
@@ -89,7 +89,7 @@ def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
     Args:
       path: of the file.
       what: names the file in errors.
-      private: refuse it when users other than its owner can read or write it.
+      private: refuse it if users other than its owner can read or write it.
 
     Raises:
       ConfigError: it cannot be read, is too long, or not private.
@@ -101,7 +101,7 @@ def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
     except OSError as error:
         raise ConfigError(f"{what} {path}: cannot be read: {error.strerror}") from None
     if len(data) > _MAX_BYTES:
-        raise ConfigError(f"{what} {path}: larger than {_MAX_BYTES} bytes")
+        raise ConfigError(f"{what} {path}: larger than {_MAX_BYTES} bytes; is it the right file?")
     if private and os.name == "posix" and mode & 0o077:
         raise ConfigError(
             f"{what} {path}: users other than its owner can read or write it (mode "

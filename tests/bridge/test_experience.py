@@ -312,7 +312,7 @@ def test_a_client_that_starts_anew_counts_anew_and_its_earlier_life_is_over(site
     old.send(2, make_rewarded(1, 3.0))
     old.assert_ends(
         InvalidInputError,
-        "of incarnation 5 of client client, which has since started incarnation 6",
+        "incarnation 5 of client client, but incarnation 6 has started since",
     )
     new.send(2, make_rewarded(2, 4.0))
     new.wait(version=1)
@@ -833,7 +833,10 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
         [header(ranges=[pb.ByteRange(length=8), pb.ByteRange(offset=4, length=8)])],
         "bytes 4 to 12, expected at least one byte between 8 and 36",
     ),
-    "65 537 ranges": ([header(ranges=[pb.ByteRange()] * 65_537)], "ranges: 65537, at most 65536"),
+    "65 537 ranges": (
+        [header(ranges=[pb.ByteRange()] * 65_537)],
+        "ranges: 65537, but at most 65536",
+    ),
     "another client's name in the second header": (
         [header(), header(client_id="honest", incarnation=2, sequence=100)],
         "client 'honest', incarnation 2; expected 'stranger', incarnation 1",

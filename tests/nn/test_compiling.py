@@ -127,7 +127,7 @@ def test_a_second_run_loads_what_the_first_one_compiled(tmp_path):
     assert done.returncode == 2
     problem = rf"compile_cache: TensorFlow cannot use a file in {kept.parent}: .*"
     assert re.search(
-        f"{problem}; make room if the disk is full, or remove this folder",
+        f"{problem}; free disk space if the disk is full, or remove this folder",
         done.stdout + done.stderr,
     )
     assert "Traceback" not in done.stdout + done.stderr
@@ -183,7 +183,7 @@ def test_a_changed_file_is_an_error_with_its_cure(tmp_path):
 
 
 def test_a_full_disk_is_an_error_with_its_cure(small_disk):
-    wanted = r"compile_cache: .*No space left on device.*; make room if the disk is full, or"
+    wanted = r"compile_cache: .*No space left on device.*; free disk space if the disk is full, or"
     (said,) = call(small_disk)
     assert re.match(wanted, said)
 

@@ -31,7 +31,7 @@ def read_scalars(directory: str | Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def read_events(path: Path) -> Iterator[Event]:
-    """Gives the events of a file.
+    """Yields the events of a file.
 
     Raises:
       InvalidInputError: it is damaged.
@@ -45,7 +45,7 @@ def read_events(path: Path) -> Iterator[Event]:
 
 
 def _take(path: Path, data: bytes, start: int, length: int) -> tuple[bytes, int]:
-    """Returns `length` bytes whose CRC follows them, and where the next part begins."""
+    """Returns `length` bytes, which are followed by their CRC, and the start of the next part."""
     end = start + length
     part, crc = data[start:end], data[end : end + _CRC.size]
     if len(crc) != _CRC.size or _CRC.unpack(crc)[0] != masked_crc32c(part):
