@@ -2,10 +2,10 @@
 
     folder/published-0.state, folder/published-1.state
 
-A publication overwrites the older of the two: a process that is killed in the middle of it leaves
-the other intact. What was handed to the system survives `kill -9`; nothing is synced, as after a
-power cut the newest snapshot is there. A file is, little-endian: 8 bytes `RLXPUB02`, CRC-32 of all
-that follows, length of the header; the header, JSON; values; the slots of each group.
+A publication overwrites the older of the two, so the other remains intact if the process is killed
+meanwhile. Written data survives `kill -9`; nothing is synced, because the newest snapshot is used
+after a power cut. A file contains, little-endian: 8 bytes `RLXPUB02`, the CRC-32 of everything
+after it, the length of the header; the header, JSON; the values; the slots of each group.
 """
 
 import json
@@ -33,16 +33,16 @@ NAMES = ("published-0.state", "published-1.state")
 
 
 class PublishedState:
-    """Writes whole states, each as one publish; used by one thread at a time.
+    """Writes complete states, one for each publication; used by one thread at a time.
 
         published = PublishedState(directory)
-        state = published.read(like=store.export_state())   # None: nothing that can be used
+        state = published.read(like=store.export_state())   # None: no usable state
         published.write(store.export_state())
 
     Args:
-      directory: of the run's checkpoints.
-      max_bytes_per_sec: a state that comes sooner than that is left out: it is lost with the
-        process, as everything after the newest one that was written.
+      directory: the folder of the run's checkpoints.
+      max_bytes_per_sec: states above this rate are skipped: a crash loses everything after the
+        newest state that was written.
       clock: returns monotonic seconds.
     """
 
@@ -61,7 +61,7 @@ class PublishedState:
         self._failed = False
 
     def write(self, state: State) -> bool:
-        """Writes a state; False: it was left out, or could not be written, which is logged."""
+        """Writes a state; False: it was skipped, or could not be written, which is logged."""
         now = self._clock()
         if now < self._not_before:
             return False
@@ -75,7 +75,7 @@ class PublishedState:
         try:
             file = self._open(self._turn)
             written = os.pwritev(file, [prefix, *pieces], 0)
-            while written < length:  # a system takes 2 GiB at once
+            while written < length:  # the system writes at most 2 GiB at a time
                 whole = b"".join([prefix, *pieces])
                 written += os.pwrite(file, whole[written:], written)
             os.ftruncate(file, length)
@@ -95,10 +95,10 @@ class PublishedState:
         return True
 
     def read(self, like: State) -> State | None:
-        """Returns the newest state that is whole and of this run's layout.
+        """Returns the newest complete state with this run's layout; None: there is none.
 
         Args:
-          like: of the run, for the layout of values and slots.
+          like: a state of the run, with the layout of values and slots.
         """
         found: list[tuple[int, int, int, State]] = []
         for turn, name in enumerate(NAMES):
@@ -125,7 +125,7 @@ class PublishedState:
         return state
 
     def close(self) -> None:
-        """Closes the files; can be called twice."""
+        """Closes the files. Idempotent."""
         for file in self._files.values():
             os.close(file)
         self._files = {}
