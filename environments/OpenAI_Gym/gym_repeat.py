@@ -11,24 +11,24 @@ class ActionRepeat(gym.Wrapper):
     """Repeats each action, adds up the rewards, and stops at the episode's end.
 
     The agent sees the observation after the last repeat. For the caller of the wrapper, one action
-    is one step; a time limit inside it counts the environment's own steps.
+    is one step; a time limit inside the wrapper counts the environment's own steps.
     """
 
     def __init__(self, env: gym.Env, actrep: int) -> None:
         """Wraps an environment.
 
         Args:
-          env: taken over.
+          env: the environment; closed with the wrapper.
           actrep: steps per action.
         """
         super().__init__(env)
         self._actrep = actrep
         if fps := env.metadata.get("render_fps"):
-            # A frame is drawn per action: the window keeps the pace of the environment's own time.
+            # One frame is drawn per action, so the window still runs in the environment's own time.
             self.metadata = {**env.metadata, "render_fps": fps / actrep}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Steps up to `actrep` times; returns what the last step did and the sum of rewards."""
+        """Steps up to `actrep` times; returns the last step's result with the rewards summed."""
         total = 0.0
         for _ in range(self._actrep):
             observation, reward, terminated, truncated, info = self.env.step(action)
