@@ -1,4 +1,4 @@
-"""A2C: advantage actor-critic, synchronous form of A3C."""
+"""A2C: advantage actor-critic, the synchronous form of A3C."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class A2C(Algorithm):
 
     @property
     def max_gradient_norm(self) -> Any:
-        """Of actor and critic, each by itself, unless they share layers."""
+        """Separate limits for actor and critic, unless they share layers."""
         norm = self.config.max_gradient_norm
         return norm if self.config.shared_network else {ACTOR: norm, CRITIC: norm}
 
@@ -30,9 +30,9 @@ class A2C(Algorithm):
             critic:  c_v mean((v_t - V(x_t))^2), v_t = V(x_t) + A_t being constant
 
         with the advantages A_t of Schulman et al. 2016, equation 16: a terminal state has value 0,
-        a truncated episode is bootstrapped from the value of its last observation. Where an older
-        policy mu acted, as agents continue while their last rollout is learned from, every step of
-        the sum is weighted by min(1, pi / mu), as in V-trace (Espeholt et al. 2018, equation 1).
+        a truncated episode is bootstrapped from the value of its last observation. If an older
+        policy mu acted, because agents continue while their last rollout is learned from, each term
+        of the sum is weighted by min(1, pi / mu), as in V-trace (Espeholt et al. 2018, equation 1).
         """
         config, seen = self.config, self.model.evaluate(batch)
         next_values = self.model.value(batch.next_inputs, seen.memory)

@@ -16,15 +16,15 @@ class Config(ActorCriticConfig):
     rollout_steps: int = Field(default=16, ge=1)
     """Steps of every slot in one rollout."""
     num_steps: int = Field(default=1, ge=1)
-    """Environment steps of all slots together in one gradient, at least; more are used where more
-    have come in. Rounded up to complete rollouts."""
+    """Minimum number of environment steps, of all slots together, in one gradient; more are used if
+    more have arrived. Rounded up to complete rollouts."""
     agents_per_batch: int = Field(default=1024, ge=1)
-    """Slots whose rollouts are in one gradient, at most."""
+    """Maximum number of slots whose rollouts are in one gradient."""
     gamma: hyper.Gamma = 0.99
     """Discount factor per step."""
     gae_lambda: hyper.GaeLambda = 0.95
-    """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one step plus
-    the value."""
+    """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one reward plus
+    the next value."""
     reward_scale: Tunable = Field(default=1.0, gt=0)
     """Factor by which rewards are multiplied; values and losses then have that scale."""
     entropy_coefficient: hyper.EntropyCoefficient = 0.0
@@ -47,15 +47,15 @@ class Config(ActorCriticConfig):
     def _validate_batch(self) -> Self:
         if self.num_steps > self.agents_per_batch * self.rollout_steps:
             raise ValueError(
-                f"num_steps: {self.num_steps} are more than agents_per_batch "
-                f"{self.agents_per_batch} rollouts of rollout_steps {self.rollout_steps}; lower "
+                f"num_steps: {self.num_steps} is more than agents_per_batch "
+                f"{self.agents_per_batch} times rollout_steps {self.rollout_steps}; lower "
                 "num_steps, or raise agents_per_batch"
             )
         return self
 
     @property
     def plan(self) -> OnPolicy:
-        """One gradient of whatever rollouts have come in together."""
+        """One gradient from all rollouts that have arrived."""
         return OnPolicy(
             rollout_steps=self.rollout_steps,
             min_rollouts=-(-self.num_steps // self.rollout_steps),
@@ -66,7 +66,7 @@ class Config(ActorCriticConfig):
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
-        """Adam for actor and critic, or for all variables where they share layers."""
+        """Adam for actor and critic, or for all variables if they share layers."""
         end, steps = self.learning_rate_end, self.max_global_step
         adam = make_adam(self.learning_rate, self.adam_epsilon, end, steps)
         return {SHARED: adam} if self.shared_network else {ACTOR: adam, CRITIC: adam}

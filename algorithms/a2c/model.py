@@ -6,7 +6,7 @@ from .config import ACTOR, CRITIC, Config
 
 
 def make_model(config: Config, seed: int) -> ActorCritic:
-    """Builds the model with the values that a run starts from."""
+    """Builds the model with the initial values of a run."""
     model = ActorCritic(config, seed)
     if not config.shared_network:
         model.groups = {ACTOR: ("actor", "heads"), CRITIC: ("critic",)}

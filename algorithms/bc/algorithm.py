@@ -1,4 +1,4 @@
-"""BC: behaviour cloning, maximum likelihood of the actions that were recorded."""
+"""BC: behaviour cloning, which maximises the likelihood of recorded actions."""
 
 from relaax_like.algorithm import Algorithm, Batch, Losses
 
@@ -19,7 +19,7 @@ class BC(Algorithm):
             self.frozen = (CRITIC,)
 
     def learn(self, batch: Batch) -> Losses:
-        """Returns the cost: -mean(log pi(a_t | x_t)), x_t and a_t being what was recorded."""
+        """Returns -mean(log pi(a_t | x_t)) for the recorded observations x_t and actions a_t."""
         seen = self.model.evaluate(batch)
         cost = -batch.mean(seen.log_prob(batch.actions))
         group = SHARED if self.config.shared_network else ACTOR

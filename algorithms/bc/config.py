@@ -17,13 +17,14 @@ class Config(ActorCriticConfig):
     columns of a file per update."""
 
     learn_from: Literal["recordings", "overridden"] = "recordings"
-    """`recordings`: the files of `learner.offline`. `overridden`: steps of connected clients where
-    something else than the policy decided, such as a human; see `executed` in the rlx protocol."""
+    """`recordings`: the files of `learner.offline`. `overridden`: steps of connected clients in
+    which something other than the policy decided, such as a human; see `executed` in the rlx
+    protocol."""
     rollout_steps: int = Field(default=64, ge=1)
-    """With `learn_from: overridden`: steps that an agent sends at once."""
+    """With `learn_from: overridden`: number of steps that an agent sends together."""
     num_steps: int = Field(default=256, ge=1)
     """With `learn_from: overridden`: environment steps of one iteration, a multiple of
-    `rollout_steps`. Each epoch makes one update, of all overridden ones among them."""
+    `rollout_steps`. Each epoch makes one update, from all overridden steps among them."""
     epochs: int = Field(default=4, ge=1)
     """With `learn_from: overridden`: updates of one iteration."""
 
@@ -38,7 +39,7 @@ class Config(ActorCriticConfig):
 
     @property
     def plan(self) -> Offline | OnPolicy:
-        """Files, each read once per pass; or overridden steps, all of an iteration at once."""
+        """Files, each read once per pass; or all overridden steps of an iteration together."""
         if self.learn_from == "overridden":
             return OnPolicy(
                 rollout_steps=self.rollout_steps,

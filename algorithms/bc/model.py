@@ -15,5 +15,5 @@ class BCModel(ActorCritic):
 
 
 def make_model(config: Config, seed: int) -> BCModel:
-    """Builds the model with the values that a run starts from."""
+    """Builds the model with the initial values of a run."""
     return BCModel(config, seed)

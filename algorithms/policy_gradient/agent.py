@@ -17,7 +17,7 @@ from .model import make_model
 class Agent(BaseAgent):
     """Collects one episode, pushes its gradient, and continues with the newest weights.
 
-    A truncated episode is used as it is: REINFORCE has no value to bootstrap from.
+    A truncated episode is used unchanged: REINFORCE has no value function to bootstrap from.
     """
 
     def __init__(self, config: Config, parameter_server: ParameterServerClient):
@@ -29,7 +29,7 @@ class Agent(BaseAgent):
         self.task.set_values(parameter_server.get_values())
 
     def act(self, state: State) -> int:
-        """Returns an action drawn from the policy; its best one when exploiting."""
+        """Returns an action sampled from the policy; when exploiting, the best one."""
         observation = np.asarray(state, np.float32).ravel()
         actions, _ = self.task.predict({"observation": observation[None]}, exploit=self.exploit)
         action = int(actions["action"][0])
@@ -38,7 +38,7 @@ class Agent(BaseAgent):
         return action
 
     def reward_and_act(self, reward: float, state: State) -> int | None:
-        """Takes a reward; returns the next action, or None when the budget is used up."""
+        """Adds a reward; returns the next action, or None when the budget is used up."""
         return self.act(state) if self._reward(reward) else None
 
     def reward_and_reset(
@@ -48,7 +48,7 @@ class Agent(BaseAgent):
         truncated: bool = False,
         success: bool | None = None,
     ) -> float | None:
-        """Ends the episode: one update. Returns the score, or None at the end of the budget."""
+        """Ends the episode with an update. Returns the score, or None if the budget is used up."""
         goes_on = self._reward(reward)
         score = float(np.sum(self._rewards))
         self.metrics().scalar("episode reward", score)

@@ -21,7 +21,7 @@ class PolicyModel(Model):
     """One hidden ReLU layer, no biases; softmax over the actions.
 
     Two actions need one output z, the log-odds of action 0: softmax([z, 0]) is
-    [sigmoid(z), 1 - sigmoid(z)], the tutorial's policy. More actions have an output each.
+    [sigmoid(z), 1 - sigmoid(z)], the tutorial's policy. With more actions, each has its own output.
     """
 
     autograph = False
@@ -60,10 +60,10 @@ class PolicyModel(Model):
 
 
 def make_model(config: Config, seed: int) -> PolicyModel:
-    """Builds the model with the weights that a run starts from."""
+    """Builds the model with the initial weights of a run."""
     return PolicyModel(config, seed)
 
 
 def make_initial_values(config: Config, seed: int) -> list[Variable]:
-    """Returns the weights that a run starts from."""
+    """Returns the initial weights of a run."""
     return get_variables(make_model(config, seed))

@@ -13,10 +13,10 @@ from .model import AgentPolicyNN
 
 
 class Agent:
-    """Plays with its own copy of the weights; sends gradients and fetches weights at episode ends.
+    """Acts with its own copy of the weights; sends gradients and fetches weights at episode ends.
 
-    It needs no base class: `act`, `reward_and_act` and `reward_and_reset` are all that the rlx
-    server asks for.
+    It needs no base class: the rlx server only requires `act`, `reward_and_act` and
+    `reward_and_reset`.
     """
 
     def __init__(self, config: Config, parameter_server: ParameterServerClient):
@@ -35,7 +35,7 @@ class Agent:
         self.network.assign_values(parameter_server.get_values())
 
     def act(self, state: np.ndarray) -> int:
-        """Draws action 0 with probability pi(state), else 1."""
+        """Samples action 0 with probability pi(state), otherwise 1."""
         state = np.asarray(state, np.float32).ravel()
         pi = self.network.run_policy(state)
         draw = 0.5 if self.exploit else self.random.uniform()
@@ -45,13 +45,13 @@ class Agent:
         return action
 
     def reward_and_act(self, reward: float, state: np.ndarray) -> int | None:
-        """Takes a reward; returns the next action, or None when the budget is used up."""
+        """Adds a reward; returns the next action, or None when the budget is used up."""
         if self._reward(reward):
             return self.act(state)
         return None
 
     def reward_and_reset(self, reward: float) -> float | None:
-        """Ends the episode: one update. Returns the score, or None at the end of the budget."""
+        """Ends the episode with an update. Returns the score, or None if the budget is used up."""
         goes_on = self._reward(reward)
         score = self.episode_reward
         self.metrics().scalar("episode reward", score)
@@ -80,5 +80,5 @@ class Agent:
         self.network.assign_values(self.parameter_server.get_values())
 
     def discounted_reward(self, rewards: np.ndarray) -> np.ndarray:
-        """Returns the discounted returns of `[T]` rewards, shifted and scaled to unit normal."""
+        """Returns the discounted returns of `[T]` rewards, normalised to mean 0 and deviation 1."""
         return normalize(compute_discounted_returns(rewards, self.config.gamma))

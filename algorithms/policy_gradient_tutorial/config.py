@@ -36,6 +36,6 @@ class Config(AlgorithmConfig):
         return {ACTION: Discrete(n=2)}
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments that this network does not fit."""
+        """Refuses environments with spaces that this network does not support."""
         validate_vector(observation_spaces, self.state_size)
         validate_discrete(action_spaces, 2)

@@ -1,4 +1,4 @@
-"""The tutorial's two networks: global weights, and what an agent adds to them."""
+"""The tutorial's two networks: the global weights, and the functions that an agent adds."""
 
 from collections.abc import Sequence
 
@@ -44,7 +44,7 @@ class AgentPolicyNN(GlobalPolicyNN):
         super().__init__(config, seed)
         states = tf.TensorSpec([None, config.state_size], tf.float32)
         column = tf.TensorSpec([None, 1], tf.float32)
-        # A concrete function skips the matching of Python arguments: a third of the time per call.
+        # A concrete function skips the matching of Python arguments, a third of the time per call.
         self._policy = tf.function(
             lambda s: tf.sigmoid(self._logits(s)), input_signature=[states], jit_compile=True
         ).get_concrete_function()
@@ -85,7 +85,7 @@ class AgentPolicyNN(GlobalPolicyNN):
     ) -> list[tf.Tensor]:
         with tf.GradientTape() as tape:
             logits = self._logits(states)
-            # log(sigmoid(z)) and log(1 - sigmoid(z)) without ever taking the logarithm of zero.
+            # log(sigmoid(z)) and log(1 - sigmoid(z)), never with the logarithm of zero.
             log_likelihood = tf.where(
                 actions == 0, -tf.nn.softplus(-logits), -tf.nn.softplus(logits)
             )
@@ -94,6 +94,6 @@ class AgentPolicyNN(GlobalPolicyNN):
 
 
 def make_initial_values(config: Config, seed: int) -> list[Variable]:
-    """Returns the weights that a run starts from."""
+    """Returns the initial weights of a run."""
     network = GlobalPolicyNN(config, seed)
     return [Variable(name, v.numpy()) for name, v in zip(("W1", "W2"), network.values, strict=True)]

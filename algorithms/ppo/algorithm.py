@@ -23,12 +23,12 @@ class PPO(Algorithm):
 
     @property
     def max_gradient_norm(self) -> Any:
-        """Of actor and critic, each by itself, unless they share layers."""
+        """Separate limits for actor and critic, unless they share layers."""
         norm = self.config.max_gradient_norm
         return norm if self.config.shared_network else {ACTOR: norm, CRITIC: norm}
 
     def prepare(self, batch: Batch) -> Tensors:
-        """Returns what stays the same for all updates of an iteration.
+        """Returns the tensors that stay the same for all updates of an iteration.
 
         `advantages` are those of Schulman et al. 2016, equation 16: a terminal state has value 0, a
         truncated episode is bootstrapped from the value of its last observation. `returns` are
@@ -94,13 +94,13 @@ class PPO(Algorithm):
         return False if self.config.kl is None else metrics["KL"] > self.config.kl
 
     def _compare_with_mirror(self, batch: Batch, seen: Evaluation) -> Tensors:
-        """Returns how far the policy is from the same policy in a mirror; {} without mirrors.
+        """Returns how far the policy is from its mirror image; {} without mirrors.
 
         `mirror`: mean over steps and components of the squared difference of the two means
         (Abdolhosseini et al. 2019, https://doi.org/10.1145/3359566.3360070, mirror symmetry loss).
         `asymmetry`: sum(|a - a'|) / sum(|a| + |a'|), 0 to 1.
 
-        A memory has no mirror image: both sides begin without any.
+        A memory has no mirror image, so both sides begin without memory.
         """
         look, act = self.config.observation_mirror, self.config.action_mirror
         if look is None or act is None:
@@ -125,17 +125,17 @@ class PPO(Algorithm):
         return self._schedule(self.config.entropy_coefficient, self.config.entropy_schedule)
 
     def _schedule(self, value: Any, schedule: str) -> tf.Tensor | float:
-        """Returns a setting as it is now; linear: it is 0 at max_global_step."""
+        """Returns the current value of a setting; linear: it is 0 at max_global_step."""
         if schedule == "constant":
             return value
         done = tf.cast(self.global_t, tf.float32) / self.config.max_global_step
         return value * tf.maximum(1.0 - done, 0.0)
 
     def _compute_value_cost(self, batch: Batch, values: tf.Tensor) -> tf.Tensor:
-        """Returns the squared error of each value; with clip_value the larger of two.
+        """Returns the squared error of each value; with clip_value, the larger of two errors.
 
-        The other one is that of the value clipped to its distance; the code of Schulman et al. 2016
-        has it, no paper does.
+        The other one is that of the clipped value. The code of Schulman et al. 2016 does this, but
+        no paper describes it.
         """
         returns, bound = batch.extras["returns"], self.config.clip_value
         cost = (returns - values) ** 2

@@ -27,10 +27,10 @@ class Config(ActorCriticConfig):
     gamma: hyper.Gamma = 0.99
     """Discount factor per step."""
     gae_lambda: hyper.GaeLambda = 0.95
-    """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one step plus
-    the value."""
+    """Lambda of generalised advantage estimation; 1: all rewards of the rollout; 0: one reward plus
+    the next value."""
     learning_rate: hyper.LearningRate = 3e-4
-    """Learning rate of the actor; with shared_network also of the critic."""
+    """Learning rate of the actor; with shared_network, also of the critic."""
     critic_learning_rate: hyper.CriticLearningRate = 3e-4
     """Learning rate of the critic."""
     lr_schedule: Literal["constant", "linear"] = "constant"
@@ -38,8 +38,8 @@ class Config(ActorCriticConfig):
     adam_epsilon: hyper.AdamEpsilon = 1e-5
     """Epsilon of Adam."""
     kl: Tunable | None = Field(default=None, gt=0)
-    """KL divergence from the policy at the start of the iteration above which its remaining updates
-    are skipped; null: no limit."""
+    """Maximum KL divergence from the policy at the start of the iteration; above it, the
+    iteration's remaining updates are skipped; null: no limit."""
     clip: Tunable = Field(default=0.2, gt=0)
     """Probability ratios are clipped to the range 1 - clip to 1 + clip."""
     clip_schedule: Literal["constant", "linear"] = "constant"
@@ -71,8 +71,8 @@ class Config(ActorCriticConfig):
     """Divide rewards by the running standard deviation of the discounted return, and clip them to
     +-10."""
     mirror: float = Field(default=0.0, ge=0)
-    """Weight of the mirror loss, which makes the policy act in a mirrored state as the mirror image
-    of how it acts in the state itself; 0: off."""
+    """Weight of the mirror loss, which teaches the policy to mirror its action in a mirrored state;
+    0: off."""
     mirror_observation: tuple[float, ...] | None = None
     """Mirror image of an observation: position i takes component |e|, negated if e < 0; index 0 is
     written as 0.1 or -0.1. One entry for each of the state_size values. By default, with mirror, it
@@ -170,12 +170,12 @@ class Config(ActorCriticConfig):
             pairs = {(owners[place], owners[index]) for place, index in enumerate(mirror.indices)}
             if len(pairs) > len(space.n):
                 raise ValueError(
-                    "mirror_action: splits a choice; map all actions of one choice to one choice"
+                    "mirror_action: splits a choice; map all indices of a choice to a single choice"
                 )
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file does not define observations, actions, or the mirror images it needs."""
+        """Whether the file lacks observations, actions, or mirror images that it needs."""
         return super().lacks_spaces or self._lacks_mirrors
 
     @property
@@ -183,7 +183,7 @@ class Config(ActorCriticConfig):
         return self.mirror > 0 and self.mirror_observation is None and self.mirror_action is None
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns what the file does not set of observations, actions and mirror images."""
+        """Returns observations, actions and mirror images, as far as the file does not set them."""
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if not self._lacks_mirrors:
             return keys
@@ -191,7 +191,7 @@ class Config(ActorCriticConfig):
 
     @property
     def observation_mirror(self) -> Mirror | None:
-        """Of what the network sees."""
+        """Mirror of the network's input."""
         if self.mirror_observation is None:
             return None
         assert self.state_size is not None, "mirrors are for vectors"
@@ -202,7 +202,7 @@ class Config(ActorCriticConfig):
 
     @property
     def action_mirror(self) -> Mirror | None:
-        """Of an action's components, or of the probabilities of all choices."""
+        """Mirror of an action's components, or of the probabilities of all choices."""
         if self.mirror_action is None:
             return None
         space = self.action_space
@@ -221,7 +221,7 @@ class Config(ActorCriticConfig):
 
     @property
     def plan(self) -> OnPolicy:
-        """Steps are shuffled one by one; with a recurrent network, rollouts are."""
+        """Single steps are shuffled; with a recurrent network, rollouts are."""
         return OnPolicy(
             rollout_steps=self.rollout_steps,
             rollouts=self.num_steps // self.rollout_steps,
@@ -236,7 +236,7 @@ class Config(ActorCriticConfig):
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
-        """Adam for actor and critic, or for all variables where they share layers."""
+        """Adam for actor and critic, or for all variables if they share layers."""
         if self.shared_network:
             return {SHARED: self._make_optimizer(self.learning_rate)}
         return {

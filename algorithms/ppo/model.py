@@ -1,4 +1,4 @@
-"""The networks of ppo: actor and critic, each a variable group where they share no layers."""
+"""The networks of ppo: actor and critic, each a variable group unless they share layers."""
 
 from relaax_like.algorithm import ActorCritic
 from relaax_like.config.plan import RETURN_STATISTIC
@@ -8,7 +8,7 @@ from .config import ACTOR, CRITIC, Config
 
 
 class PPOModel(ActorCritic):
-    """An ActorCritic whose two networks have optimizers of their own."""
+    """An ActorCritic whose two networks have separate optimizers."""
 
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(config, seed)
@@ -19,5 +19,5 @@ class PPOModel(ActorCritic):
 
 
 def make_model(config: Config, seed: int) -> PPOModel:
-    """Builds the model with the values that a run starts from."""
+    """Builds the model with the initial values of a run."""
     return PPOModel(config, seed)

@@ -1,13 +1,13 @@
-"""Atari games as ale-py's own vectorised form shows them, with their colours behind.
+"""Atari games in ale-py's own vectorised form, with the frames as the last axis.
 
     slots = make_slots("ALE/Pong-v5", 8)    # observations [8, 84, 84, 1] uint8
 
-What DQN's authors did to the pictures (Mnih et al. 2015, "Methods", "Preprocessing") is done in
-C++: grey, 84 x 84, the brighter of the last two of four frames, up to 30 idle steps at the start,
-rewards cut to their sign. Any of it is changed by an argument of `ale_py.AtariVectorEnv`.
+The preprocessing of DQN (Mnih et al. 2015, "Methods", "Preprocessing") is done in C++: grey,
+84 x 84, pixelwise maximum of the last two of four frames, up to 30 idle steps at the start, rewards
+reduced to their sign. Arguments of `ale_py.AtariVectorEnv` change any of this.
 
-One frame is shown at a time, a quarter of what would be sent otherwise;
-`algorithm.observation_history: 4` stacks them where they are learned from.
+Observations are single frames, a quarter of what would be sent otherwise;
+`algorithm.observation_history: 4` stacks them in the agent and the learner.
 """
 
 import importlib
@@ -22,7 +22,7 @@ from relaax_like.wire import ConfigError
 NAMESPACE = "ALE/"
 _DEFAULTS: dict[str, Any] = {"autoreset_mode": "SameStep", "stack_num": 1, "frameskip": 4}
 _GAME_FPS = 60
-# Side of a square that a pixel becomes in a video.
+# Size of a pixel in a video: the side of a square.
 _ZOOM = 4
 
 
@@ -30,7 +30,7 @@ class FramesLast(gym.vector.VectorWrapper):
     """From `[k, frames, height, width]` to `[k, height, width, frames]`, as networks read them."""
 
     def __init__(self, env: gym.vector.VectorEnv, frameskip: int) -> None:
-        """Takes environments whose observations are stacked grey pictures."""
+        """Wraps environments whose observations are stacked grey images."""
         super().__init__(env)
         box = env.single_observation_space
         assert isinstance(box, gym.spaces.Box)
@@ -59,11 +59,11 @@ class FramesLast(gym.vector.VectorWrapper):
 
     @property
     def render_mode(self) -> str:
-        """What `render` gives."""
+        """The kind of result of `render`."""
         return "rgb_array"
 
     def render(self) -> tuple[np.ndarray, ...]:
-        """Returns what slot 0 sees, `[height, width, 3]` uint8."""
+        """Returns the observation of slot 0 as an image, `[height, width, 3]` uint8."""
         if self._newest is None:
             return ()
         frame = self._newest[0, :, :, -1].repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)
@@ -71,15 +71,15 @@ class FramesLast(gym.vector.VectorWrapper):
 
 
 def is_atari(name: str) -> bool:
-    """Whether a name is that of an Atari game."""
+    """Returns whether a name is that of an Atari game."""
     return name.startswith(NAMESPACE)
 
 
 def register() -> None:
-    """Has `gymnasium.make` know the games.
+    """Registers the games with `gymnasium.make`.
 
     Raises:
-      ConfigError: their package is not installed.
+      ConfigError: their package is not installed, or cannot be imported.
     """
     try:
         games = importlib.import_module("ale_py")
@@ -90,7 +90,7 @@ def register() -> None:
 
 
 def make(name: str, slots: int, env_args: dict[str, Any]) -> gym.vector.VectorEnv:
-    """Makes `slots` games in one."""
+    """Makes one vector environment of `slots` games."""
     arguments = _DEFAULTS | env_args
     env = gym.make_vec(name, num_envs=slots, vectorization_mode="vector_entry_point", **arguments)
     return FramesLast(env, arguments["frameskip"])

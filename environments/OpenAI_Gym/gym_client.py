@@ -1,4 +1,4 @@
-"""The program: command line, signals, and the life of one client."""
+"""The program: command line, signals, and the life cycle of one client."""
 
 import argparse
 import contextlib
@@ -34,7 +34,7 @@ configuration error, 130 after Ctrl-C, 143 after SIGTERM."""
 
 
 class _Terminated(BaseException):
-    """SIGTERM came. Like KeyboardInterrupt it passes through what catches `Exception`."""
+    """SIGTERM was received. Like KeyboardInterrupt, `except Exception` does not catch it."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -178,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _may_pass(error: RelaaxError) -> bool:
-    """Returns whether a retry can succeed, because the user's settings are not at fault."""
+    """Returns whether a retry can succeed, because the user's settings are not the cause."""
     if isinstance(error, ProtocolError):
         return error.code not in ("SPACE_MISMATCH", "VERSION_MISMATCH")
     return not isinstance(error, ConfigError | NotAllowedError)
@@ -186,7 +186,7 @@ def _may_pass(error: RelaaxError) -> bool:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Makes SIGTERM end the program as Ctrl-C does, by unwinding; a second one is immediate."""
+    """Makes SIGTERM unwind the program as Ctrl-C does; a second SIGTERM ends it immediately."""
 
     def terminate(*unused: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -204,12 +204,12 @@ def run(args: argparse.Namespace) -> RunSummary:
 
     Raises:
       ConfigError: the environment or a flag is wrong.
-      ProtocolError: the server refused.
+      ProtocolError: the server refused the client.
     """
     security = make_security(args)
     retry = Retry(min_sleep_sec=args.retry_sleep[0], max_sleep_sec=args.retry_sleep[1])
     with contextlib.ExitStack() as stack:
-        # First, as SIGUSR1 ends a process that has no handler for it.
+        # First, because SIGUSR1 ends a process that has no handler for it.
         name = args.name or f"{args.env}-{os.getpid()}"
         display = _make_display(args, name)
         stack.callback(display.close)

@@ -1,4 +1,4 @@
-"""A window that shows one environment while it is wanted; SIGUSR1 toggles it."""
+"""A window that shows one environment on request; SIGUSR1 toggles it."""
 
 import os
 import sys
@@ -12,18 +12,18 @@ from relaax_like.extras import describe_missing
 
 
 class Display:
-    """Shows frames in a pygame window while it is on, at the pace of the environment's own time.
+    """Shows frames in a pygame window while it is on, in the environment's own time.
 
     `toggle` can be called from a signal handler: it only flips a flag, which the next `update` in
-    the main thread applies. While it is off, `update` costs nothing and draws nothing.
+    the main thread applies. While the display is off, `update` does nothing.
     """
 
     def __init__(self, title: str, report: Callable[[str], None] | None = None) -> None:
         """Makes a display that is off.
 
         Args:
-          title: of the window.
-          report: takes one line when there is nothing to show it on; default: print to stderr.
+          title: title of the window.
+          report: called with a line of text if no window can be shown; default: print to stderr.
         """
         self.wanted = False
         self._title = title
@@ -35,11 +35,11 @@ class Display:
         self._next_frame_at = 0.0
 
     def attach(self, render: Callable[[], np.ndarray | None], fps: float) -> None:
-        """Says what to show.
+        """Sets what to show.
 
         Args:
-          render: draws a frame, `[height, width, 3]` uint8, or gives None when it cannot.
-          fps: frames per second of the environment's own time.
+          render: draws a frame, `[height, width, 3]` uint8, or returns None if it cannot.
+          fps: frames per second in the environment's own time.
         """
         self._render = render
         self._frame_sec = 1 / max(fps, 1e-3)
@@ -57,7 +57,7 @@ class Display:
         try:
             self._draw()
         except Exception as error:
-            # Whatever a driver or an environment's drawing raises: training is worth more.
+            # A driver or an environment's drawing can raise anything; training must continue.
             self.wanted = False
             self._close_window()
             self._report(
@@ -65,7 +65,7 @@ class Display:
             )
 
     def close(self) -> None:
-        """Closes the window. Can be called twice."""
+        """Closes the window. Idempotent."""
         self.wanted = False
         self._close_window()
 
@@ -100,7 +100,7 @@ class Display:
         # Drawing without a window might have initialised pygame with another video driver.
         pygame.display.quit()
         pygame.display.init()
-        # With vsync a hidden window could hold up training.
+        # With vsync, a hidden window could delay training.
         self._window = pygame.display.set_mode((width, height), vsync=0)
         pygame.display.set_caption(self._title)
 
@@ -111,16 +111,16 @@ class Display:
 
 
 class _NoDisplayError(Exception):
-    """There is nothing to show, or nothing to show it on."""
+    """There is nothing to show, or no screen to show it on."""
 
 
 def _prepare_screen() -> None:
-    """Chooses SDL's driver; before the first frame, as environments begin pygame to draw it.
+    """Chooses SDL's driver, before environments initialise pygame to draw their first frame.
 
-    Raises when SDL would not find a screen: it might open an invisible one instead.
+    Raises an error if SDL would not find a screen, because it might open an invisible one instead.
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-    # SDL would turn SIGINT and SIGTERM into events that nobody reads.
+    # SDL would turn SIGINT and SIGTERM into events, which are never read.
     os.environ.setdefault("SDL_NO_SIGNAL_HANDLERS", "1")
     if sys.platform in ("win32", "darwin") or os.environ.get("SDL_VIDEODRIVER"):
         return

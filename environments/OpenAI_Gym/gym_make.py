@@ -1,4 +1,4 @@
-"""From a name on the command line to environment slots, with errors that a user can act on."""
+"""Makes environment slots from a name on the command line; errors tell the user what to do."""
 
 import difflib
 import importlib
@@ -38,7 +38,7 @@ MODES = ("auto", "sync", "vector_entry_point")
 
 @dataclass(frozen=True, kw_only=True)
 class _Needs:
-    """What slots must be able to do alone."""
+    """What must be possible for single slots."""
 
     partial_steps: bool
     slot_resets: bool
@@ -58,9 +58,9 @@ def make_slots(
     """Makes `slots` environments of a registered name.
 
     Args:
-      name: as `gymnasium.make` takes it; "module:Name-v0" imports a module first, which can be in
-        the current folder.
-      slots: how many.
+      name: as for `gymnasium.make`; "module:Name-v0" imports a module first, which can be in the
+        current folder.
+      slots: number of environments.
       mode: "sync": one environment after the other. "vector_entry_point": the environment's own
         vectorised form. "auto": that form where it exists and can reset single slots, else sync.
       seed: of the first reset; slot i gets seed + i in mode sync.
@@ -71,11 +71,11 @@ def make_slots(
       env_args: passed to the environment.
 
     Raises:
-      ConfigError: no such environment, it cannot be made, or it has no such form.
+      ConfigError: there is no such environment, it cannot be made, or it has no such form.
     """
     env_args = env_args or {}
     with warnings.catch_warnings():
-        # The tutorial's CartPole-v0 is old on purpose; every other warning stays.
+        # The tutorial's CartPole-v0 is deliberately old; all other warnings are shown.
         warnings.filterwarnings("ignore", r".*is out of date\. You should", DeprecationWarning)
         needs = _Needs(partial_steps=partial_steps and slots > 1, slot_resets=slot_resets)
         spec = _find_spec(name)
@@ -107,7 +107,7 @@ def _make(
             "all slots together, including slots whose episode ends between two repeats; use mode "
             "sync"
         )
-    # The other form of Atari games shows frames that nobody has prepared.
+    # The other form of Atari games returns frames without preprocessing.
     better = slots > 1 or gym_atari.is_atari(name)
     if mode == "vector_entry_point" or (
         mode == "auto" and vectorised and better and action_repeat == 1
@@ -117,8 +117,8 @@ def _make(
             return made
     envs = [gym.make(name, disable_env_checker=True, **env_args) for _ in range(slots)]
     for env in envs:
-        # Some add decorations at each step that only `render` takes away: LunarLander's sparks make
-        # it a hundred times slower. `EnvListSlots.render` sets the mode while it draws.
+        # Some add decorations at each step that only `render` removes: LunarLander's sparks make it
+        # a hundred times slower. `EnvListSlots.render` sets the mode while it draws.
         env.unwrapped.render_mode = None
     if action_repeat > 1:
         envs = [ActionRepeat(env, action_repeat) for env in envs]
@@ -133,7 +133,7 @@ def _make_vectorised(
     needs: _Needs,
     env_args: dict[str, Any],
 ) -> GymSlots | None:
-    """Makes the vectorised form; None when mode auto had better take the other one."""
+    """Makes the vectorised form; returns None if mode auto should use the other one."""
     forced = mode == "vector_entry_point" or gym_atari.is_atari(name)
     if not forced and needs.partial_steps:
         return None
@@ -183,7 +183,7 @@ def _suggest(name: str) -> str:
 
 
 def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
-    """Requests frames where the environment can draw them: a window might be opened later.
+    """Requests frames if the environment can draw them, because a window might be opened later.
 
     Nothing is drawn before `render` is called.
     """
@@ -199,7 +199,7 @@ def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
 
 
 def _describe(error: Exception) -> str:
-    """Returns one line; what is missing is installed as all else of ours."""
+    """Returns an error on one line; if a package is missing, says how to install it."""
     if isinstance(error, gym.error.DependencyNotInstalled):
         return f"its simulator is not installed for {sys.executable}; {describe_cure('envs')}"
     missing = describe_missing(error.name) if isinstance(error, ModuleNotFoundError) else None

@@ -1,4 +1,4 @@
-"""MaskedCartPole-v1: CartPole-v1 without its velocities, which a policy must remember or infer.
+"""MaskedCartPole-v1: CartPole-v1 without its velocities, which a policy must infer from memory.
 
 The observation is `[cart position, pole angle] float32`. Feed-forward policies keep the pole up for
 forty to fifty steps, recurrent ones for all 500; see docs/benchmarks.md.
@@ -20,7 +20,7 @@ class MaskedCartPole(gym.ObservationWrapper):
     metadata = CartPoleEnv.metadata
 
     def __init__(self, **env_args: Any) -> None:
-        """Takes the arguments of CartPole."""
+        """Accepts the arguments of CartPole."""
         env = CartPoleEnv(**env_args)
         super().__init__(env)
         box = env.observation_space
@@ -28,11 +28,11 @@ class MaskedCartPole(gym.ObservationWrapper):
         self.observation_space = gym.spaces.Box(box.low[_SHOWN], box.high[_SHOWN], dtype=np.float32)
 
     def observation(self, observation: np.ndarray) -> np.ndarray:
-        """Returns what is shown."""
+        """Returns the positions."""
         return observation[_SHOWN]
 
 
 def register() -> None:
-    """Registers the environment with gymnasium; can be called twice."""
+    """Registers the environment with gymnasium. Idempotent."""
     if NAME not in gym.registry:
         gym.register(NAME, entry_point=MaskedCartPole, max_episode_steps=500)

@@ -11,7 +11,7 @@ class ActionRepeat(gym.Wrapper):
     """Repeats each action, adds up the rewards, and stops at the episode's end.
 
     The agent sees the observation after the last repeat. For the caller of the wrapper, one action
-    is one step; a time limit inside it counts the environment's own steps.
+    is one step; a time limit inside the wrapper counts the environment's own steps.
     """
 
     def __init__(self, env: gym.Env, action_repeat: int) -> None:

@@ -1,10 +1,10 @@
 """Gymnasium environments, single or vectorised, as the slots that an `Interactor` drives.
 
-Everywhere a slot whose episode ends is reset in the same step: the observation is already the next
-episode's first, the final one is given apart. A vector environment of mode NEXT_STEP would instead
-spend its next step on the reset, with an action that it ignores. That step is no transition, and
-the other slots cannot wait for it; so it is taken away: the slots that ended are reset at once
-(`reset_mask`), or, where an environment cannot do that, k environments of one slot are made.
+A slot whose episode ends is always reset in the same step: the observation is already the next
+episode's first, and the final one is returned separately. A vector environment of mode NEXT_STEP
+would instead spend its next step on the reset, with an action that it ignores. That step is not a
+transition, and the other slots cannot wait for it. So it is avoided: the slots that ended are reset
+at once (`reset_mask`), or, if an environment cannot do that, k environments of one slot are made.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ from relaax_like.wire import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Space
 
 _SUCCESS_KEYS = ("is_success", "success")
-# Longer episodes cannot be replayed, and so not be saved: their actions are memory and time.
+# Longer episodes cannot be replayed, and so not saved, because of the memory and time required.
 _MAX_REPLAYED = 100_000
 
 
@@ -41,7 +41,7 @@ class GymSlots(Protocol):
         """As `EnvironmentSlots.step`."""
 
     def render(self) -> np.ndarray | None:
-        """Returns slot 0 as `[height, width, 3]` uint8, or None when it cannot be drawn."""
+        """Returns slot 0 as `[height, width, 3]` uint8, or None if it cannot be drawn."""
 
     @property
     def render_fps(self) -> float:
@@ -53,11 +53,11 @@ class GymSlots(Protocol):
 
 @dataclass
 class _Episode:
-    """How an episode came to where it is: what it began with, and the actions since.
+    """How an episode reached its state: its initial conditions, and the actions since.
 
     Attributes:
-      seed: of its reset; None: without one.
-      generator: state of the environment's random generator before it; None: not known.
+      seed: seed of its reset; None: none.
+      generator: state of the environment's random generator before the reset; None: unknown.
       actions: rows without a slot axis.
     """
 
@@ -69,9 +69,10 @@ class _Episode:
 class EnvListSlots:
     """k environments, stepped one after another. Each can also be stepped alone.
 
-    Seeded once, slot i with seed + i; later resets continue each environment's random stream.
+    They are seeded once, slot i with seed + i; later resets continue each environment's random
+    stream.
 
-    An environment cannot report its state. So its state is how it got there: the state of
+    An environment cannot report its state. So the saved state is how it got there: the state of
     `np_random` before the reset, and the actions since, which are replayed. Draws from another
     generator are detected if the last observation differs.
 
@@ -80,10 +81,10 @@ class EnvListSlots:
     """
 
     def __init__(self, envs: Sequence[gym.Env], seed: int | None = None) -> None:
-        """Takes environments of equal spaces.
+        """Wraps environments with equal spaces.
 
         Raises:
-          ConfigError: no environment, or spaces that cannot be sent.
+          ConfigError: there is no environment, or its spaces cannot be sent.
         """
         if not envs:
             raise ConfigError("environments: the list is empty, expected at least one")
@@ -96,7 +97,7 @@ class EnvListSlots:
         self._actions = SpaceCodec(self._envs[0].action_space)
         self.observation_space = _add_mirror(self._observations.space, self._envs[0], "observation")
         self.action_space = _add_mirror(self._actions.space, self._envs[0], "action")
-        # Nested observation of each slot now.
+        # Current nested observation of each slot.
         self._now: list[Any] = [None] * self.slots
         self._episodes: list[_Episode | None] = [None] * self.slots
 
@@ -115,7 +116,7 @@ class EnvListSlots:
         return self._step(actions, np.flatnonzero(mask).tolist())
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns how all slots got where they are; None: that cannot be said."""
+        """Returns how all slots reached their state; None: that is not known."""
         episodes = [_export_episode(episode) for episode in self._episodes]
         generators = [_get_generator(env) for env in self._envs]
         if None in episodes or None in generators:
@@ -127,10 +128,10 @@ class EnvListSlots:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Brings all slots to where those were whose `get_state` this is.
+        """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: it leads somewhere else; names the slot.
+          InvalidInputError: the replay leads to a different state; the error names the slot.
         """
         if len(state["episodes"]) != self.slots:
             raise InvalidInputError(
@@ -180,7 +181,7 @@ class EnvListSlots:
                 rewards[slot] = read_reward(reward)
             except InvalidInputError as error:
                 raise InvalidInputError(f"{error} (slot {slot})", error.field) from None
-            # A terminal state needs no bootstrapping, whatever the clock says.
+            # A terminal state needs no bootstrapping, even if a time limit is reached.
             truncated[slot] = cut and not terminated[slot]
             if terminated[slot] or cut:
                 infos[slot] = info
@@ -227,15 +228,15 @@ class EnvListSlots:
 class VectorEnvSlots:
     """One vector environment of any autoreset mode; slots are stepped together only.
 
-    Mode SAME_STEP fits as it is. In the modes DISABLED and NEXT_STEP the slots that ended are reset
-    at once by `reset(options={"reset_mask": mask})`, as are slots that reach a step limit.
+    Mode SAME_STEP is used unchanged. In the modes DISABLED and NEXT_STEP, the slots that ended are
+    reset at once by `reset(options={"reset_mask": mask})`, as are slots that reach a step limit.
     """
 
     def __init__(self, env: VectorEnv, seed: int | None = None) -> None:
-        """Takes a vector environment.
+        """Wraps a vector environment.
 
         Raises:
-          ConfigError: it is of mode NEXT_STEP and is not known to reset single slots, or its spaces
+          ConfigError: it has mode NEXT_STEP and is not known to reset single slots, or its spaces
             cannot be sent.
         """
         self._env = env
@@ -256,9 +257,9 @@ class VectorEnvSlots:
         self.action_space = _add_mirror(self._actions.space, env, "action")
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns arrays, numbers and random generator; None: they are not known to be all.
+        """Returns arrays, numbers and random generator; None: this might not be the whole state.
 
-        They are of gymnasium's cart poles, where nobody has wrapped them.
+        It is known to be the whole state only for gymnasium's cart poles without a wrapper.
         """
         env = self._env
         if type(env) is not CartPoleVectorEnv or env.state is None:
@@ -270,13 +271,13 @@ class VectorEnvSlots:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Brings all slots to where those were whose `get_state` this is.
+        """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: it is of other environments.
+          InvalidInputError: the state belongs to other environments.
         """
         env, saved = self._env, state["attributes"]
-        self.reset()  # makes all of its arrays
+        self.reset()  # creates all of its arrays
         own = _get_plain_attributes(env)
         arrays = {name: value for name, value in saved.items() if isinstance(value, np.ndarray)}
         for name in sorted({*saved, *own}):
@@ -341,7 +342,7 @@ class VectorEnvSlots:
     def _final_observations(
         self, infos: Mapping[str, Any], observations: Values, ended: np.ndarray
     ) -> Values:
-        """Reads final observations; the other rows are filled with what fits the space."""
+        """Reads final observations; the other rows are filled with values within the space."""
         if "final_obs" not in infos:
             raise ConfigError(
                 f"{self._env}: autoreset mode is SAME_STEP, but an episode ended without "
@@ -364,7 +365,7 @@ class VectorEnvSlots:
         return final
 
     def render(self) -> np.ndarray | None:
-        """Draws slot 0 (the whole vector, where the environment cannot draw one alone)."""
+        """Draws slot 0 (or the whole vector, if the environment cannot draw a single slot)."""
         envs = getattr(self._env.unwrapped, "envs", None)
         if envs:
             return _render(envs[0])
@@ -387,7 +388,7 @@ class JoinedSlots:
     """Several slots objects side by side, as one: for vector environments of one slot each."""
 
     def __init__(self, parts: Sequence[VectorEnvSlots]) -> None:
-        """Takes parts of one slot each and of equal spaces."""
+        """Joins parts with one slot each and with equal spaces."""
         if not parts or any(part.slots != 1 for part in parts):
             raise ConfigError("slots: expected at least one environment, each with one slot")
         self._parts = list(parts)
@@ -397,15 +398,15 @@ class JoinedSlots:
         self._now: list[Values] = []
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns the states of all parts; None: one of them has none."""
+        """Returns the states of all parts; None: a part has none."""
         parts = [part.get_state() for part in self._parts]
         return None if None in parts else {"parts": parts}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Brings all slots to where those were whose `get_state` this is.
+        """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: it is of other environments.
+          InvalidInputError: the state belongs to other environments.
         """
         if len(state["parts"]) != self.slots:
             raise InvalidInputError(
@@ -474,7 +475,7 @@ def read_reward(reward: Any) -> float:
     """Returns the reward of one step.
 
     Raises:
-      InvalidInputError: not a number.
+      InvalidInputError: the reward is not a number.
     """
     array = to_array(reward)
     if array.size != 1 or array.dtype.kind not in "biuf":
@@ -493,7 +494,7 @@ def _read_rewards(rewards: Any, slots: int) -> np.ndarray:
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """Tells what a vector environment does at an episode's end; NEXT_STEP when it does not say."""
+    """Returns what a vector environment does at an episode's end; NEXT_STEP if it is not stated."""
     mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
 
@@ -501,9 +502,9 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
 def find_masked_reset(env: VectorEnv) -> Callable[[np.ndarray], Any] | None:
     """Finds a function that resets the slots in a mask and returns all observations.
 
-    None when the environment is not known to have one. By gymnasium's rules, an unknown environment
-    that declares DISABLED must have one; any other might silently ignore `reset_mask` and reset
-    everything.
+    Returns None if the environment is not known to have one. By gymnasium's rules, an unknown
+    environment that declares DISABLED must have one; any other might silently ignore `reset_mask`
+    and reset everything.
     """
     base = env.unwrapped
     if env.num_envs == 1:
@@ -524,7 +525,7 @@ def find_masked_reset(env: VectorEnv) -> Callable[[np.ndarray], Any] | None:
 
 
 def _reset_cart_poles(env: CartPoleVectorEnv, mask: np.ndarray) -> np.ndarray:
-    """Does at once what this class does in its next step: it knows no `reset_mask`."""
+    """Does at once what this class does in its next step, as it does not support `reset_mask`."""
     env.state[:, mask] = env.np_random.uniform(env.low, env.high, size=(4, int(mask.sum())))
     env.steps[mask] = 0
     env.prev_done[mask] = False
@@ -535,9 +536,9 @@ def _add_mirror(space: UserSpace, env: gym.Env | VectorEnv, name: str) -> UserSp
     """Returns a space with the mirror that the environment offers, if it offers one.
 
     Args:
-      space: with a single leaf; others have no mirror.
-      env: has a method get_observation_mirror_indices or get_action_mirror_indices, which returns
-        one number for each component; or not.
+      space: the space; without a single leaf it has no mirror.
+      env: the environment; can have a method get_observation_mirror_indices or
+        get_action_mirror_indices, which returns one number for each component.
       name: "observation" or "action".
 
     Raises:
@@ -563,13 +564,13 @@ def _add_mirror(space: UserSpace, env: gym.Env | VectorEnv, name: str) -> UserSp
 
 
 def _get_generator(env: gym.Env | VectorEnv) -> Any:
-    """Returns the state of an environment's random generator; None: it has none that we know."""
+    """Returns the state of an environment's random generator; None: no known generator."""
     generator = getattr(env.unwrapped, "np_random", None)
     return getattr(getattr(generator, "bit_generator", None), "state", None)
 
 
 def _get_plain_attributes(env: VectorEnv) -> dict[str, Any]:
-    """Returns copies of arrays, numbers and texts that it holds, but for its first seed."""
+    """Returns copies of an environment's arrays, numbers and strings, except its first seed."""
     return {
         name: value.copy() if isinstance(value, np.ndarray) else value
         for name, value in vars(env).items()

@@ -8,7 +8,7 @@ from .gym_make import make_slots as make_gym_slots
 
 
 def make_slots(environment: Any, seed: int) -> EnvironmentSlots:
-    """Makes the environments that an experiment's section `environment` describes.
+    """Makes the environments described by the section `environment` of an experiment.
 
     Args:
       environment: the section: `env`, `slots`, `action_repeat`, `random_steps`,

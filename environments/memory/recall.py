@@ -1,4 +1,4 @@
-"""Recall: a cue is shown, then nothing for a while, then the agent is asked for it."""
+"""Recall: a cue is shown, then nothing for some steps, and then the agent must repeat the cue."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,14 +17,15 @@ class RecallSlots:
     """k games of recall, stepped together; an `EnvironmentSlots`.
 
     An observation is `[cues + 1]` float32. An episode's first one shows the cue, one-hot in the
-    first `cues` places. `delay` blank ones follow, all zeros. The last one is the go signal, 1 in
-    the last place. The action that answers it is right when it is the cue: reward and success 1,
-    else 0. Actions before it do nothing. The end is a termination, after `delay + 2` steps.
+    first `cues` components. `delay` blank ones follow, all zeros. The last one is the go signal, 1
+    in the last component. The action that answers it is correct if it is the cue: reward and
+    success are 1, otherwise 0. Earlier actions have no effect. The episode terminates after
+    `delay + 2` steps.
 
     Attributes:
       slots: k.
       observation_space: `[cues + 1]` of 0 to 1.
-      action_space: one of `cues`.
+      action_space: discrete, with `cues` choices.
     """
 
     def __init__(
@@ -34,12 +35,12 @@ class RecallSlots:
 
         Args:
           slots: k.
-          delay: blank steps between cue and go signal, 0 or more.
-          cues: different cues, 2 or more; drawn uniformly.
-          seed: of all cues that are drawn.
+          delay: number of blank steps between cue and go signal, 0 or more.
+          cues: number of different cues, 2 or more; drawn uniformly.
+          seed: seed for drawing all cues.
 
         Raises:
-          ConfigError: a number out of range.
+          ConfigError: a number is out of range.
         """
         least_of = {"slots": (slots, 1), "delay": (delay, 0), "cues": (cues, 2)}
         if seed is not None:
@@ -91,10 +92,10 @@ class RecallSlots:
         return {"cue": self._cue.copy(), "time": self._time.copy(), "generator": generator}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Brings all games to where those were whose `get_state` this is.
+        """Restores the games to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: there were more or fewer of them.
+          InvalidInputError: the state has another number of games.
         """
         if len(state["cue"]) != self.slots:
             raise InvalidInputError(
@@ -104,10 +105,10 @@ class RecallSlots:
         self._rng.bit_generator.state = state["generator"]
 
     def close(self) -> None:
-        """Lets go of nothing."""
+        """Does nothing: there is nothing to release."""
 
     def _look(self) -> np.ndarray:
-        """Returns what is seen now, `[k, cues + 1]`."""
+        """Returns the current observations, `[k, cues + 1]`."""
         seen = np.zeros((self.slots, self._cues + 1), np.float32)
         starting = np.flatnonzero(self._time == 0)
         seen[starting, self._cue[starting]] = 1
@@ -116,15 +117,15 @@ class RecallSlots:
 
 
 def make_recall(args: Mapping[str, Any], slots: int, seed: int | None) -> RecallSlots:
-    """Makes the games that a user describes.
+    """Makes the games from a user's arguments.
 
     Args:
       args: `delay` and `cues`, both optional.
       slots: k.
-      seed: as `RecallSlots`.
+      seed: as for `RecallSlots`.
 
     Raises:
-      ConfigError: another argument, or a value that does not fit.
+      ConfigError: an argument is unknown, or its value is invalid.
     """
     unknown = [name for name in args if name not in ("delay", "cues")]
     if unknown:

@@ -8,14 +8,14 @@ from .recall import RecallSlots, make_recall
 
 
 def make_slots(environment: Any, seed: int) -> RecallSlots:
-    """Makes the environments that an experiment's section `environment` describes.
+    """Makes the environments described by the section `environment` of an experiment.
 
     Args:
       environment: the section: `slots`, `args`.
-      seed: of the cues.
+      seed: seed of the cues.
 
     Raises:
-      ConfigError: an argument that does not fit, or a key that the program has no flag for.
+      ConfigError: an argument is invalid, or the program has no flag for a key.
     """
     for key, default in (
         ("env", None),

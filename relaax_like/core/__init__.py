@@ -1,6 +1,6 @@
-"""Roles and records that all packages name: the system on one page is `core/roles.py`.
+"""Roles and records that all packages use; `core/roles.py` shows the system on one page.
 
-Needs numpy and protobuf only; nothing here knows of the network.
+Needs only numpy and protobuf; nothing here depends on the network.
 """
 
 from relaax_like.core.manifest import Manifest, Variable, make_manifest

@@ -1,4 +1,4 @@
-"""Buffers that are reused: a new version is written to one that nobody reads any more.
+"""Reused buffers: a new version is written to a buffer that is no longer being read.
 
 Each version has its own buffer, which readers see through a read-only *face*. A buffer is never
 written to while its face, or any array made from that face, is alive; a weak reference to the face
@@ -10,19 +10,19 @@ import weakref
 
 import numpy as np
 
-# Buffers that a pool remembers; one beyond it is freed as soon as its readers release it.
+# Maximum number of buffers in a pool; any others are freed once their readers release them.
 _MAX_POOLED = 4
 
 
 class BufferPool:
-    """Reuses buffers of one length. One thread takes and publishes; readers only read."""
+    """Reuses buffers of one length. One thread takes and publishes; other threads only read."""
 
     def __init__(self, num_bytes: int):
         self._num_bytes = num_bytes
         self._published: list[tuple[weakref.ref[np.ndarray], np.ndarray]] = []
 
     def take(self) -> np.ndarray:
-        """Returns a writable buffer, [num_bytes] uint8, that no reader can see. Content: any."""
+        """Returns a writable buffer that no reader sees: [num_bytes] uint8, content undefined."""
         for index, (face, buffer) in enumerate(self._published):
             if face() is None:
                 del self._published[index]
@@ -32,7 +32,7 @@ class BufferPool:
     def publish(self, buffer: np.ndarray) -> np.ndarray:
         """Returns the read-only face of a buffer, which must not be written to from now on."""
         # Through a memoryview: NumPy then keeps the face itself alive for every view made of it,
-        # where views of a plain view would only keep the buffer.
+        # whereas views of a plain view would only keep the buffer alive.
         face = np.frombuffer(buffer.data.toreadonly(), np.uint8)
         self._published = [*self._published[-_MAX_POOLED:], (weakref.ref(face), buffer)]
         return face

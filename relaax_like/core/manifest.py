@@ -1,4 +1,4 @@
-"""The manifest: which named arrays lie where in the one flat vector of a run."""
+"""The manifest: where each named array is in the flat vector of a run."""
 
 import functools
 import math
@@ -26,17 +26,17 @@ _KINDS = {
 }
 _KIND_NAMES = {number: name for name, number in _KINDS.items()}
 _NAME = re.compile(r"[A-Za-z0-9_\-./:]{1,200}")
-# Segments behind the trainable ones begin at multiples of this, so that any dtype is aligned.
+# Segments after the trainable ones begin at multiples of this, so that any dtype is aligned.
 _ALIGNMENT = 8
 DEFAULT_GROUP = "default"
 # A running statistic NAME is three segments: NAME.count, NAME.mean and NAME.m2.
 _PARTS = ("count", "mean", "m2")
-# All deltas of a push lie in its first message, so that both ends must be able to hold them there.
+# All deltas of a push are in its first message, which therefore limits their total size.
 MAX_STATISTICS = 64
 MAX_STATISTIC_BYTES = 64 * 1024 * 1024
 _MAX_COUNT = 2.0**40
-# Largest |count|, |mean| and |m2| of one push, and those that a run can start from. All deltas
-# that any run can send, merged, stay far below the limit of float64, so that no NaN results.
+# Largest |count|, |mean| and |m2| in one push, and in the initial values of a run. Merged, all the
+# deltas that a run can ever send stay far below the limit of float64, so no NaN can result.
 _MAX_DELTA = (_MAX_COUNT, 1e100, 1e250)
 _MAX_START = (1e30, 1e101, 1e290)
 
@@ -47,8 +47,8 @@ class Follow:
 
     Attributes:
       source: name of the trainable variable.
-      every: optimizer steps between two copies.
-      tau: share of the source that is mixed in after each optimizer step.
+      every: number of optimizer steps between two copies.
+      tau: proportion of the source that is mixed in after each optimizer step.
     """
 
     source: str
@@ -58,16 +58,16 @@ class Follow:
 
 @dataclass(frozen=True)
 class Variable:
-    """An array with its name and purpose: what `make_initial_values` returns a list of.
+    """An array with its name and purpose; `make_initial_values` returns a list of these.
 
     Attributes:
       name: unique; letters, digits and `_-./:`.
       value: the initial value. Trainable ones are float32.
-      group: variable group, which names the optimizer. For trainable ones only.
+      group: variable group, which selects the optimizer. For trainable variables only.
       kind: "trainable", "target", "statistic" or "counter". A running statistic NAME of shape [...]
         is three variables of kind "statistic", all float64 and 0 at first: `NAME.count` [],
         `NAME.mean` [...] and `NAME.m2` [...] (see `Moments`).
-      follow: of kind "target": what it follows; None: only a learner moves it.
+      follow: for kind "target": what it follows; None: only a learner changes it.
     """
 
     name: str
@@ -79,7 +79,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Segment:
-    """Where one named array lies. `offset` is in bytes; see `Variable` for the rest."""
+    """Where one named array is. `offset` is in bytes; see `Variable` for the rest."""
 
     name: str
     dtype: str
@@ -107,8 +107,8 @@ StatisticSegments = tuple[Segment, Segment, Segment]
 class Manifest:
     """The layout of the flat vector.
 
-    Trainable segments come first and those of one group lie side by side, so that a gradient is
-    laid out exactly as the first `gradient_bytes` bytes of the values.
+    Trainable segments come first, and those of one group are adjacent, so that a gradient is laid
+    out exactly like the first `gradient_bytes` bytes of the values.
 
     Attributes:
       segments: in order of offset.
@@ -119,8 +119,8 @@ class Manifest:
         statistic, in that order.
 
     Raises:
-      InvalidInputError: a running statistic lacks a part, its parts do not fit together, or there
-        are more, or larger ones, than a push can carry.
+      InvalidInputError: a running statistic lacks a part, its parts do not fit together, or a push
+        cannot carry so many, or such large, statistics.
     """
 
     segments: tuple[Segment, ...]
@@ -156,15 +156,15 @@ class Manifest:
         return ranges
 
     def select_groups(self, groups: Sequence[str]) -> "Manifest":
-        """Returns the layout of a gradient that is for some variable groups alone.
+        """Returns the layout of a gradient for some variable groups only.
 
-        Their segments follow each other in this manifest's order, whatever the order of the names.
+        Their segments keep this manifest's order, whatever the order of the names.
 
         Args:
-          groups: names, each once; none: all groups, the layout is this manifest.
+          groups: names, each once; empty: all groups, and this manifest is returned.
 
         Raises:
-          InvalidInputError: there is no such group, or one is named twice.
+          InvalidInputError: there is no such group, or a name occurs twice.
         """
         if not groups:
             return self
@@ -176,10 +176,10 @@ class Manifest:
     def find_ranges(self, names: Collection[str]) -> tuple[slice, ...]:
         """Returns the bytes of some variables in the flat vector, in ascending order.
 
-        Neighbours share a range, as do variables with nothing but padding between them.
+        Neighbours share a range, as do variables with only padding between them.
 
         Raises:
-          InvalidInputError: a name that is not in the manifest.
+          InvalidInputError: a name is not in the manifest.
         """
         unknown = sorted(set(names) - {segment.name for segment in self.segments})
         if unknown:
@@ -205,15 +205,15 @@ class Manifest:
         """Copies one array per segment into a flat vector of bytes.
 
         Args:
-          arrays: in the order of `segments` (of `trainable`, when `gradient`).
+          arrays: in the order of `segments` (of `trainable`, if `gradient` is set).
           gradient: pack the trainable part only.
-          out: the vector, of the length that is returned; None: a new one.
+          out: the vector to fill, of the length given below; None: a new one.
 
         Returns:
           [total_bytes] or [gradient_bytes] uint8.
 
         Raises:
-          InvalidInputError: wrong number of arrays, shape or dtype; names the segment.
+          InvalidInputError: wrong number of arrays, shape or dtype; the error names the segment.
         """
         segments = self.trainable if gradient else self.segments
         if len(arrays) != len(segments):
@@ -250,7 +250,8 @@ class Manifest:
         """Checks moments before they are merged into a running statistic.
 
         Raises:
-          InvalidInputError: no such statistic, or a wrong count, shape, dtype or number; names it.
+          InvalidInputError: no such statistic, or a wrong count, shape, dtype or value; the error
+            names it.
         """
         segments = self.statistics.get(name)
         if segments is None:
@@ -279,7 +280,7 @@ class Manifest:
         """Checks the running statistics in a run's initial values, [total_bytes] uint8.
 
         Raises:
-          InvalidInputError: a number is not finite, negative where it cannot be, or out of range.
+          InvalidInputError: a number is not finite, out of range, or negative where it must not be.
         """
         for name, segments in self.statistics.items():
             _validate_ranges(
@@ -292,7 +293,7 @@ class Manifest:
         return part.view(DTYPES[segment.dtype]).reshape(segment.shape)
 
 
-@functools.lru_cache(maxsize=64)  # a push asks for the same few again and again
+@functools.lru_cache(maxsize=64)  # pushes use the same few selections again and again
 def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
     known = manifest.groups()
     for name in sorted(groups - known.keys()):
@@ -370,8 +371,8 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
     """Lays variables out: trainable ones first, group by group, in the order of appearance.
 
     Raises:
-      InvalidInputError: no variable, a bad or double name, an unknown kind or dtype, a trainable
-        one that is not float32, or an incomplete running statistic (see `Manifest`).
+      InvalidInputError: no variable, a bad or duplicate name, an unknown kind or dtype, a trainable
+        variable that is not float32, or an incomplete running statistic (see `Manifest`).
     """
     variables = list(variables)
     _validate_variables(variables)
@@ -446,8 +447,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
     """Converts a received message to a manifest.
 
     Raises:
-      InvalidInputError: a segment is no array, its sizes or fingerprint contradict its segments, or
-        a running statistic is incomplete.
+      InvalidInputError: a segment is not an array, the sizes or the fingerprint contradict the
+        segments, or a running statistic is incomplete.
     """
     for segment in message.segments:
         if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:

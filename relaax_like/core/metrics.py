@@ -14,7 +14,7 @@ class Metrics(abc.ABC):
         """Records one point, without blocking. A point can be lost, but is never duplicated.
 
         Args:
-          name: of the curve, 1 to 200 characters.
+          name: name of the curve, 1 to 200 characters.
           y: the value.
           x: position; None means the newest `global_t`.
         """
@@ -23,7 +23,7 @@ class Metrics(abc.ABC):
         """Records many points at once, each (name, y, x) as in `scalar`, already validated.
 
         Returns:
-          How many were dropped.
+          The number of points that were dropped.
         """
         for name, y, x in points:
             self.scalar(name, y, x)
@@ -36,9 +36,9 @@ class Metrics(abc.ABC):
         `NAME/mean` and `NAME/max`.
 
         Args:
-          name: of the curve, 1 to 190 characters.
-          values: numbers, any shape. Those that are not finite are ignored; if none is left,
-            nothing is recorded.
+          name: name of the curve, 1 to 190 characters.
+          values: numbers, any shape. Non-finite ones are ignored; if none are left, nothing is
+            recorded.
           x: position; None means the newest `global_t`.
         """
         finite = select_finite(values)

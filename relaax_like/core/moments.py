@@ -1,10 +1,10 @@
-"""Count, mean and spread of rows: what agents measure and the parameter server adds up."""
+"""Count, mean and spread of rows: agents measure them, and the parameter server merges them."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-# Elements that are brought to float64 at a time: bounds the memory, and stays near the cache.
+# Elements converted to float64 at a time: limits the memory, and fits into the cache.
 _BLOCK_ELEMENTS = 1 << 20
 
 
@@ -12,15 +12,15 @@ _BLOCK_ELEMENTS = 1 << 20
 class Moments:
     """Count, mean and sum of squared distances from the mean of rows, element by element.
 
-    The population variance of an element is `m2 / count`. Merging the moments of parts gives those
-    of the whole, up to rounding, in whatever order and grouping it is done.
+    The population variance of an element is `m2 / count`. Merging the moments of parts, in any
+    order and grouping, gives the moments of the whole, up to rounding.
 
         seen = Moments.of(observations)          # rows [n, ...]
         seen = seen.merge(Moments.of(more))
 
     Attributes:
-      count: rows; 0 for none.
-      mean: [...] float64; 0 without rows.
+      count: number of rows; can be 0.
+      mean: [...] float64; 0 if there are no rows.
       m2: [...] float64, >= 0: the sum over rows of (row - mean) ** 2.
     """
 
@@ -65,7 +65,7 @@ class Moments:
 
 
 def _of_block(rows: np.ndarray) -> Moments:
-    """Computes in two passes, the second of which corrects the rounding of the first.
+    """Computes moments in two passes, the second of which corrects the rounding of the first.
 
     The corrected two-pass algorithm in Chan, Golub and LeVeque, "Algorithms for computing the
     sample variance: analysis and recommendations" (The American Statistician 37, 1983).

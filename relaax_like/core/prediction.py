@@ -1,4 +1,4 @@
-"""What agents ask for and get: rows of inputs, rows of actions. Needs no TensorFlow."""
+"""Requests of agents and their results: rows of inputs, rows of actions. Needs no TensorFlow."""
 
 import zlib
 from collections.abc import Mapping
@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-# The ComputationTask of agents that have one only.
+# The ComputationTask of agents that have only one.
 TASK = "RL"
-# Entry of an algorithm's `actions`, beside the actions themselves: what `Prediction.log_prob` was.
+# Entry of an algorithm's `actions`, beside the actions themselves: their `Prediction.log_prob`.
 LOG_PROB = "log_prob"
 
 
@@ -30,7 +30,7 @@ class Request(NamedTuple):
 def make_ranks(client: str, slots: int) -> np.ndarray:
     """Returns a number in [0, 1) for each slot of a client, the same in each run, `[k] float32`.
 
-    Policies can explore by it, each slot in another way, as in Horgan et al. 2018 (Ape-X,
+    With it, policies can explore differently in each slot, as in Horgan et al. 2018 (Ape-X,
     https://arxiv.org/abs/1803.00933).
     """
     hashes = [zlib.crc32(f"{client}/{slot}".encode()) for slot in range(slots)]
@@ -38,7 +38,7 @@ def make_ranks(client: str, slots: int) -> np.ndarray:
 
 
 class Prediction(NamedTuple):
-    """What a policy chose for B rows.
+    """A policy's choice for B rows.
 
     Attributes:
       actions: name -> [B, ...].

@@ -1,4 +1,4 @@
-"""Records that the roles exchange: plain data, wherever the other end runs."""
+"""Records that the roles exchange: plain data, independent of where the other end runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.moments import Moments
 from relaax_like.experience.rollout import Rollout
 
-# What becomes of the gradient of a push. nothing: there is none. applied: now. pending: it is held
-# back until others have come. dropped: it is not used, but all else of the push is.
+# What happened to the gradient of a push. nothing: there is none. applied: immediately. pending:
+# held back until others arrive. dropped: not used, although the rest of the push is.
 Outcome = Literal["nothing", "applied", "pending", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-# What survives `kill -9` of the parameter server: all that was acknowledged, or what the newest
-# snapshot has.
+# What survives `kill -9` of the parameter server: everything that was acknowledged, or the newest
+# snapshot.
 Durability = Literal["journal", "snapshot"]
-# Episodes in one message. Python makes objects of them, and nobody else is answered meanwhile.
+# Episodes in one message. Python makes objects of them, and no other caller is answered meanwhile.
 MAX_EPISODES = 1_000
 
 
@@ -59,8 +59,8 @@ class LearnerUpdate:
     """A learner's answer to one or several requests.
 
     Attributes:
-      numbers: of the requests, whose rollouts were learned from or could not be used.
-      version: of the newest known values.
+      numbers: numbers of the requests, whose rollouts were learned from or could not be used.
+      version: version of the newest known values.
       global_t: newest known environment steps of all agents of the run.
       finished: what ended the training, or "".
       values: of all variables, in manifest order, read-only; None: no newer ones.
@@ -85,7 +85,7 @@ class Push:
       incarnation: grows each time that client restarts.
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it.
       gradient: [gradient_bytes] uint8, the manifest's trainable part (of `groups`), or None.
-      gradient_version: version of the values that the gradient was computed at.
+      gradient_version: version of the values with which the gradient was computed.
       gradient_epoch: epoch of those values; 0 if unknown.
       env_steps: environment steps taken since the last push.
       episodes: episodes that ended since the last push.
@@ -121,11 +121,11 @@ class Reply:
     """The answer of the parameter server.
 
     Attributes:
-      outcome: what became of the gradient.
+      outcome: what happened to the gradient.
       reason: why it was dropped.
-      durability: what a crash of the server can lose: "journal", nothing; "snapshot", everything
+      durability: what a crash of the server can lose: "journal": nothing; "snapshot": everything
         since the newest snapshot.
-      version: version after the push: 0 at first, +1 for each record with a gradient, statistics,
+      version: version after the push: initially 0, +1 for each record with a gradient, statistics,
         or both.
       global_t: environment steps of all clients together.
       epoch: grows each time the parameter server starts.
@@ -153,13 +153,13 @@ class ClientStatus:
     silent_sec: float = 0.0
 
 
-# Of one report, and of a status.
+# Maximum number of clients in a report, and in a status.
 MAX_SERVED_CLIENTS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedClient:
-    """One environment that an rlx server answers; see `relaax.v1.ServedClient`."""
+    """One environment that an rlx server serves; see `relaax.v1.ServedClient`."""
 
     name: str
     session: str
@@ -175,7 +175,7 @@ class ServedClient:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientsReport:
-    """What an rlx server tells about its clients; see `relaax.v1.ClientsReport`."""
+    """What an rlx server reports about its clients; see `relaax.v1.ClientsReport`."""
 
     server_id: str
     clients: tuple[ServedClient, ...]
@@ -226,7 +226,7 @@ class Experience:
     Attributes:
       client_id: the sending process.
       incarnation: grows each time that process starts.
-      sequence: 1, 2, 3, ... within one incarnation; if it is sent again, it takes effect once.
+      sequence: 1, 2, 3, ... within one incarnation; a retry repeats it, so it takes effect once.
       agent: name of the agent that acted.
       columns: slots of the rollout.
       rollout: `[n] uint8`, a serialised `relaax.v1.Rollout`, or None.
@@ -234,8 +234,8 @@ class Experience:
       is_leaving: the agent sends nothing more.
       env_steps: environment steps to count with it: those of the rollout, and others that no
         rollout contains.
-      sampling_sec: seconds in which that process has stepped environments and computed actions
-        since its last message; without waiting. 0: unknown.
+      sampling_sec: seconds that the process has spent stepping environments and computing actions
+        since its last message, waiting excluded; 0: unknown.
     """
 
     client_id: str
@@ -252,11 +252,11 @@ class Experience:
 
 @dataclass(frozen=True)
 class StreamProgress:
-    """The server's progress with a client's experience: numbers of its sequence.
+    """The server's progress with a client's experience, as sequence numbers.
 
     Attributes:
       received: everything up to it has been received.
-      released: agents whose experience came up to it can continue to act.
+      released: agents whose last experience has at most this number can continue to act.
     """
 
     received: int = 0
@@ -264,7 +264,7 @@ class StreamProgress:
 
 
 class Origin(NamedTuple):
-    """Where experience came from: a client, its incarnation, and the sequence number there."""
+    """Where experience came from: a client, its incarnation, and its sequence number."""
 
     client_id: str
     incarnation: int
@@ -327,7 +327,7 @@ class Publication:
         they have been learned from.
       episodes: that ended among them.
       received: client id -> what this and all earlier publications contain of its experience; at
-        most some thousand clients, the newest last.
+        most a few thousand clients, the newest last.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The roles of the system. Each is an object; the network replaces it by a stub with its methods.
+"""The roles of the system. Each is an object; across the network, a stub with its methods is used.
 
     environment           `client.EnvironmentSlots`, a process of its own
         | act, reward_and_act, reward_and_reset
@@ -11,7 +11,7 @@
         |
         '-- in the parameter server's process: experience up, values down
             ExperienceSink, whose learner publishes complete states to the Publisher; with
-            several tasks one for each, and their states are merged
+            several tasks, there is one for each, and their states are merged
 
 In both places a learner is a `learn.LearnerLoop`: source -> update -> sink.
 
@@ -61,24 +61,24 @@ class Learner(abc.ABC):
 
     @abc.abstractmethod
     def submit(self, request: LearnRequest) -> None:
-        """Submits a request without waiting; each is answered, unless the learner is stopped."""
+        """Submits a request without waiting; it is answered, unless the learner is stopped."""
 
     def leave(self, agent: str) -> None:  # noqa: B027 - optional
-        """Takes note that an agent submits nothing more, so that nothing waits for it."""
+        """Reports that an agent submits nothing more, so that nothing waits for it."""
 
     def take_state(self) -> dict[str, Any]:
         """Returns the state that no parameter server holds; requires that no request is pending.
 
-        Its steps and episodes are counted by the learner that restores it, and not by this one.
+        Steps and episodes in it are counted by the learner that restores it, and not by this one.
         """
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Restores what `take_state` returned; before the first request."""
+        """Restores what `take_state` returned. To be called before the first request."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stops after the current request; can be called twice."""
+        """Stops after the current request. Idempotent."""
 
 
 class ParameterServerBackend(abc.ABC):
@@ -95,7 +95,7 @@ class ParameterServerBackend(abc.ABC):
 
         Raises:
           InvalidInputError: malformed or not finite; nothing took effect.
-          TimeoutError: it had not taken effect in time.
+          TimeoutError: it did not take effect in time.
         """
 
     @abc.abstractmethod
@@ -112,7 +112,7 @@ class ParameterServerBackend(abc.ABC):
 
     @abc.abstractmethod
     def report_clients(self, report: ClientsReport) -> None:
-        """Takes an rlx server's numbers about its clients, for `status`."""
+        """Stores an rlx server's numbers about its clients, for `status`."""
 
     @abc.abstractmethod
     def save_checkpoint(self) -> Path | None:
@@ -155,7 +155,7 @@ class ParameterServerClient(abc.ABC):
     @property
     @abc.abstractmethod
     def global_t(self) -> int:
-        """Newest known environment steps of all clients, including own steps not yet sent."""
+        """Newest known environment steps of all clients, including this client's unsent steps."""
 
     @property
     @abc.abstractmethod
@@ -166,7 +166,7 @@ class ParameterServerClient(abc.ABC):
     def increment_global_t(self, n: int = 1) -> int:
         """Counts `n` environment steps and returns the newest known `global_t`.
 
-        Steps are sent with the next push, or on their own after a while: not one call per step.
+        Steps are sent with the next push, or separately after a while: not one call per step.
         """
 
     @abc.abstractmethod
@@ -175,18 +175,18 @@ class ParameterServerClient(abc.ABC):
 
     @abc.abstractmethod
     def add_statistics(self, name: str, moments: Moments) -> None:
-        """Adds rows to a running statistic; merged until the next push, and sent with it.
+        """Adds rows to a running statistic; they are merged locally and sent with the next push.
 
         The merged statistic is part of the values: `NAME.count`, `NAME.mean` and `NAME.m2` are
         variables of `manifest.segments`.
 
         Args:
           name: of the statistic, without ".count", ".mean", ".m2".
-          moments: of the rows; without rows, nothing happens.
+          moments: moments of the rows; if there are none, nothing happens.
 
         Raises:
-          InvalidInputError: unknown statistic, wrong shape or dtype, or not finite; names it.
-            Nothing was added.
+          InvalidInputError: unknown statistic, wrong shape or dtype, or not finite; the error names
+            it. Nothing was added.
         """
 
     @abc.abstractmethod
@@ -195,13 +195,13 @@ class ParameterServerClient(abc.ABC):
 
         Args:
           gradients: the arrays.
-          groups: variable groups that the gradient is for. The arrays are then those of these
-            groups' variables only, as `manifest.select_groups(groups).trainable` lists them, and no
+          groups: variable groups that the gradient is for. There is then one array for each of
+            their variables only, as `manifest.select_groups(groups).trainable` lists them, and no
             other variable changes. Empty: all groups.
 
         Raises:
           InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
-          ServerUnavailableError: no answer in time.
+          ServerUnavailableError: there was no answer in time.
         """
 
     @abc.abstractmethod
@@ -217,7 +217,7 @@ class ParameterServerClient(abc.ABC):
     ) -> list[np.ndarray]:
         """Pushes a gradient (or none), steps, episodes and statistics; pulls the newest values.
 
-        Arguments as in `apply_gradients`; returns all values, whatever was pushed.
+        The arguments are those of `apply_gradients`; returns all values, whatever was pushed.
         """
 
     @abc.abstractmethod
@@ -226,7 +226,7 @@ class ParameterServerClient(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Sends what is pending, if possible, and releases everything. Can be called twice."""
+        """Sends what is pending, if possible, and releases everything. Idempotent."""
 
     def __enter__(self) -> "ParameterServerClient":
         return self
@@ -241,11 +241,11 @@ class ParameterServerClient(abc.ABC):
 
 
 class Publisher(abc.ABC):
-    """A parameter server as a learner in its process uses it: the only one, or that of one task."""
+    """A parameter server as used by a learner in its process: the only one, or that of one task."""
 
     @abc.abstractmethod
     def lease(self) -> Lease:
-        """Makes the caller the run's only learner: gradients of others are refused from now on."""
+        """Makes the caller the run's only learner: others' gradients are refused from now on."""
 
     @abc.abstractmethod
     def publish(self, publication: Publication) -> Reply:
@@ -260,7 +260,7 @@ class Publisher(abc.ABC):
     def count(self, counts: Counts) -> Reply:
         """Counts steps and episodes that no publication contains; the values do not change.
 
-        When the training has finished, steps are still counted, but episodes are not.
+        Once the training has finished, steps are still counted, but episodes are not.
 
         Raises:
           InvalidInputError: a negative number, or one that is not finite; nothing was counted.
@@ -285,11 +285,11 @@ class Publisher(abc.ABC):
     @property
     @abc.abstractmethod
     def train_return(self) -> TrainReturn | None:
-        """As of the newest publication; None if there are too few episodes."""
+        """Training return as of the newest publication; None if there are too few episodes."""
 
     @abc.abstractmethod
     def save_next_publication(self, score: float) -> None:
-        """Makes the server write the next publication to a snapshot, with this score."""
+        """Makes the server save the next publication as a snapshot with this score."""
 
     @abc.abstractmethod
     def metrics(self) -> Metrics:
@@ -331,12 +331,12 @@ class ExperienceSink(abc.ABC):
         """Waits until a client's progress, or the version, has changed; returns the progress.
 
         Args:
-          client_id: of the client.
-          incarnation: of the client.
+          client_id: the client's id.
+          incarnation: the client's incarnation.
           seen: the progress that the caller knows.
-          version: that the caller knows.
+          version: the version that the caller knows.
           timeout_sec: longest wait.
-          is_over: ends the wait when it returns true; called at each change, and at `wake`.
+          is_over: ends the wait if it returns true; called after each change and each `wake`.
 
         Raises:
           ServerUnavailableError: the server is closing; nothing will change again.

@@ -506,7 +506,7 @@ def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> 
     if algorithm.phases and method == "avg":
         place = describe_place(type(algorithm), "phases")
         raise ConfigError(
-            f"{place}: each phase needs the values that the previous phases computed, but "
+            f"{place}: phases require the values that the previous phases computed, but "
             "relaax-parameter-server.combine.method: avg holds gradients back; set it to fifo"
         )
     plan = get_task_plan(experiment.algorithm, task)

@@ -1,4 +1,4 @@
-"""The applier: what pushes, publications and counts do to a run, one after another."""
+"""The applier: applies pushes, publications and counts to a run, one after another."""
 
 import logging
 import threading
@@ -44,19 +44,19 @@ _FINISHED = "training has finished"
 
 
 class Applier:
-    """The state of a run, and what changes it.
+    """The state of a run, and the operations that change it.
 
-    Only the thread whose turn it is calls `apply_all`; everything else can be called by any thread.
-    A change holds the record lock until store, statistics and the table of replies have all taken
-    it, so that a snapshot has all of it or nothing.
+    Only one thread at a time calls `apply_all`; any thread can call everything else. A change holds
+    the record lock until store, statistics and the table of replies all contain it, so that a
+    snapshot has all of it or nothing.
 
     Args:
       store: values and optimizers.
       push_log: where pushes go before they take effect.
-      combiner: what happens to gradients that come together.
-      statistics: of episodes, clients and refusals.
+      combiner: decides what happens to gradients of several clients.
+      statistics: statistics of episodes, clients and refusals.
       stop_condition: what ends the training.
-      curves: of the optimizers.
+      curves: curves of the optimizers.
       publications: where the newest publication is kept; None: nowhere.
       epoch: of this start of the server.
       recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
@@ -86,11 +86,11 @@ class Applier:
         self._epoch = epoch
         self._recipe = recipe
         self._note_steps = note_steps
-        # Held while a record takes effect. It guards all that follows.
+        # Held while a record takes effect. It guards all attributes below.
         self._record_lock = threading.Lock()
         self._dedup = DedupTable()
         self._records = 0
-        self._first_version = store.version  # that this start began with
+        self._first_version = store.version  # at this start of the server
         self._leased = False
         self._published = 0  # number of the newest publication
         self._received: Mapping[str, Received] = {}  # what it contains
@@ -129,7 +129,7 @@ class Applier:
     def apply_all(
         self, pushes: Sequence[Push | Publication | Counts]
     ) -> Sequence[Reply | Exception]:
-        """Applies pushes one after another; none is answered before all can be."""
+        """Applies pushes one after another; returns all replies together."""
         replies: list[Reply | Exception] = []
         with tracing.span("apply"):
             for push in pushes:
@@ -141,7 +141,7 @@ class Applier:
                     else:
                         replies.append(self._apply(push))
                 except (ServerUnavailableError, InvalidInputError, LeasedError) as error:
-                    replies.append(error)  # said by the journal, to the learner, or since a lease
+                    replies.append(error)  # from the journal, for the learner, or due to a lease
                 except Exception as error:  # out of memory, ...: this push only
                     _LOG.exception("a push failed")
                     replies.append(error)
@@ -168,7 +168,7 @@ class Applier:
                 f"was lost in a restart, which continued from version {self._first_version}; "
                 "pull first",
             )
-        if is_empty(push):  # somebody asks for values
+        if is_empty(push):  # it only requests values
             return self._answer_nothing()
         plan = self._combiner.plan(push)
         if plan.outcome == "dropped":
@@ -176,7 +176,7 @@ class Applier:
         return self._apply_planned(push, plan)
 
     def _apply_finished(self, push: Push) -> Reply:
-        """Counts the steps of a push that comes after the training's end; drops the rest of it."""
+        """Counts the steps of a push that arrives after the training's end; drops the rest."""
         reason = "" if push.gradient is None else _FINISHED
         if not push.env_steps:
             return self._drop(reason) if reason else self._answer_nothing()
@@ -231,7 +231,7 @@ class Applier:
         return self._make_reply(CachedReply("applied", prepared.version, prepared.global_t))
 
     def _apply_counts(self, counts: Counts) -> Reply:
-        # The mean return is what ended the training.
+        # The mean return must remain the one that ended the training.
         episodes = () if self._stop_condition.reason else counts.episodes
         if counts.env_steps or episodes:
             with self._record_lock:
@@ -252,7 +252,7 @@ class Applier:
             self._publications.write(replace(state, statistics=self._export_statistics()))
 
     def _prepare(self, plan: Plan, push: Push, record: Record | None = None) -> PreparedVersion:
-        """Computes what a push leads to; with what its record says, where it is replayed."""
+        """Computes the result of a push; if it is replayed, with the settings in its record."""
         return self._store.prepare(
             plan.effective,
             push.env_steps,
@@ -263,7 +263,7 @@ class Applier:
         )
 
     def _commit(self, prepared: PreparedVersion, push: Push, plan: Plan) -> CachedReply:
-        """Applies a push; returns what it is answered with, now and when it is sent again."""
+        """Applies a push; returns its answer, which is also that of a retry."""
         self._store.commit(prepared)
         self._combiner.note(plan, push.groups, self._store.values)
         self._statistics.add(push.env_steps, push.episodes)
@@ -274,7 +274,7 @@ class Applier:
         return answered
 
     def _is_lost(self, push: Push) -> bool:
-        """Returns whether the gradient belongs to values that a restart has taken back."""
+        """Returns whether the gradient was computed with values that a restart has lost."""
         if push.gradient_epoch not in (0, self._epoch):
             return push.gradient_version > self._first_version
         return push.gradient_version > self._store.version
@@ -307,7 +307,7 @@ class Applier:
         self._curves.record(self._store.global_t, self._store.compute_learning_rates, counts, now)
 
     def import_published(self, snapshot: State | None) -> bool:
-        """Resumes from what a learner has published since the newest snapshot, if it has."""
+        """Resumes from the newest publication, if it is newer than the newest snapshot."""
         if self._publications is None:
             return False
         published = self._publications.read(self._store.export_state())
@@ -339,7 +339,7 @@ class Applier:
             self._stop_condition.check_score(self._best_evaluation)
 
     def replay(self, snapshot: State | None) -> int:
-        """Applies again what the journal has since a snapshot; returns how many records.
+        """Replays the journal's records since a snapshot; returns their number.
 
         Raises:
           JournalError: records are damaged or missing; the server must not serve.
@@ -368,12 +368,12 @@ class Applier:
         return count
 
     def export_state(self) -> State:
-        """Returns values and optimizers of this moment, immutable."""
+        """Returns the current values and optimizers, immutable."""
         with self._record_lock:
             return self._store.export_state()
 
     def note_evaluation(self, score: float) -> None:
-        """Takes note of the mean return of an evaluation whose snapshot is kept."""
+        """Notes the mean return of an evaluation whose snapshot is kept."""
         with self._record_lock:
             best = self._best_evaluation
             self._best_evaluation = score if best is None else max(best, score)
@@ -381,10 +381,10 @@ class Applier:
         self._stop_condition.check_score(self._best_evaluation)
 
     def refuse_leased(self, push: Push) -> None:
-        """Refuses a push that would move the values of a run whose learner is in this process.
+        """Refuses a push that would change the values of a run whose learner is in this process.
 
         Raises:
-          LeasedError: it would.
+          LeasedError: the push would change them.
         """
         if push.gradient is None and not push.statistics:
             return
@@ -395,7 +395,7 @@ class Applier:
         )
 
     def export(self) -> tuple[State, int]:
-        """Returns the state of this moment and how many records it has, as `Saver` wants it."""
+        """Returns the current state and its number of records, as `Saver` requires it."""
         with self._record_lock:
             state = self._store.export_state()
             statistics = self._export_statistics()
@@ -417,10 +417,10 @@ class Applier:
 
 
 def _read_received(data: Mapping[str, Any]) -> dict[str, Received]:
-    """Reads what a snapshot, or a publication, contains of clients' experience.
+    """Reads how much of the clients' experience a snapshot, or a publication, contains.
 
     Raises:
-      SnapshotError: it is something else.
+      SnapshotError: the data is invalid.
     """
     try:
         return {str(name): Received(*map(int, one)) for name, one in data.items()}
@@ -429,5 +429,5 @@ def _read_received(data: Mapping[str, Any]) -> dict[str, Received]:
 
 
 def _age(state: State) -> tuple[int, int]:
-    """Returns what grows from state to state: steps can be counted without a new version."""
+    """Returns a key that grows from state to state: steps can be counted without a new version."""
     return state.version, state.global_t

@@ -1,4 +1,4 @@
-"""ApplyQueue: one thread at a time handles callers' items, and takes all that are waiting."""
+"""ApplyQueue: one thread at a time handles the items of all waiting callers."""
 
 import threading
 from collections import deque
@@ -10,11 +10,11 @@ Result = TypeVar("Result")
 
 
 class FullError(Exception):
-    """As many items wait as are allowed to."""
+    """The maximum number of items is waiting."""
 
 
 class ClosedError(Exception):
-    """No more items are taken."""
+    """No more items are accepted."""
 
 
 class _Entry(Generic[Item, Result]):
@@ -31,36 +31,36 @@ class ApplyQueue(Generic[Item, Result]):
         queue = ApplyQueue(handle, size=64)
         result = queue.submit(item, timeout_sec)      # from any thread
 
-    It has no thread of its own, which would cost two thread switches per item: the first caller
-    handles its own item, and the next one handles all that came meanwhile, together.
+    There is no separate thread, which would cost two thread switches per item: the first caller
+    handles its own item, and the next one handles all items that have arrived meanwhile.
 
     Args:
-      handle: takes items, oldest first, and returns one result for each, or an exception for its
-        caller. Called by one thread at a time; raises nothing.
-      size: items that can wait.
+      handle: receives items, oldest first, and returns one result for each, or an exception for its
+        caller. Called by one thread at a time; must not raise.
+      size: maximum number of waiting items.
     """
 
     def __init__(self, handle: Callable[[Sequence[Item]], Sequence[Result | Exception]], size: int):
         self.size = size
         self._handle = handle
         self._turn = threading.Lock()  # held while items are handled
-        self._guard = threading.Lock()  # guards what follows; never held for long
+        self._guard = threading.Lock()  # guards all attributes below; never held for long
         self._waiting: deque[_Entry[Item, Result]] = deque()
         self._closed = False
 
     @property
     def num_waiting(self) -> int:
-        """Items that nobody has begun to handle."""
+        """Number of items whose handling has not begun."""
         return len(self._waiting)
 
     def submit(self, item: Item, timeout_sec: float | None = None) -> Result:
         """Returns the item's result.
 
         Raises:
-          FullError: too many wait.
-          ClosedError: after `close`.
-          TimeoutError: nobody had begun to handle it in time, and nobody will.
-          Exception: what `handle` returned for it.
+          FullError: too many items are waiting.
+          ClosedError: the queue is closed.
+          TimeoutError: the item was not handled in time; it has been withdrawn.
+          Exception: the one that `handle` returned for the item.
         """
         entry: _Entry[Item, Result] = _Entry(item)
         with self._guard:
@@ -72,7 +72,7 @@ class ApplyQueue(Generic[Item, Result]):
         if not self._turn.acquire(timeout=-1 if timeout_sec is None else max(0.0, timeout_sec)):
             if self._withdraw(entry):
                 raise TimeoutError
-            self._turn.acquire()  # begun in the last moment
+            self._turn.acquire()  # its handling began at the last moment
         try:
             if entry.outcome is None:
                 self._handle_waiting()
@@ -85,7 +85,7 @@ class ApplyQueue(Generic[Item, Result]):
         return outcome
 
     def close(self) -> None:
-        """Takes no more items and returns when all have been handled. Idempotent."""
+        """Accepts no more items and returns when all have been handled. Idempotent."""
         with self._guard:
             self._closed = True
         with self._turn:

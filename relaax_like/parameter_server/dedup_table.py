@@ -1,4 +1,4 @@
-"""DedupTable: what each client was answered last; a repeated push is answered and not applied."""
+"""DedupTable: the last answer to each client; a repeated push is answered but not applied."""
 
 import collections
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from typing import Any
 from relaax_like.core.records import OUTCOMES, Outcome, Push
 from relaax_like.wire.errors import SnapshotError
 
-# Clients that are remembered; the one that pushed the longest ago is forgotten first.
+# Maximum number of clients; the one whose last push is the oldest is forgotten first.
 MAX_CLIENTS = 10_000
 
 
 @dataclass(frozen=True)
 class CachedReply:
-    """What a push led to: outcome, version and `global_t` right after it; why it was dropped."""
+    """The result of a push: outcome, version and `global_t` after it; why it was dropped."""
 
     outcome: Outcome
     version: int
@@ -24,7 +24,7 @@ class CachedReply:
 
 @dataclass(frozen=True)
 class _Newest:
-    """Of one client: its newest push and what that was answered with."""
+    """The newest push of one client, and its answer."""
 
     incarnation: int
     sequence: int
@@ -37,9 +37,9 @@ class DedupTable:
         if replies.find_lateness(push) is None and replies.find(push) is None:
             replies.note(push, apply(push))
 
-    A client pushes one record after another and numbers them, so the newest is all that can be
-    repeated. Pushes with sequence 0 carry no number, as the tutorial's, and are not remembered.
-    Not thread-safe.
+    A client numbers its pushes and sends one after another, so only the newest can be repeated.
+    Pushes with sequence 0, such as the tutorial's, have no number and are not remembered. Not
+    thread-safe.
     """
 
     def __init__(self, max_clients: int = MAX_CLIENTS):
@@ -50,16 +50,16 @@ class DedupTable:
         return len(self._newest)
 
     def find(self, push: Push) -> CachedReply | None:
-        """Returns what the very same push was answered with before; None: it is another one."""
+        """Returns the earlier answer to the same push; None: this is a new one."""
         newest = self._newest.get(push.client_id)
         if newest is None or _key(push) != _key(newest):
             return None
         return newest.answered
 
     def find_lateness(self, push: Push) -> str | None:
-        """Returns why a push is late: it comes after a later one of its client; None: it does not.
+        """Returns why a push is late: it follows a later one of its client; None: it is not late.
 
-        It might have been sent again by the network, or by a process that has been replaced.
+        The network might have repeated it, or it is from a process that has been replaced.
         """
         newest = self._newest.get(push.client_id)
         if newest is None or push.sequence == 0 or _key(push) >= _key(newest):
@@ -70,7 +70,7 @@ class DedupTable:
         )
 
     def note(self, push: Push, answered: CachedReply) -> None:
-        """Takes what a new push is answered with."""
+        """Notes the answer to a new push."""
         if push.sequence == 0:
             return
         self._newest[push.client_id] = _Newest(push.incarnation, push.sequence, answered)
@@ -86,10 +86,10 @@ class DedupTable:
         }
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Takes what `to_dict` returned.
+        """Restores what `to_dict` returned.
 
         Raises:
-          SnapshotError: something else; nothing has changed.
+          SnapshotError: the data is invalid; nothing has changed.
         """
         newest: collections.OrderedDict[str, _Newest] = collections.OrderedDict()
         try:

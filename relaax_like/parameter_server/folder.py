@@ -1,4 +1,4 @@
-"""A run's folder on disk: it belongs to one server at a time, which counts its starts."""
+"""A run's folder on disk: it belongs to one server at a time, and counts the servers' starts."""
 
 import fcntl
 import logging
@@ -11,15 +11,15 @@ from relaax_like.wire.errors import SnapshotError
 from relaax_like.wire.syncing import sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)
-# What begins so is deleted at the next start.
+# Files and folders with this prefix are deleted at the next start.
 TEMPORARY = ".tmp-"
 
 
 def lock_folder(directory: Path) -> IO[str]:
-    """Takes the folder's lock; it is given back when the file is closed or the process dies.
+    """Locks the folder; the lock is released when the file is closed or the process dies.
 
     Raises:
-      SnapshotError: another process holds it, which is named.
+      SnapshotError: another process holds the lock; the error names it.
     """
     file = open(directory / "lock", "a+", encoding="ascii")  # noqa: SIM115
     try:
@@ -41,15 +41,15 @@ def lock_folder(directory: Path) -> IO[str]:
 
 
 def count_start(path: Path) -> int:
-    """Reads the number in a file and leaves one that is greater; returns that."""
+    """Replaces the number in a file by a greater one, and returns that."""
     try:
         epoch = int(path.read_text("ascii")) + 1
     except FileNotFoundError:
-        # A new folder might replace a lost one: agents that knew it must notice, even when the
+        # A new folder might replace a lost one: agents that knew that one must notice, even if the
         # server is back within a second.
         epoch = time.time_ns() // 1_000_000
     except ValueError:
-        # Larger than any count of starts, so that it still grows.
+        # Larger than any number of starts, so that the number still grows.
         epoch = time.time_ns() // 1_000_000
         _LOG.warning("%s: damaged; continuing with epoch %d", path, epoch)
     temporary = path.with_name(f"{TEMPORARY}{path.name}")

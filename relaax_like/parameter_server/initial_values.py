@@ -1,7 +1,7 @@
 """Initial values of a run as an `.npz` file, and the command that makes one.
 
-An algorithm builds its model in a process of its own, as that can import TensorFlow; the parameter
-server reads the file. A plain `.npz` of float32 arrays works too: all of it is trainable then.
+An algorithm builds its model in a separate process, because that can import TensorFlow; the
+parameter server reads the file. A plain `.npz` of float32 arrays works too: all are trainable then.
 """
 
 import json
@@ -29,13 +29,13 @@ _STDERR_BYTES = 16 * 1024
 
 
 def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) -> None:
-    """Writes variables to an `.npz` file, in their order; `numpy.load` reads its arrays, too.
+    """Writes variables to an `.npz` file, in the given order; `numpy.load` can read them, too.
 
-    The file is complete or absent, also after a power cut; one of that name is replaced.
+    The file is complete or absent, even after a power cut; an existing file is replaced.
 
     Raises:
-      InvalidInputError: variables that no run could start from (see `make_manifest`).
-      ConfigError: the file cannot be written (disk full, ...); an older one is untouched.
+      InvalidInputError: no run could start from these variables (see `make_manifest`).
+      ConfigError: the file cannot be written (disk full, ...); an existing file is untouched.
     """
     variables = list(variables)
     make_manifest(variables)
@@ -56,8 +56,8 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
         write_arrays(Path(path), arrays, _KIND)
     except OSError as error:
         raise ConfigError(
-            f"{path}: the initial values cannot be written: {error}; make room, or use another "
-            "run_dir"
+            f"{path}: the initial values cannot be written: {error}; free disk space, or use "
+            "another run_dir"
         ) from None
 
 
@@ -67,8 +67,9 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
     A file without our metadata is a plain one: every array is trainable, in group "default".
 
     Raises:
-      InvalidInputError: not an `.npz` file, damaged, pickled objects in it, or variables that no
-        run could start from (a trainable float64 array, ...); names file and variable.
+      InvalidInputError: the file is not an `.npz` file, is damaged, contains pickled objects, or
+        no run could start from it (a trainable float64 array, ...); the error names file and
+        variable.
     """
     try:
         with finding_damage():
@@ -96,12 +97,12 @@ def compute_initial_values(argv: Sequence[str], timeout_sec: float) -> list[Vari
     """Runs a command that writes initial values, and reads them.
 
     Args:
-      argv: the command; the path of the `.npz` file that it is to write is added to it.
+      argv: the command; the path of the `.npz` file to write is appended as its last argument.
       timeout_sec: the command and its children are killed after this time.
 
     Raises:
-      ConfigError: it cannot be started, fails, takes too long, or writes no file.
-      InvalidInputError: it wrote something else, see `load_variables`.
+      ConfigError: the command cannot be started, fails, takes too long, or writes no file.
+      InvalidInputError: the command wrote an unusable file, see `load_variables`.
     """
     with tempfile.TemporaryDirectory(prefix="relaax-initial-values-") as directory:
         path = Path(directory) / "values.npz"
@@ -116,14 +117,14 @@ def compute_initial_values(argv: Sequence[str], timeout_sec: float) -> list[Vari
 
 
 def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
-    """Runs a command in a process group of its own, so that nothing of it stays behind.
+    """Runs a command in a process group of its own, so that none of its processes remain.
 
-    Its stderr goes to a file: a pipe would stay open as long as any grandchild lives.
+    Its stderr goes to a file, because a pipe would stay open as long as any grandchild lives.
     """
     try:
         process = subprocess.Popen(
             argv,
-            stdin=subprocess.PIPE,  # ends with this process, however that ends
+            stdin=subprocess.PIPE,  # closed when this process ends, however it ends
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             start_new_session=True,

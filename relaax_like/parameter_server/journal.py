@@ -1,8 +1,8 @@
-"""The journal: records in the order of taking effect, each written before it is acknowledged.
+"""The journal: records in the order in which they take effect, each written before it is answered.
 
-The content of a record is not interpreted here. Bytes that were handed to `write` outlive the
-process, even when it is killed; those that were synced outlive a power cut. After a crash the state
-is the newest snapshot and the records after it.
+The content of a record is not interpreted here. Written bytes survive the end of the process, even
+if it is killed; synced bytes survive a power cut. After a crash the state is the newest snapshot
+and the records after it.
 """
 
 import errno
@@ -28,11 +28,11 @@ from relaax_like.wire.errors import ConfigError, JournalError
 from relaax_like.wire.syncing import sync_path
 
 _LOG = logging.getLogger(__name__)
-# A contiguous piece of a record; of a NumPy array it is `array.data`.
+# A contiguous piece of a record; for a NumPy array, `array.data`.
 Piece = bytes | bytearray | memoryview
 SEGMENT_BYTES = 256 << 20
 SYNC_INTERVAL_SEC = 1.0
-# Buffers that one writev takes: IOV_MAX of Linux.
+# Maximum number of buffers of one writev: Linux's IOV_MAX.
 _MAX_BUFFERS = 1024
 
 
@@ -61,13 +61,12 @@ class Journal:
     Records are synced about once a second by a thread; neither `append` nor a new segment waits
     for a sync. Without an interval the caller syncs.
 
-    An append that fails leaves nothing behind, and the next one can succeed. A sync that fails is
-    final: the kernel might have dropped what it could not write, so nothing can be acknowledged
-    any more.
+    A failed append leaves nothing behind, and the next one can succeed. A failed sync is final: the
+    kernel might have dropped what it could not write, so nothing can be acknowledged any more.
 
     Attributes:
       directory: the folder.
-      next_index: of the record that is appended next.
+      next_index: index of the record that is appended next.
     """
 
     def __init__(
@@ -82,23 +81,24 @@ class Journal:
     ):
         """Creates the folder if it is missing, or continues after the records that it holds.
 
-        Truncates what a crash left at the end. If all records are older than `first_index`, a
-        snapshot has them: they are removed, and the journal starts over. What is there is synced.
+        Truncates an incomplete record that a crash left at the end. If all records are older than
+        `first_index`, a snapshot has them: they are removed, and the journal starts over. Existing
+        records are synced.
 
         Args:
-          directory: the folder. The caller ensures that nobody else writes to it.
-          first_index: of the next record: the caller's state contains all before it.
-          fingerprint: of the manifest.
+          directory: the folder. The caller ensures that no other process writes to it.
+          first_index: index of the next record: the caller's state contains all before it.
+          fingerprint: fingerprint of the manifest.
           head: records what is on the disk, so that a missing end is noticed at the next start; it
             is closed with the journal. None: there is no head.
-          segment_bytes: size from which on a segment takes no more records.
+          segment_bytes: size at which a segment is complete and the next one begins.
           sync_interval_sec: seconds for which records are gathered before they are synced; None:
             the caller calls `sync`.
 
         Raises:
-          ConfigError: a number that makes no sense.
-          JournalError: the folder holds records that the caller's state does not contain, or
-            damaged ones, or those of another model, or it cannot be written to.
+          ConfigError: `segment_bytes` or `sync_interval_sec` is not more than 0.
+          JournalError: the folder contains records that the caller's state does not have, that are
+            damaged, or that are of another model; or it cannot be written to.
         """
         if not segment_bytes > 0:
             raise ConfigError(f"segment_bytes: {segment_bytes}, expected more than 0")
@@ -111,13 +111,13 @@ class Journal:
         self._segment_bytes = segment_bytes
         self._sync_interval_sec = sync_interval_sec
 
-        # Guards all that follows; held while bytes are written, never for a sync.
+        # Guards all attributes below; held while bytes are written, never during a sync.
         self._lock = threading.Lock()
-        # Held for a whole sync, and while segments are removed. Taken before `_lock`.
+        # Held during a sync, and while segments are removed. Acquired before `_lock`.
         self._sync_lock = threading.Lock()
         self._chain = 0
         self._files: list[_File] = []  # oldest first; the last one is being written
-        # Kept open: a sync that finds no descriptor left would be the end.
+        # Kept open: a sync that could not open it, for lack of descriptors, would be fatal.
         self._folder: int | None = None
         self._written_bytes = 0  # by this writer
         self._synced_bytes = 0
@@ -143,12 +143,12 @@ class Journal:
 
     @property
     def unsynced_records(self) -> int:
-        """Records that a power cut would take."""
+        """Records that a power cut would lose."""
         return self.next_index - self._synced_index
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes that a power cut would take."""
+        """Bytes that a power cut would lose."""
         return self._written_bytes - self._synced_bytes
 
     @property
@@ -159,20 +159,21 @@ class Journal:
 
     @property
     def failed(self) -> str:
-        """Why nothing can be appended any more; "" while it can."""
+        """Why nothing can be appended any more; "" if appending is possible."""
         return self._failed
 
     def append(self, pieces: Sequence[Piece]) -> int:
-        """Appends one record; when it returns, the record outlives the process.
+        """Appends one record; after the call, the record survives the end of the process.
 
         Args:
-          pieces: what the record is made of, one behind the other. They are not copied.
+          pieces: the pieces of the record, in order. They are not copied.
 
         Returns:
-          Its index.
+          The record's index.
 
         Raises:
-          JournalError: it was not written (disk full, ...), or the journal has failed or is closed.
+          JournalError: the record was not written (disk full, ...), or the journal has failed or is
+            closed.
         """
         views = _view(pieces)
         with self._lock:
@@ -186,13 +187,13 @@ class Journal:
         return first
 
     def start_segment(self) -> int:
-        """Begins a new segment: a snapshot of the state at this moment contains all before it.
+        """Begins a new segment: a snapshot of the current state contains everything before it.
 
         Returns:
           The index of the next record, the first in the new segment.
 
         Raises:
-          JournalError: the segment could not be made; the old one stays in use.
+          JournalError: the segment could not be created; the old one stays in use.
         """
         with self._lock:
             self._validate_usable()
@@ -205,11 +206,11 @@ class Journal:
     def drop_before(self, index: int) -> int:
         """Removes the segments all of whose records are older than `index`.
 
-        The one that is being written stays. One that cannot be removed stays, with a warning, and
-        so do all behind it.
+        The segment that is being written stays. If one cannot be removed, it and all after it stay,
+        and a warning is logged.
 
         Returns:
-          The bytes freed.
+          The number of bytes freed.
         """
         freed = 0
         with self._sync_lock:
@@ -229,10 +230,10 @@ class Journal:
         return freed
 
     def sync(self) -> None:
-        """Syncs what was appended before the call.
+        """Syncs everything that was appended before the call.
 
         Raises:
-          JournalError: the disk failed; the journal has failed for good.
+          JournalError: the disk failed; the journal can no longer be used.
         """
         with self._sync_lock:
             with self._lock:
@@ -260,7 +261,7 @@ class Journal:
         """Syncs and ends the thread. Idempotent.
 
         Raises:
-          JournalError: the last sync failed; all the rest is done.
+          JournalError: the last sync failed; everything else is done.
         """
         with self._lock:
             if self._closed:
@@ -304,7 +305,7 @@ class Journal:
         assert file.descriptor is not None
         try:
             size = _write(file.descriptor, [memoryview(header), *pieces])
-        except BaseException as error:  # also Ctrl-C: half a record must not stay
+        except BaseException as error:  # also Ctrl-C: no partial record must remain
             self._take_back(file, error)
             if not isinstance(error, OSError):
                 raise
@@ -330,12 +331,12 @@ class Journal:
             raise JournalError(self._failed) from error
 
     def _begin_segment(self) -> None:
-        """Makes the next file. It is not synced here, for an append would have to wait.
+        """Creates the next file. It is not synced here, because an append would have to wait.
 
-        A power cut could then take the end of the old segment and leave the new one, which would
-        look like damage. The name tells the two apart: it ends in `.new` until a sync has reached
-        all segments before it, and only then is the file renamed. What a power cut leaves of the
-        new file itself, also a header of zeros, is what a torn record is: not yet synced.
+        A power cut could then lose the end of the old segment but not the new one, which would look
+        like damage. The name distinguishes the two: it ends in `.new` until all segments before it
+        have been synced, and only then is the file renamed. Whatever a power cut leaves of the new
+        file itself, even a header of zeros, counts as a torn record: not yet synced.
         """
         path = path_of(self.directory, self.next_index, confirmed=False)
         file = _File(path, self.next_index, confirmed=False, size=HEADER_BYTES)
@@ -416,7 +417,7 @@ class Journal:
         self._synced_bytes = self._written_bytes
 
     def _read_end(self, segments: Sequence[Segment]) -> SegmentReader | None:
-        """Finds where the records end; None where the journal must start over."""
+        """Finds where the records end; None if the journal must start over."""
         first = self.next_index
         reader = self._read(first)
         if reader.end is None:
@@ -471,7 +472,7 @@ class Journal:
                 return  # `close` syncs
             self._dirty.clear()
             if self._stopping.is_set():
-                return  # `close` came between the wait and the clear, which has undone its set
+                return  # `close` set the event between the wait and the clear, which undid that
             try:
                 self.sync()
             except JournalError as error:
@@ -489,7 +490,7 @@ def _open_to_append(path: Path, flags: int = 0) -> int:
 
 
 def _write(descriptor: int, buffers: list[memoryview]) -> int:
-    """Writes all buffers and returns their bytes."""
+    """Writes all buffers and returns the number of bytes."""
     size = sum(buffer.nbytes for buffer in buffers)
     while buffers:
         written = os.writev(descriptor, buffers[:_MAX_BUFFERS])

@@ -1,4 +1,4 @@
-"""What `relaax fsck` reports of a journal, and its repair: the journal up to where it is usable.
+"""The journal check of `relaax fsck`, and its repair: cutting off what is unusable.
 
 Neither must run while a server writes to the folder.
 """
@@ -29,10 +29,10 @@ class SegmentReport:
 
     Attributes:
       path: the file.
-      first_index: of its first record, as its name says.
-      records: that are whole, up to the segment's own first damage.
+      first_index: index of its first record, according to its name.
+      records: number of complete records before the segment's first damage.
       bytes: size of the file.
-      state: "whole"; "torn", as a crash leaves the end of the last one; "damaged".
+      state: "whole"; "torn": incomplete at the end, as a crash leaves the last one; "damaged".
     """
 
     path: Path
@@ -47,8 +47,8 @@ class JournalReport:
     """A journal.
 
     Attributes:
-      segments: oldest first, also those behind a damaged one.
-      damage: the first one; None where all is whole.
+      segments: oldest first, including those after a damaged one.
+      damage: the first damage; None: there is none.
     """
 
     segments: tuple[SegmentReport, ...]
@@ -60,8 +60,8 @@ class Cut:
     """What `cut_journal` set aside.
 
     Attributes:
-      aside: the folder that it is in; None: there was nothing to move, the rest is missing.
-      bytes: moved there, of the journal.
+      aside: the folder that it is in; None: there was nothing to move, as the rest is missing.
+      bytes: number of the journal's bytes that were moved there.
     """
 
     aside: Path | None
@@ -72,7 +72,7 @@ def check_journal(directory: Path) -> JournalReport:
     """Reads a whole journal, damaged or not.
 
     Raises:
-      JournalError: a segment is of a format that this version does not know.
+      JournalError: a segment has a format that this version does not know.
     """
     segments = list_segments(directory)
     reports = []
@@ -104,15 +104,15 @@ def _report(segment: Segment, reader: SegmentReader | None, damage: Damage | Non
 
 
 def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) -> Cut:
-    """Cuts a journal at a damage; what lies behind is moved into a folder beside it.
+    """Cuts a journal at a damage; everything after it is moved into a folder beside the journal.
 
-    Until it is done the journal looks as damaged as before: it can be done again.
+    Until the cut is complete, the journal still counts as damaged, so the cut can be repeated.
 
     Args:
-      directory: of the journal.
-      damage: where; records before `damage.index` are left.
-      unusable: damaged snapshots that are newer; they are moved there, too: one that a backup
-        brings back must not meet what is written to the journal from now on.
+      directory: the journal's folder.
+      damage: where to cut; records before `damage.index` remain.
+      unusable: damaged snapshots that are newer; they are moved there, too: if one is restored from
+        a backup, it would not match what is written to the journal from now on.
 
     Raises:
       JournalError: the disk is full or fails.
@@ -122,12 +122,12 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
         aside = _make_aside(directory, damage.index)
         for path in unusable:
             path.rename(aside / path.name)
-        # The head might claim what is given up here; the next start writes what is left.
+        # The head might claim what is discarded here; the next start writes a new one.
         JournalHead(path_of_head(directory)).replace(Claim())
         moved = 0 if damage.offset is None else _move_rest(directory, damage, damage.offset, aside)
         sync_path(aside)
         with contextlib.suppress(OSError):
-            aside.rmdir()  # nothing came into it
+            aside.rmdir()  # nothing was moved into it
         sync_path(directory)
     except OSError as error:
         raise JournalError(f"{directory}: could not truncate the journal: {error}") from error
@@ -146,7 +146,7 @@ def _make_aside(directory: Path, index: int) -> Path:
 
 
 def _move_rest(directory: Path, damage: Damage, offset: int, aside: Path) -> int:
-    """Moves a damage and what lies behind it; returns the bytes."""
+    """Moves a damage and everything after it; returns the number of bytes."""
     path = damage.path
     behind = [segment.path for segment in list_segments(directory)]
     behind = behind[behind.index(path) + 1 :]

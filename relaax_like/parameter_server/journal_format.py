@@ -1,16 +1,15 @@
 """The journal's files, byte by byte.
 
-    journal-INDEX.log        a segment: a header, then records; INDEX, 20 digits, is of the first
-    journal-INDEX.log.new    the same, until the segments before it are surely on the disk
+    journal-INDEX.log        a segment: a header, then records; INDEX, 20 digits: the first record's
+    journal-INDEX.log.new    the same, until the segments before it are certainly on the disk
 
     header: magic 8 bytes, format u32, fingerprint u32, first index u64, chain u32, CRC u32
     record: mark 4 bytes, length u64, index u64, CRC u32, chain u32, then the payload
 
-Numbers are little-endian, CRCs are CRC-32 as zlib computes it. A header's CRC is of its other
-bytes, a record's of length, index and payload: each can be checked by itself. The chain is the
-CRC-32 of length, index and CRC, continued from the chain of the record before; the header has the
-value that its first record continues from. So a record that is missing, repeated or from elsewhere
-is noticed.
+Numbers are little-endian; CRCs are zlib's CRC-32. A header's CRC covers its other bytes, a record's
+CRC its length, index and payload, so each can be checked by itself. The chain is the CRC-32 of
+length, index and CRC, continued from the chain of the previous record; the header has the value
+that its first record continues from. So a missing, repeated or foreign record is noticed.
 """
 
 import os
@@ -42,7 +41,7 @@ class Segment:
 
     Attributes:
       path: the file.
-      first_index: of its first record, as its name says.
+      first_index: index of its first record, according to its name.
       confirmed: all segments before it are on the disk; a crash cannot have damaged them.
     """
 
@@ -57,7 +56,7 @@ def path_of(directory: Path, first_index: int, confirmed: bool) -> Path:
 
 
 def list_segments(directory: Path) -> list[Segment]:
-    """Returns the segments of a journal, oldest first; none where there is no folder.
+    """Returns the segments of a journal, oldest first; none if there is no folder.
 
     Raises:
       JournalError: the folder cannot be read.
@@ -79,12 +78,12 @@ def pack_header(fingerprint: int, first_index: int, chain: int) -> bytes:
 
 
 def pack_record_header(index: int, payload: Sequence[memoryview], chain: int) -> tuple[bytes, int]:
-    """Returns what stands before a payload, and the chain behind it.
+    """Returns the header that precedes a payload, and the chain after the record.
 
     Args:
-      index: of the record.
+      index: index of the record.
       payload: its bytes, in pieces.
-      chain: behind the record before.
+      chain: chain after the previous record.
     """
     length = sum(piece.nbytes for piece in payload)
     head = _HEAD.pack(length, index)

@@ -1,15 +1,15 @@
-"""The journal's head: a small file that says how far the journal is known to be on the disk.
+"""The journal's head: a small file that records how far the journal is known to be on the disk.
 
-A journal that has lost its last segment, or the end of it, reads like one that ended earlier. The
+A journal that has lost its last segment, or the end of it, looks like one that ended earlier. The
 head is beside the journal's folder and shows the difference. Little-endian:
 
     magic 8 bytes, format u32, first index of the newest segment i64 (-1: none), end u64,
     final u32 (0 or 1), CRC u32
 
-It is written after each sync of the journal, and so never claims what a crash can take. It needs no
-sync of its own: a power cut can leave an older head, which claims less. It is overwritten in place,
-without a new file: it is smaller than a sector, which a disk writes completely or not at all, and
-needs no space on a full disk.
+The head is written after each sync of the journal, so it never claims what a crash can lose. It
+needs no sync of its own: a power cut can leave an older head, which claims less. It is overwritten
+in place, without a new file: it is smaller than a sector, which a disk writes completely or not at
+all, and needs no additional space on a full disk.
 """
 
 import logging
@@ -34,8 +34,8 @@ class Claim:
     """What is on the disk.
 
     Attributes:
-      newest_segment: first index of a segment that exists, or a newer one does; None: perhaps none.
-      end: all records before this index are there, or are older than all segments.
+      newest_segment: first index of a segment: it exists, or a newer one does; None: unknown.
+      end: all records before this index exist, or are older than all segments.
       is_final: the writer closed the journal, and there is no record after `end`: a snapshot of
         that position needs no journal.
     """
@@ -46,7 +46,7 @@ class Claim:
 
 
 def path_of_head(directory: Path) -> Path:
-    """Returns the path of a journal's head: beside its folder, so that it outlives that."""
+    """Returns the path of a journal's head: beside the journal's folder, so that it outlives it."""
     return directory.with_name(f"{directory.name}-head")
 
 
@@ -69,11 +69,11 @@ class JournalHead:
         self._failed = False
 
     def read(self) -> Claim | None:
-        """Returns what it claims; None where there is no head.
+        """Returns the head's claim; None if there is no head.
 
         Raises:
-          DamagedError: it is not what was written.
-          JournalError: it is of a format that this version does not know.
+          DamagedError: the head is damaged.
+          JournalError: the head has a format that this version does not know.
         """
         try:
             content = self.path.read_bytes()
@@ -88,16 +88,16 @@ class JournalHead:
             raise DamagedError("it does not match its CRC")
         if version != _FORMAT:
             raise JournalError(
-                f"{self.path}: format {version}, this version reads format {_FORMAT}; use the "
-                "version of relaax_like that wrote it, or start in another run_dir"
+                f"{self.path}: format {version}, but this version reads format {_FORMAT}; use "
+                "the version of relaax_like that wrote it, or start in another run_dir"
             )
         return Claim(None if newest < 0 else newest, end, bool(final))
 
     def replace(self, claim: Claim) -> None:
-        """Writes a new file in place of the old one, if any: after a crash it is one or the other.
+        """Replaces the file, if any, atomically: after a crash it is the old or the new one.
 
         Raises:
-          OSError: as the file system says; the old one is untouched.
+          OSError: the file system refused; the old file is untouched.
         """
         self.close()
         temporary = self.path.with_name(f"{TEMPORARY}{self.path.name}")
@@ -111,9 +111,9 @@ class JournalHead:
         sync_path(self.path.parent)
 
     def note(self, claim: Claim) -> None:
-        """Overwrites the file, which is there. What it claims has been synced.
+        """Overwrites the existing file. The caller has synced what the head claims.
 
-        A failure costs a check at the next start and is logged once.
+        A failure is logged once; it only weakens a check at the next start.
         """
         try:
             if self._file is None:
@@ -130,7 +130,7 @@ class JournalHead:
             self._failed = True
 
     def close(self) -> None:
-        """Closes the file; can be called twice."""
+        """Closes the file. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -1,4 +1,4 @@
-"""Reads a journal back, checks every byte, and tells a crash's torn end from damage."""
+"""Reads a journal, checks every byte, and distinguishes a crash's torn end from damage."""
 
 import contextlib
 import os
@@ -32,11 +32,11 @@ class Damage:
     """Where the usable part of a journal ends, although there is more, or was.
 
     Attributes:
-      path: the segment's file; the journal's folder where the rest is missing.
-      offset: in the file; what lies before is usable. None: the rest is missing.
-      index: of the record that should be there.
+      path: the segment's file; the journal's folder if the rest is missing.
+      offset: offset in the file; everything before it is usable. None: the rest is missing.
+      index: index of the record that should be there.
       found: what is there instead.
-      torn: a crash leaves this; nothing is lost but what no sync had reached.
+      torn: a crash can leave this; only what had not been synced is lost.
     """
 
     path: Path
@@ -56,10 +56,10 @@ class Damage:
 
 
 class DamagedJournalError(JournalError):
-    """A journal cannot be used from some record on, and no crash leaves that.
+    """A journal is unusable from some record onwards, and no crash can have caused that.
 
     Attributes:
-      damage: where, and what.
+      damage: the place and kind of the damage.
     """
 
     def __init__(self, damage: Damage, directory: Path):
@@ -72,11 +72,11 @@ class DamagedJournalError(JournalError):
 
 
 class DamagedSegmentError(DamagedError):
-    """A segment is not what was written; never leaves the journal's modules.
+    """A segment is damaged; only used within the journal's modules.
 
     Attributes:
-      offset: of the damage.
-      torn: whether a crash can leave this; None: it can where no whole record lies behind.
+      offset: offset of the damage.
+      torn: whether a crash can leave this; None: it can if no complete record follows.
     """
 
     def __init__(self, offset: int, found: str, torn: bool | None = None):
@@ -92,25 +92,25 @@ class SegmentReader:
             reader.validate_follows(previous_reader)
             for index, payload in reader: ...
 
-    Reads, not maps: a disk that fails, or a file that shrinks, is then an error and no SIGBUS. No
-    more is allocated than the file holds.
+    The file is read, not mapped, so that a failing disk, or a file that shrinks, is an error and
+    not a SIGBUS. No more memory is allocated than the file's size.
 
     Attributes:
       segment: the file.
-      size: of the file, bytes.
-      fingerprint: of the manifest.
-      index: of the next record.
-      offset: of the next record.
-      record_offset: of the newest record that was read.
-      chain: behind the records read so far.
+      size: size of the file in bytes.
+      fingerprint: fingerprint of the manifest.
+      index: index of the next record.
+      offset: offset of the next record.
+      record_offset: offset of the newest record that was read.
+      chain: chain after the records read so far.
     """
 
     def __init__(self, segment: Segment):
         """Opens the file and reads its header.
 
         Raises:
-          DamagedSegmentError: it is not what was written.
-          JournalError: it is of a format that this version does not know.
+          DamagedSegmentError: the header is damaged, or the file cannot be read.
+          JournalError: the segment has a format that this version does not know.
         """
         self.segment = segment
         self.offset = self.record_offset = 0
@@ -131,7 +131,7 @@ class SegmentReader:
         """Checks that this segment begins where another one ended.
 
         Raises:
-          DamagedSegmentError: it does not.
+          DamagedSegmentError: this segment begins elsewhere.
         """
         if previous is None:
             return
@@ -141,7 +141,7 @@ class SegmentReader:
                 "before"
             )
             raise DamagedSegmentError(0, found, torn=False)
-        # A power cut can take the end of a segment, but not of one that is known to be on the disk.
+        # A power cut can lose the end of a segment, but not if that is known to be on the disk.
         torn = not self.segment.confirmed
         if self.index != previous.index:
             found = f"a segment that begins with record {self.index}"
@@ -155,7 +155,7 @@ class SegmentReader:
         """Yields index and payload; continues where the last iteration stopped.
 
         Raises:
-          DamagedSegmentError: the rest is not what was written.
+          DamagedSegmentError: the rest of the segment is damaged.
         """
         while self.offset < self.size:
             yield self._read_record()
@@ -182,13 +182,13 @@ class SegmentReader:
         header = self._read(HEADER_BYTES)
         magic, version, self.fingerprint, self.index, chain, crc = HEADER.unpack(header)
         if magic != MAGIC or crc != zlib.crc32(header[:-4]):
-            # Confirmed after it was synced: no crash takes such a header back.
+            # Confirmed segments have been synced: no crash can lose their header.
             torn = False if self.segment.confirmed else None
             raise DamagedSegmentError(0, "a header that does not match its CRC", torn)
         if version != FORMAT:
             raise JournalError(
-                f"{self.segment.path}: format {version}, this version reads format {FORMAT}; use "
-                "the version of relaax_like that wrote it, or start in another run_dir"
+                f"{self.segment.path}: format {version}, but this version reads format {FORMAT}; "
+                "use the version of relaax_like that wrote it, or start in another run_dir"
             )
         if self.index != self.segment.first_index:
             found = f"a header for record {self.index}, which contradicts the file name"
@@ -237,18 +237,18 @@ class SegmentReader:
 
 
 class JournalReader:
-    """The records of a journal, each checked; to be iterated once.
+    """The records of a journal, each checked; can be iterated once.
 
         reader = JournalReader(directory, manifest.fingerprint, from_index)
         for index, payload in reader: ...
-        if reader.torn: ...     # a crash took the end: what no sync had reached
+        if reader.torn: ...     # the end, not yet synced, was lost in a crash
         journal = Journal(directory, reader.next_index, ...)
 
-    Not while another process writes: a record that is half there looks torn.
+    Must not be used while another process writes: a partly written record looks torn.
 
     Attributes:
-      torn: what a crash left at the end; None where the journal ends well.
-      end: the segment in which the records end; None where none can be read.
+      torn: what a crash left at the end; None: the journal ends with a complete record.
+      end: the segment in which the records end; None: no segment can be read.
     """
 
     def __init__(
@@ -261,10 +261,10 @@ class JournalReader:
         """Reads nothing yet.
 
         Args:
-          directory: of the journal; where there is none, there are no records.
-          fingerprint: of the manifest; None: whatever the journal's is.
-          from_index: of the first record wanted; older ones in its segment are checked, too.
-          head: of the journal; None: a missing end is not noticed.
+          directory: the journal's folder; if it does not exist, there are no records.
+          fingerprint: fingerprint of the manifest; None: any.
+          from_index: index of the first wanted record; older ones in its segment are checked, too.
+          head: the journal's head; None: a missing end is not noticed.
         """
         self.torn: Damage | None = None
         self.end: SegmentReader | None = None
@@ -275,7 +275,7 @@ class JournalReader:
 
     @property
     def next_index(self) -> int:
-        """Index of the record behind those read so far, and never below `from_index`."""
+        """Index of the record after those read so far, and never below `from_index`."""
         return max(self._from_index, self.end.index if self.end else 0)
 
     def __iter__(self) -> Iterator[tuple[int, memoryview]]:
@@ -285,7 +285,8 @@ class JournalReader:
 
         Raises:
           DamagedJournalError: records are damaged or missing.
-          JournalError: they are of another model, or of a format that this version does not know.
+          JournalError: records belong to another model, or have a format that this version does not
+            know.
         """
         segments = self._select_segments()
         for position, segment in enumerate(segments):
@@ -308,10 +309,10 @@ class JournalReader:
             self._validate_end(self._head, segments)
 
     def make_error(self, found: str) -> DamagedJournalError:
-        """Returns the error that says that the newest record cannot be used.
+        """Returns the error for a newest record that cannot be used.
 
         Args:
-          found: what it is instead.
+          found: what is there instead of a usable record.
         """
         assert self.end is not None
         path, offset = self.end.segment.path, self.end.record_offset
@@ -330,10 +331,10 @@ class JournalReader:
         return segments[max(0, older - 1) :]
 
     def _validate_end(self, head: JournalHead, segments: Sequence[Segment]) -> None:
-        """Checks that the journal reaches as far as its head says.
+        """Checks that the journal contains all that its head claims.
 
         Raises:
-          DamagedJournalError: it does not, or the head cannot be read.
+          DamagedJournalError: records are missing, or the head cannot be read.
         """
         try:
             claim = head.read()
@@ -372,16 +373,16 @@ def locate(
 ) -> Damage:
     """Distinguishes a crash's torn end from damage.
 
-    The bytes that a killed process wrote are all there, in order; a power cut takes some of those
-    that no sync had reached. So the end is torn if nothing complete follows it: no record in the
-    same file, and no segments except unconfirmed ones. A power cut that took a page and left a
-    later one looks like damage, too: rather than drop a record, the user is asked.
+    The bytes that a killed process wrote are all there, in order; a power cut loses some of those
+    that were not yet synced. So the end is torn if nothing complete follows it: no record in the
+    same file, and no segments except unconfirmed ones. A power cut that lost a page but not a later
+    one looks like damage, too: the user decides, rather than a record being dropped.
 
     Args:
-      error: what reading a segment raised.
-      segments: all of them.
-      position: in `segments`, of the one that was read.
-      index: of the record that should be there.
+      error: the error raised while reading a segment.
+      segments: all segments.
+      position: position in `segments` of the one that was read.
+      index: index of the record that should be there.
     """
     segment = segments[position]
     torn = error.torn
@@ -392,9 +393,9 @@ def locate(
 
 
 def find_last_record(directory: Path, damage: Damage) -> bytes | None:
-    """Returns the payload of the last record behind a damage that is complete; None: there is none.
+    """Returns the payload of the last complete record after a damage; None: there is none.
 
-    For people only: whether it continues the records before it is not checked.
+    Only for display: whether it continues the records before it is not checked.
     """
     if damage.offset is None:
         return None
@@ -415,7 +416,7 @@ def find_last_record(directory: Path, damage: Damage) -> bytes | None:
 
 
 def _holds_record(path: Path, offset: int) -> bool:
-    """Returns whether a whole record begins at `offset` or anywhere behind it; True if in doubt."""
+    """Returns whether a complete record begins at `offset` or after it; True if in doubt."""
     try:
         with open(path, "rb", buffering=0) as file:
             descriptor = file.fileno()

@@ -1,11 +1,11 @@
 """Optimizer steps on flat float32 vectors: read from one buffer, written to another.
 
-Each kernel has two forms behind one table: a fused loop that numba compiles (single-threaded: a
-parallel one aborts the process when two threads call it), and blocks of NumPy operations where
-numba is missing. Both do the same operations in the same order.
+Each kernel has two forms in one table: a fused loop that numba compiles (single-threaded: a
+parallel one aborts the process when two threads call it), and blocks of NumPy operations for use
+without numba. Both do the same operations in the same order.
 
-`python -m relaax_like.parameter_server.kernels` compiles them once, so that a server that starts
-later takes them from numba's cache.
+`python -m relaax_like.parameter_server.kernels` compiles them once, so that servers that start
+later load them from numba's cache.
 """
 
 import functools
@@ -22,10 +22,10 @@ import numpy as np
 from relaax_like.config.optimizer import OptimizerConfig
 
 _LOG = logging.getLogger(__name__)
-# Elements: two float32 blocks of scratch stay in the second-level cache.
+# Elements of a block: two float32 blocks of scratch fit into the second-level cache.
 _BLOCK = 32 * 1024
-# Elements: numba would save a vector of at most this size ten microseconds a step. Importing it
-# takes 0.2 s of processor time at each start, and loading a kernel takes some more.
+# Elements: for a vector of at most this size, numba would save ten microseconds per step. Importing
+# it takes 0.2 s of processor time at each start, and loading a kernel takes a little more.
 _SMALL = 1024
 
 Step = Callable[
@@ -42,8 +42,8 @@ class Kernel:
 
     Attributes:
       slots: what each row of the slots holds.
-      loop: the fused form, compiled by numba. Never called as it is.
-      blocked: the NumPy form for one block; has one more argument, scratch [n] float32.
+      loop: the fused form, to be compiled by numba. Never called uncompiled.
+      blocked: the NumPy form for one block; has an additional argument, scratch [n] float32.
     """
 
     slots: tuple[str, ...]
@@ -51,8 +51,8 @@ class Kernel:
     blocked: Callable[..., None]
 
 
-# The loops. No literals in them: a Python number would widen float32 to float64. `c` is spelled
-# out into names before the loop, which LLVM then vectorises.
+# The loops. They contain no literals: a Python number would widen float32 to float64. `c` is
+# unpacked into names before the loop, which LLVM can then vectorise.
 
 
 def _adam_loop(
@@ -139,7 +139,7 @@ def _sgd_momentum_loop(
         out_weights[i] = weights[i] - rate * speed
 
 
-# The same in NumPy, one block at a time and without temporaries.
+# The same in NumPy, block by block and without temporaries.
 
 
 def _decayed_mean(
@@ -253,7 +253,7 @@ def _sgd_momentum_blocked(
     np.subtract(weights, scratch, out=out_weights)
 
 
-# adam and adamw share a kernel: without decay the weights are multiplied by exactly 1.
+# adam and adamw share a kernel: without weight decay, the weights are multiplied by exactly 1.
 KERNELS: dict[str, Kernel] = {
     "adam": Kernel(("first_moment", "second_moment"), _adam_loop, _adam_blocked),
     "rmsprop": Kernel(("mean_square",), _rmsprop_loop, _rmsprop_blocked),
@@ -266,7 +266,7 @@ KERNELS: dict[str, Kernel] = {
 
 
 def kernel_name(config: OptimizerConfig) -> str:
-    """Returns the key in `KERNELS` that serves an optimizer."""
+    """Returns the key of an optimizer's kernel in `KERNELS`."""
     if config.name in ("adam", "adamw"):
         return "adam"
     return f"{config.name}_momentum" if config.momentum else config.name
@@ -280,14 +280,14 @@ def slot_names(config: OptimizerConfig) -> tuple[str, ...]:
 def compute_coefficients(config: OptimizerConfig, learning_rate: float, step: int) -> np.ndarray:
     """Computes the numbers of one step, in double precision.
 
-    Adam (https://arxiv.org/abs/1412.6980, section 2): with epsilon outside of the bias correction,
+    Adam (https://arxiv.org/abs/1412.6980, section 2): with epsilon outside the bias correction,
     `w -= rate * m / (sqrt(v) + epsilon)` with `rate = learning_rate * sqrt(1 - beta2^t) /
-    (1 - beta1^t)`; inside of it, `epsilon` is multiplied by `sqrt(1 - beta2^t)`. RMSProp has
-    epsilon inside of the root, and its velocity holds the learning rate; that of SGD does not.
+    (1 - beta1^t)`; inside it, `epsilon` is multiplied by `sqrt(1 - beta2^t)`. RMSProp has epsilon
+    inside the root, and its velocity includes the learning rate; that of SGD does not.
 
     Args:
       config: the optimizer.
-      learning_rate: of this step.
+      learning_rate: the learning rate of this step.
       step: 1 for the first step.
 
     Returns:
@@ -316,7 +316,7 @@ def make_step(name: str, form: str | None = None) -> Step:
 
     Args:
       name: key in `KERNELS`.
-      form: "numba" or "numpy"; None takes numba where it is installed. See also `choose_form`.
+      form: "numba" or "numpy"; None: numba if it is installed. See also `choose_form`.
 
     Returns:
       A function that can be called from any thread; it holds no state.
@@ -326,7 +326,7 @@ def make_step(name: str, form: str | None = None) -> Step:
         return blocked
     try:
         return _compile_loop(name)
-    except ImportError as error:  # numba is there, but too old for this NumPy, or broken
+    except ImportError as error:  # numba is installed, but broken or too old for this NumPy
         if form is not None:
             raise
         _LOG.warning("cannot import numba, using the slower NumPy kernels: %s", error)
@@ -347,15 +347,15 @@ def make_late_step(name: str, form: str | None = None) -> Step:
 
 
 def choose_form(size: int) -> str | None:
-    """Returns the form for vectors of that many elements: "numpy" for short ones, else None.
+    """Returns the form for vectors of `size` elements: "numpy" for short ones, otherwise None.
 
-    It depends on nothing else, so that a server that starts again computes the very same values.
+    It depends on nothing else, so that a restarted server computes exactly the same values.
     """
     return "numpy" if size <= _SMALL else None
 
 
 def default_form() -> str:
-    """Returns "numba" where it is installed, else "numpy". Does not import it."""
+    """Returns "numba" if it is installed, otherwise "numpy". Does not import numba."""
     return "numba" if importlib.util.find_spec("numba") else "numpy"
 
 
@@ -386,19 +386,19 @@ def _make_blocked(blocked: Callable[..., None]) -> Step:
 
 @functools.cache
 def _compile_loop(name: str) -> Step:
-    """Compiles a loop, or takes it from numba's cache. Imports numba: a third of a second."""
+    """Compiles a loop, or loads it from numba's cache. Imports numba, which takes 0.3 s."""
     import numba
 
     def array(axes: int, readonly: bool) -> Any:
         return numba.types.Array(numba.float32, axes, "C", readonly=readonly)
 
-    # An explicit signature: read-only and writable arguments would else be compiled apart.
+    # An explicit signature: otherwise read-only and writable arguments are compiled separately.
     signature = numba.void(
         array(1, True), array(1, True), array(2, True), array(1, False), array(2, False),
         array(1, True),
     )  # fmt: skip
-    # error_model: with Python's, the test for a zero divisor keeps the loop from being vectorised.
-    # nogil: threads that serve continue while a large step is computed.
+    # error_model: with Python's, the test for a zero divisor prevents vectorisation of the loop.
+    # nogil: serving threads continue while a large step is computed.
     options: dict[str, Any] = {"error_model": "numpy", "fastmath": False, "nogil": True}
     loop = KERNELS[name].loop
     try:
@@ -426,7 +426,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # By its real name: what numba caches must not belong to a module called __main__.
+    # By its real name: numba's cache entries must not belong to a module called __main__.
     from relaax_like.parameter_server import kernels
 
     kernels.main()

@@ -1,13 +1,14 @@
 """A copy of the newest snapshots at a URL: an object store, a network folder, another machine.
 
-    URL/cp-GLOBAL_T-VERSION/      values.npy, slots-0.npy, ..., and manifest.json, which comes last
+    URL/cp-GLOBAL_T-VERSION/      values.npy, slots-0.npy, ..., and finally manifest.json
 
-Object stores cannot rename, so the manifest makes a copy whole: a directory without one is a half,
-which is never restored and is removed after the next copy. The manifest goes first when a copy is
-deleted. A URL belongs to one run: two would delete each other's copies.
+Object stores cannot rename, so the manifest completes a copy: a directory without one is
+incomplete; it is never restored, and is removed after the next copy. When a copy is deleted, its
+manifest is deleted first. A URL belongs to one run: two would delete each other's copies.
 
-Any file system of fsspec will do; `pip install relaax_like[mirror]` brings S3. Keys are found where
-its library looks for them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...), never in our YAML file.
+Any file system of fsspec can be used; `pip install relaax_like[mirror]` installs support for S3.
+Credentials are found where its library looks for them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...),
+never in our YAML file.
 """
 
 import logging
@@ -40,7 +41,7 @@ from relaax_like.wire.errors import DamagedError, SnapshotError
 from relaax_like.wire.syncing import sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)
-# A file of some hundred megabytes has time for it on a slow line.
+# Enough for a file of a few hundred megabytes on a slow connection.
 _FILE_TIMEOUT_SEC = 600.0
 _FIRST_PAUSE_SEC = 1.0
 _LONGEST_PAUSE_SEC = 60.0
@@ -49,12 +50,11 @@ _FETCH_TRIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class MirrorStatus:
-    """How a mirror is doing.
+    """State of a mirror.
 
     Attributes:
-      newest_global_t: of the newest snapshot that is whole at the other end; None: none yet, since
-        this start.
-      error: why the last attempt failed; "" when it did not.
+      newest_global_t: environment steps of the newest complete copy; None: none since this start.
+      error: why the last attempt failed; "" if it succeeded.
     """
 
     newest_global_t: int | None
@@ -62,15 +62,15 @@ class MirrorStatus:
 
 
 class Mirror:
-    """Copies snapshots to a URL in a thread of its own; nothing but `close` waits for it.
+    """Copies snapshots to a URL in a thread of its own; only `close` waits for it.
 
         mirror = Mirror("s3://bucket/my-run", keep=3)
         mirror.offer(snapshots.save(state))
         ...
         mirror.close(timeout_sec=30.0)
 
-    While one snapshot is copied, another one can wait; a newer one takes its place. A failed copy
-    is retried, at growing intervals, with the newest snapshot there is. Thread-safe.
+    While one snapshot is being copied, another one can wait; a newer one replaces it. A failed copy
+    is retried, at growing intervals, with the newest snapshot available. Thread-safe.
     """
 
     def __init__(
@@ -81,25 +81,25 @@ class Mirror:
         keep_best: int = 0,
         file_timeout_sec: float = _FILE_TIMEOUT_SEC,
     ):
-        """Starts the thread. The other end is not asked yet: one that is down delays nothing.
+        """Starts the thread. It does not connect yet, so an unavailable mirror delays nothing.
 
         Args:
           url: `s3://bucket/prefix`, `file:///folder`, ...
-          keep: newest snapshots that stay at the other end.
-          keep_best: those that stay there for their score, as in `Snapshots`.
-          file_timeout_sec: longest time for one file, or for one question about it.
+          keep: number of newest snapshots that are kept at the other end.
+          keep_best: number of those kept there for their score, as in `Snapshots`.
+          file_timeout_sec: longest time for one file, or for one other operation.
 
         Raises:
-          ConfigError: the URL cannot be used, a package is missing, or a number makes no sense.
+          ConfigError: the URL cannot be used, a package is missing, or a number is out of range.
         """
         check_kept(keep, keep_best)
         self._remote = Remote(url, file_timeout_sec)
         self._keep = keep
         self._keep_best = keep_best
-        # What the thread alone uses: name -> score of the copies there, and those of no use.
+        # Used by the thread only: name -> score of the copies there, and the useless ones.
         self._scores: dict[str, float | None] = {}
         self._damaged: set[str] = set()
-        self._condition = threading.Condition()  # guards all that follows
+        self._condition = threading.Condition()  # guards all attributes below
         self._waiting: OpenSnapshot | None = None
         self._copying = ""
         self._closing = False
@@ -110,14 +110,14 @@ class Mirror:
 
     @property
     def status(self) -> MirrorStatus:
-        """How it is doing."""
+        """Current state of the mirror."""
         with self._condition:
             return MirrorStatus(newest_global_t=self._newest_global_t, error=self._error)
 
     def offer(self, path: Path) -> None:
-        """Queues a snapshot for copying, in place of one that waits. Returns at once, never raises.
+        """Queues a snapshot for copying, replacing a waiting one. Returns at once, never raises.
 
-        Its files are opened here: it can be deleted from the folder before they are copied.
+        The files are opened here, because the folder can delete them before they are copied.
         """
         try:
             snapshot = OpenSnapshot(path)
@@ -134,9 +134,9 @@ class Mirror:
             replaced.close()
 
     def close(self, timeout_sec: float) -> None:
-        """Copies what waits, for so long at most, and stops. Can be called twice.
+        """Copies a waiting snapshot, for at most this time, and stops. Idempotent.
 
-        What could not be copied is named in the log; it is still in the folder.
+        If it could not be copied, the log says so; it is still in the folder.
         """
         with self._condition:
             self._closing = True
@@ -201,7 +201,7 @@ class Mirror:
             )
 
     def _copy(self, snapshot: OpenSnapshot) -> None:
-        """Makes a snapshot whole at the other end; then removes what is not to stay there."""
+        """Completes a copy at the other end; then removes the copies that are not kept."""
         self._remote.forget_listings()
         if not self._is_there(snapshot):
             self._remote.write(snapshot)
@@ -213,7 +213,7 @@ class Mirror:
         self._delete_old(snapshot.name)
 
     def _is_there(self, snapshot: OpenSnapshot) -> bool:
-        """Returns whether it is there already; a copy of the same name that differs is unmade."""
+        """Returns whether it is already there; a different copy of that name is made incomplete."""
         try:
             content = self._remote.read_manifest(snapshot.name)
         except FileNotFoundError:
@@ -231,7 +231,7 @@ class Mirror:
         kept = select_kept(scores, copied, self._damaged, self._keep, self._keep_best)
         for name in names:
             if name not in kept:
-                self._scores.pop(name, None)  # first: what follows can fail halfway
+                self._scores.pop(name, None)  # first, because the deletion can fail halfway
                 self._remote.delete(name, whole=name in whole)
 
     def _is_whole(self, name: str) -> bool:
@@ -274,10 +274,10 @@ class Mirror:
 def fetch_newest(
     url: str, directory: Path, *, file_timeout_sec: float = _FILE_TIMEOUT_SEC
 ) -> Path | None:
-    """Brings the newest whole snapshot of a mirror to a folder that has none.
+    """Downloads the newest complete snapshot of a mirror to a folder that has none.
 
-    To be called by the holder of the folder, before it restores. Nothing that lies there is ever
-    replaced: with any snapshot there, damaged or not, this does nothing and asks nobody.
+    To be called by the owner of the folder, before it restores. Nothing is ever replaced: if the
+    folder has any snapshot, damaged or not, this does nothing and does not contact the mirror.
 
     Args:
       url: as for `Mirror`.
@@ -285,12 +285,12 @@ def fetch_newest(
       file_timeout_sec: as for `Mirror`.
 
     Returns:
-      Its directory; None when the folder has a snapshot, or the mirror has none.
+      The snapshot's directory; None if the folder already has one, or the mirror has none.
 
     Raises:
       ConfigError: the URL cannot be used, or a package is missing.
-      SnapshotError: the mirror cannot be asked, all its snapshots are damaged, or the folder cannot
-        be written to. Starting a run afresh would be wrong then.
+      SnapshotError: the mirror is unavailable, all its snapshots are damaged, or the folder cannot
+        be written to. The run must not be started from scratch then.
     """
     if list_names(directory):
         return None
@@ -337,10 +337,10 @@ def _fetch_newest(remote: Remote, directory: Path) -> Path | None:
 
 
 def _fetch(remote: Remote, name: str, manifest: bytes, directory: Path) -> Path:
-    """Brings one snapshot.
+    """Downloads one snapshot.
 
     Raises:
-      DamagedError: it is not what was written.
+      DamagedError: the snapshot is damaged.
     """
     files = check_files(unpack_manifest(manifest, f"mirror {remote.shown_url}: {name}"))
     target = directory / name

@@ -1,4 +1,4 @@
-"""The other end of a mirror: a file system of fsspec, asked with deadlines."""
+"""The other end of a mirror: a file system of fsspec, used with deadlines."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from relaax_like.parameter_server.snapshots import is_snapshot_name
 from relaax_like.wire.errors import ConfigError, DamagedError
 
 _URL = re.compile(r"^([a-z][a-z0-9+.-]*)://(.+)$", re.DOTALL)
-# What a manifest is allowed to name: it comes from elsewhere.
+# The file names allowed in a manifest, which comes from another machine.
 _FILE = re.compile(r"^(values|slots-\d+|pending-\d+)\.npy$")
 _INSTALL = "pip install 'relaax_like[mirror]'"
 # s3fs would hold ten parts of 50 MiB in memory.
@@ -28,7 +28,7 @@ def check_files(body: dict[str, Any]) -> list[str]:
     """Returns the names of a manifest's data files.
 
     Raises:
-      DamagedError: a name that no snapshot has, perhaps of a file elsewhere.
+      DamagedError: a name is not that of a snapshot's data file, and could be any path.
     """
     for name in body["files"]:
         if not _FILE.match(name):
@@ -37,12 +37,12 @@ def check_files(body: dict[str, Any]) -> list[str]:
 
 
 class OpenSnapshot:
-    """A snapshot's files, held open: they can be read although the folder deletes them.
+    """A snapshot's files, kept open: they can be read even after the folder has deleted them.
 
     Attributes:
-      name: of its directory.
+      name: name of its directory.
       manifest: the bytes of its manifest.
-      body: what the manifest says.
+      body: the content of the manifest.
       files: name -> data file.
     """
 
@@ -50,8 +50,8 @@ class OpenSnapshot:
         """Opens the files.
 
         Raises:
-          OSError: it is not there.
-          DamagedError: it is no snapshot.
+          OSError: the files cannot be opened.
+          DamagedError: this is not a snapshot.
         """
         self.name = path.name
         self.manifest = (path / MANIFEST_NAME).read_bytes()
@@ -63,26 +63,26 @@ class OpenSnapshot:
             self._stack = stack.pop_all()
 
     def path_of(self, file: str) -> str:
-        """Returns a path that a data file can be read from, wherever it has gone."""
+        """Returns a path from which a data file can be read, even if it has been deleted."""
         descriptor = self.files[file].fileno()
-        os.lseek(descriptor, 0, os.SEEK_SET)  # macOS shares the position with who opens the path
+        os.lseek(descriptor, 0, os.SEEK_SET)  # on macOS, opening the path shares the position
         return f"/dev/fd/{descriptor}"
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         self._stack.close()
 
 
 class StoppedError(Exception):
-    """The mirror was closed and nothing more is to be done."""
+    """The mirror was closed; nothing more must be done."""
 
 
 class Remote:
     """The other end: one call at a time, each with a deadline.
 
-    A call that hangs is left behind in a daemon thread. Where fsspec can (object stores), it is
-    cancelled. Otherwise the next call waits for its end first, so that nothing is ever written
-    out of order.
+    A call that hangs is abandoned in a daemon thread. If fsspec supports it (object stores), the
+    call is cancelled. Otherwise the next call first waits for its end, so that nothing is ever
+    written out of order.
     """
 
     def __init__(self, url: str, timeout_sec: float):
@@ -118,18 +118,18 @@ class Remote:
         self._stopped.set()
 
     def describe(self, error: BaseException) -> str:
-        """Returns an error in one line, without the URL's password."""
+        """Returns an error on one line, without the URL's password."""
         text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
         for secret in {self._password, unquote(self._password or "")} - {None, ""}:
             text = text.replace(str(secret), "***")
         return text
 
     def forget_listings(self) -> None:
-        """Clears cached listings, so that the other end is asked what is there."""
+        """Clears cached listings, so that new ones are requested."""
         self._call(lambda **_: self._fs.invalidate_cache())
 
     def list_names(self) -> list[str]:
-        """Returns the names of all snapshots there, halves too, oldest first."""
+        """Returns the names of all snapshots there, including incomplete ones, oldest first."""
         try:
             entries = self._call(lambda **options: self._fs.ls(self._root, detail=False, **options))
         except FileNotFoundError:
@@ -141,7 +141,7 @@ class Remote:
         """Returns a snapshot's manifest.
 
         Raises:
-          FileNotFoundError: it is a half, or not there at all.
+          FileNotFoundError: the snapshot is incomplete, or not there at all.
         """
         path = f"{self._root}/{name}/{MANIFEST_NAME}"
         return self._call(lambda **options: self._fs.cat_file(path, **options))
@@ -150,7 +150,7 @@ class Remote:
         """Copies a data file to the disk.
 
         Raises:
-          FileNotFoundError: it is not there.
+          FileNotFoundError: the file is not there.
         """
         source = f"{self._root}/{name}/{file}"
         self._call(lambda **options: self._fs.get_file(source, str(target), **options))
@@ -168,7 +168,7 @@ class Remote:
         self._call(lambda **o: self._fs.pipe_file(manifest, snapshot.manifest, **o))
 
     def unmake(self, name: str) -> None:
-        """Makes a half of a snapshot."""
+        """Makes a snapshot incomplete, by deleting its manifest."""
         path = f"{self._root}/{name}/{MANIFEST_NAME}"
         self._call(lambda **options: self._fs.rm_file(path, **options))
 
@@ -177,7 +177,7 @@ class Remote:
 
         Args:
           name: its name.
-          whole: whether it has a manifest.
+          whole: whether it is complete, that is, has a manifest.
         """
         if whole:
             self.unmake(name)
@@ -210,15 +210,15 @@ class Remote:
     def _connect(self) -> None:
         import fsspec
 
-        # An instance of its own: another user of the process must not change what it caches.
+        # A separate instance: other code in the process must not change its cache.
         self._fs, self._root = fsspec.core.url_to_fs(self._url, skip_instance_cache=True)
         self._root = self._root.rstrip("/")
 
     def _call(self, operation: Callable[..., Any]) -> Any:
-        """Runs an operation of the file system, which is made at the first one.
+        """Runs an operation of the file system; connects before the first one.
 
         Raises:
-          TimeoutError: it has not ended in time.
+          TimeoutError: the operation did not end in time.
           StoppedError: `stop` was called.
           Exception: whatever the operation raises.
         """
@@ -235,13 +235,13 @@ class Remote:
             try:
                 if self._fs is None:
                     self._connect()
-                # The synchronous face of fsspec's asynchronous file systems takes a timeout.
+                # The synchronous methods of fsspec's asynchronous file systems accept a timeout.
                 options = {"timeout": self._timeout_sec} if self._fs.async_impl else {}
                 outcome.append(operation(**options))
             except BaseException as error:
                 failure.append(error)
 
-        # A second later than fsspec's own deadline, which is the better one.
+        # A second later than fsspec's own deadline, which is preferable.
         thread = self._hanging = threading.Thread(target=run, name="mirror call", daemon=True)
         thread.start()
         thread.join(self._timeout_sec + 1.0)
@@ -257,12 +257,12 @@ def _hide_password(url: str) -> str:
     """Returns a URL without password and query, for display.
 
     Raises:
-      ConfigError: it is unclear where the password ends.
+      ConfigError: the end of the password is ambiguous.
     """
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")
     user, at, host = place.rpartition("@")
     if not at and "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():
-        raise ConfigError("mirror_url: does its password contain a /? Write it as %2F")
+        raise ConfigError("mirror_url: the password seems to contain a /; write it as %2F")
     shown = f"{scheme}{separator}{user.partition(':')[0]}{at}{host}{slash}{path}"
     return shown.partition("?")[0]

@@ -1,4 +1,4 @@
-"""OptimizerCurves: what the parameter server records of its updates."""
+"""OptimizerCurves: the parameter server's curves of its updates."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from relaax_like.core.metrics import Metrics
 
 _LOG = logging.getLogger(__name__)
-# A point a second, however many pushes there are.
+# One point per second, however many pushes there are.
 _EVERY_SEC = 1.0
 
 
 class OptimizerCurves:
-    """Learning rates, the mean staleness of gradients, and what became of them.
+    """Learning rates, the mean staleness of gradients, and what happened to them.
 
     Used by one thread at a time.
 
@@ -26,12 +26,12 @@ class OptimizerCurves:
         self._begin(clock())
 
     def add_gradient(self, staleness: int) -> None:
-        """Counts a gradient made at values so many versions ago."""
+        """Counts a gradient computed with values that are `staleness` versions old."""
         self._staleness += staleness
         self._gradients += 1
 
     def add_publish(self) -> None:
-        """Counts an update that a learner has made."""
+        """Counts an update published by a learner."""
         self._publishes += 1
 
     def record(
@@ -45,9 +45,9 @@ class OptimizerCurves:
 
         Args:
           global_t: environment steps so far.
-          get_learning_rates: returns those of the groups; called only when it is time.
-          counts: of gradients, by what became of them.
-          now: do not wait until it is time.
+          get_learning_rates: returns the groups' learning rates; called only when it is time.
+          counts: numbers of gradients, by what happened to them.
+          now: add the points even if it is not yet time.
         """
         time_sec = self._clock()
         is_due = now or time_sec - self._since >= _EVERY_SEC

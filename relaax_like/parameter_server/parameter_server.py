@@ -1,4 +1,4 @@
-"""The parameter server itself: pushes wait for turns at the store, pulls for nothing."""
+"""The parameter server itself: pushes are applied one after another; pulls never wait."""
 
 import contextlib
 import logging
@@ -53,15 +53,15 @@ from relaax_like.wire.errors import (
 )
 
 _LOG = logging.getLogger(__name__)
-# Pushes that wait for their turn; each holds its gradient in memory.
+# Maximum number of waiting pushes; each keeps its gradient in memory.
 QUEUE_SIZE = 64
-# How long the tutorial's plain calls, which carry no deadline, are allowed to take.
+# Time limit for the tutorial's plain calls, which have no deadline.
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
 _FULL_POLL_SEC = 0.01
-# At the end: for the newest snapshot to be copied.
+# At the end: time limit for copying the newest snapshot.
 _MIRROR_SEC = 60.0
-# Records whose replay takes a tenth of a second.
+# Number of records whose replay takes about a tenth of a second.
 _LONG_REPLAY = 1_000
 
 
@@ -74,10 +74,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
             server.wait_finished()
 
     A push is checked and waits for its turn in its caller's thread, which then applies all waiting
-    pushes, one after another; each takes effect as a whole. A pull never waits. A snapshot is taken
-    of immutable buffers and written by another thread, while serving continues. With a journal, a
-    crash costs nothing that was acknowledged; without one, what was applied since the newest
-    snapshot.
+    pushes, one after another; each takes effect atomically. A pull never waits. A snapshot is taken
+    from immutable buffers and written by another thread, while serving continues. With a journal, a
+    crash loses nothing that was acknowledged; without one, it loses what was applied since the
+    newest snapshot.
     """
 
     def __init__(
@@ -100,30 +100,30 @@ class ParameterServer(ParameterServerBackend, Publisher):
         clock: Callable[[], float] = time.monotonic,
         queue_size: int = QUEUE_SIZE,
     ):
-        """Starts to serve. Takes over all but `metrics`; `close` closes what must be closed.
+        """Starts serving. Owns all objects except `metrics`; `close` closes them.
 
         Args:
-          store: values and optimizers; only the server applies to it from now on.
-          snapshots: where checkpoints go; None keeps none.
-          journal: where pushes go before they are answered; needs `restore_latest_checkpoint` to be
-            called before anything is pushed. None: nowhere.
+          store: values and optimizers; from now on, only the server changes it.
+          snapshots: where checkpoints are written; None: none are.
+          journal: where pushes are written before they are answered; requires that
+            `restore_latest_checkpoint` is called before anything is pushed. None: nowhere.
           mirror: where each snapshot is copied to; None: nowhere.
           metrics: the recorder.
-          combine: what happens to gradients that come together; None: each is applied at once.
+          combine: how gradients of several clients are combined; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: none does.
           target_score: score of a snapshot that ends the training; None: none does.
           max_episodes: training episodes after which the training ends; None: no limit.
           snapshot_every_sec: seconds between two snapshots; None: not by time.
-          snapshot_every_env_steps: environment steps between two; None: not by steps.
+          snapshot_every_env_steps: environment steps between two snapshots; None: not by steps.
           scores_returns: snapshots are scored by the mean return of the training; False: only by
             `save_next_publication`, `save_checkpoint` and `save_judged`.
           recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
           clock: returns monotonic seconds.
-          queue_size: pushes that can wait; one more is refused as busy.
+          queue_size: maximum number of waiting pushes; any others are refused as busy.
 
         Raises:
-          ConfigError: a number that makes no sense, or intervals without a place for snapshots.
+          ConfigError: a number is out of range, or there are intervals but no `snapshots`.
         """
         _validate_numbers(max_global_step, snapshot_every_sec, snapshot_every_env_steps, queue_size)
         if snapshots is None and (snapshot_every_sec or snapshot_every_env_steps):
@@ -135,7 +135,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._metrics = metrics
         self._clock = clock
         self._started = clock()
-        # Without a folder that counts starts, the time of day grows from start to start.
+        # Without a folder that counts starts, the time is used, which also grows.
         self._epoch = snapshots.epoch if snapshots else time.time_ns() // 1_000_000
         self._statistics = Statistics(target.episodes if target else DEFAULT_WINDOW, clock)
         self._served = ServedClients(clock)
@@ -207,25 +207,27 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def episode_means(self) -> EpisodeMeans:
-        """Of the newest episodes."""
+        """Mean return and length of the newest episodes."""
         return self._statistics.means
 
     @property
     def snapshot_failures(self) -> int:
-        """Snapshots that nobody asked for and that could not be written."""
+        """Number of automatic snapshots that could not be written."""
         return 0 if self._saver is None else self._saver.failures
 
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
         """Applies one record and waits until it has taken effect.
 
-        A push that comes again, with the same client, incarnation and sequence number, is answered
-        as before and takes no effect. Once the training has finished, gradients, statistics and
-        episodes are dropped, but environment steps are still counted.
+        A repeated push, with the same client, incarnation and sequence number, is answered as
+        before and has no effect. Once the training has finished, gradients, statistics and episodes
+        are dropped, but environment steps are still counted.
 
         Raises:
           InvalidInputError: malformed or not finite; nothing took effect.
-          ServerUnavailableError: too many pushes wait, or the server closes; nothing took effect.
-          TimeoutError: it had not been taken in time, and was withdrawn; nothing took effect.
+          ServerUnavailableError: too many pushes are waiting, or the server is closing; nothing
+            took effect.
+          TimeoutError: the push was still queued at the deadline, and was withdrawn; nothing took
+            effect.
         """
         if self._applier.is_leased:
             self._applier.refuse_leased(push)
@@ -266,7 +268,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def publish(self, publication: Publication) -> Reply:
         """Applies a state published by the learner, atomically; see `Publisher`."""
-        score, self._next_score = self._next_score, None  # of this one, whatever becomes of it
+        score, self._next_score = self._next_score, None  # for this one, even if it fails
         validate_counts(publication)
         reply = self._submit_own(publication)
         if score is not None and reply.outcome == "applied" and self._saver is not None:
@@ -275,45 +277,45 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return reply
 
     def count(self, counts: Counts) -> Reply:
-        """Counts what no publication contains; see `Publisher`."""
+        """Counts steps and episodes that no publication contains; see `Publisher`."""
         validate_counts(counts)
         return self._submit_own(counts)
 
     @property
     def best_score(self) -> float | None:
-        """Best score of the snapshots that are kept; None: none has one."""
+        """Best score of the kept snapshots; None if no snapshot has a score."""
         return None if self._snapshots is None else self._snapshots.best_score
 
     @property
     def train_return(self) -> TrainReturn | None:
-        """How the training does; see `Publisher`."""
+        """Training return as of the newest publication; see `Publisher`."""
         means = self._statistics.means
         if means.mean_return is None or not self._statistics.is_window_full:
             return None
         return TrainReturn(means.mean_return, means.return_episodes, means.episodes)
 
     def save_next_publication(self, score: float) -> None:
-        """Writes the next publication to a snapshot, with this score; see `Publisher`."""
+        """Saves the next publication as a snapshot with this score; see `Publisher`."""
         self._next_score = score
 
     def _submit_own(self, item: Publication | Counts) -> Reply:
-        """Submits what the learner in this process has."""
+        """Submits a publication or counts of the learner in this process."""
         while True:
             try:
                 return self._queue.submit(item, None)
-            except FullError:  # of what others count; they do not wait for long
+            except FullError:  # of other clients' items, which are soon handled
                 time.sleep(_FULL_POLL_SEC)
             except ClosedError:
                 raise ServerUnavailableError("the parameter server is closing") from None
 
     def count_refused(self, reason: str) -> None:
-        """Counts a push that was refused before it came to `push`."""
+        """Counts a push that was refused before it reached `push`."""
         self._statistics.count_refused(reason)
 
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
-        """Returns the newest values, or none when `have_version` is still the newest.
+        """Returns the newest values, or no values if `have_version` is still the newest.
 
-        The values stay as they are for as long as they are held.
+        The values never change.
         """
         if client_id:
             validate_client_id(client_id)
@@ -330,7 +332,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         )
 
     def status(self) -> Status:
-        """Returns the numbers of this moment."""
+        """Returns the current numbers."""
         values, global_t = self._store.read()
         statistics, saver = self._statistics, self._saver
         saved = None if saver is None else saver.saved
@@ -368,7 +370,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         )
 
     def report_clients(self, report: ClientsReport) -> None:
-        """Takes an rlx server's numbers about its clients, for `status`."""
+        """Stores an rlx server's numbers about its clients, for `status`."""
         self._served.take(report)
 
     def metrics(self) -> Metrics:
@@ -380,13 +382,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self.stop_requested.set()
 
     def wait_finished(self, timeout_sec: float | None = None) -> str:
-        """Waits until the training has ended; returns what ended it, or "" after the time."""
+        """Waits until the training has ended; returns what ended it, or "" on timeout."""
         return self._stop_condition.wait(timeout_sec)
 
     def wait_notified(self, timeout_sec: float) -> None:
         """Waits until all present clients have been notified that the training has ended.
 
-        If there is no client yet, it waits for the full time: some might be on their way.
+        If there is no client yet, it waits for the full time, because some might still connect.
         """
         self._stop_condition.wait_notified(self._statistics, timeout_sec)
 
@@ -418,27 +420,28 @@ class ParameterServer(ParameterServerBackend, Publisher):
     # Checkpoints.
 
     def save_checkpoint(self, score: float | None = None) -> Path | None:
-        """Writes a snapshot, unless the newest one is of this very state; serving continues.
+        """Writes a snapshot, unless the newest one has the same state; serving continues.
 
         Args:
-          score: of the state; None: the mean return of the training, if snapshots are scored by it.
+          score: score of the state; None: the mean return of the training, if snapshots are scored
+            by it.
 
         Returns:
-          Its directory; None when there is no place for snapshots.
+          The snapshot's directory; None if the server keeps no snapshots.
 
         Raises:
-          SnapshotError: it could not be written; the older ones are untouched.
+          SnapshotError: the snapshot could not be written; older ones are untouched.
         """
         return None if self._saver is None else self._saver.save(score)
 
     def save_judged(self, judge: Callable[[State], float | None]) -> None:
         """Writes a snapshot of the current state, if `judge` gives it a score.
 
-        Serving continues, and so do other snapshots, however long that takes. Without a place for
-        snapshots nothing is judged.
+        Serving and other snapshots continue, however long that takes. If the server keeps no
+        snapshots, `judge` is not called.
 
         Raises:
-          SnapshotError: it could not be written; the older ones are untouched.
+          SnapshotError: the snapshot could not be written; older ones are untouched.
         """
         if self._saver is None:
             return
@@ -455,7 +458,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._applier.note_evaluation(score)
 
     def export_state(self) -> State:
-        """Returns values and optimizers of this moment, immutable."""
+        """Returns the current values and optimizers, immutable."""
         return self._applier.export_state()
 
     def _note_steps(self, global_t: int) -> None:
@@ -463,7 +466,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._saver.note_steps(global_t)
 
     def _compute_score(self) -> float | None:
-        """Returns by what the best snapshots are chosen: the mean return over a whole window."""
+        """Returns the score for choosing the best snapshots: the mean return over a full window."""
         if not self._scores_returns or not self._statistics.is_window_full:
             return None
         return self._statistics.mean_return
@@ -472,10 +475,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Resumes from the newest snapshot and the journal. Must be called before serving.
 
         Returns:
-          False when there is neither, nor anything that a learner has published.
+          False if there is no snapshot, no journal, and no publication.
 
         Raises:
-          SnapshotError: there are snapshots, but none that fits; nothing has changed.
+          SnapshotError: there are snapshots, but none can be used; nothing has changed.
           JournalError: records are damaged or missing; the server must not serve.
         """
         if self._snapshots is None or self._saver is None:
@@ -499,13 +502,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
         elif self._mirror is not None:
             self._mirror.offer(self._snapshots.path_of(state))
         if replayed >= _LONG_REPLAY:
-            self._saver.request()  # else one more crash would have all of it replayed again
+            self._saver.request()  # otherwise, all of it would be replayed after another crash
         return restored
 
     def close(self, save: bool = True) -> None:
         """Applies queued pushes, saves, and releases the folder lock. Idempotent.
 
-        Nothing is saved when nothing happened since the newest snapshot (or the start).
+        Nothing is saved if nothing has happened since the newest snapshot (or the start).
 
         Raises:
           SnapshotError: the last snapshot could not be written; everything else is done.
@@ -515,7 +518,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             if self._closed:
                 return
             self._closed = True
-        with contextlib.ExitStack() as rest:  # in the other order, whatever becomes of each
+        with contextlib.ExitStack() as rest:  # in reverse order, even if one of them fails
             for part in (self._snapshots, self._publications):
                 if part is not None:
                     rest.callback(part.close)
@@ -546,7 +549,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
 
 def _get_resident_bytes() -> int:
-    """Returns the memory of this process, or 0 where the system does not tell."""
+    """Returns the memory of this process in bytes; 0: unknown on this system."""
     try:
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     except (OSError, ValueError, IndexError):

@@ -36,16 +36,16 @@ NAMES = ("published-0.state", "published-1.state")
 
 
 class PublishedState:
-    """Writes whole states, each as one publish; used by one thread at a time.
+    """Writes complete states, one for each publication; used by one thread at a time.
 
         published = PublishedState(directory)
-        state = published.read(like=store.export_state())   # None: nothing that can be used
+        state = published.read(like=store.export_state())   # None: no usable state
         published.write(store.export_state())
 
     Args:
-      directory: of the run's checkpoints.
-      max_bytes_per_sec: a state that comes sooner than that is left out: it is lost with the
-        process, as everything after the newest one that was written.
+      directory: the folder of the run's checkpoints.
+      max_bytes_per_sec: states above this rate are skipped: a crash loses everything after the
+        newest state that was written.
       clock: returns monotonic seconds.
     """
 
@@ -64,7 +64,7 @@ class PublishedState:
         self._failed = False
 
     def write(self, state: State) -> bool:
-        """Writes a state; False: it was left out, or could not be written, which is logged."""
+        """Writes a state; False: it was skipped, or could not be written, which is logged."""
         now = self._clock()
         if now < self._not_before:
             return False
@@ -78,7 +78,7 @@ class PublishedState:
         try:
             file = self._open(self._turn)
             written = os.pwritev(file, [prefix, *pieces], 0)
-            while written < length:  # a system takes 2 GiB at once
+            while written < length:  # the system writes at most 2 GiB at a time
                 whole = b"".join([prefix, *pieces])
                 written += os.pwrite(file, whole[written:], written)
             os.ftruncate(file, length)
@@ -98,7 +98,7 @@ class PublishedState:
         return True
 
     def read(self, like: State) -> State | None:
-        """Returns the newest state that is whole and of this run's layout.
+        """Returns the newest complete state with this run's layout; None: there is none.
 
         Args:
           like: of the run, for the layout of values and slots.
@@ -131,7 +131,7 @@ class PublishedState:
         return state
 
     def close(self) -> None:
-        """Closes the files; can be called twice."""
+        """Closes the files. Idempotent."""
         for file in self._files.values():
             os.close(file)
         self._files = {}

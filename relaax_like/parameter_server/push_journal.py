@@ -1,4 +1,4 @@
-"""PushJournal: writes pushes down before they are answered, and reads them back after a crash."""
+"""PushJournal: writes pushes to disk before they are answered; reads them after a crash."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ from relaax_like.wire.errors import DamagedError, JournalError, ServerUnavailabl
 
 _LOG = logging.getLogger(__name__)
 _RATE_SEC = 5.0
-# Key of a snapshot's statistics: the journal's first record that it does not contain.
+# Key of a snapshot's statistics: index of the first record that the snapshot does not contain.
 JOURNAL_INDEX = "journal_index"
 
 NO_SNAPSHOT = (
@@ -30,23 +30,23 @@ class PushJournal(PushLog):
     """The journal of a run, and what to do when it cannot be written.
 
         journal = PushJournal(directory, fingerprint)
-        for record in journal.replay(position): ...   # of the newest snapshot
+        for record in journal.replay(position): ...   # position of the newest snapshot
         journal.append(record)
         journal.settle()                            # then acknowledge
         index = journal.begin_snapshot()            # together with taking the state
         journal.end_snapshot(index)                 # once it is on the disk
 
-    When the disk is full, or more arrives than `max_bytes_per_sec`, training continues without the
-    journal until the next start: `durability` shows that, and so does one line of the log. Used by
-    the apply thread; `begin_snapshot` and `end_snapshot` by another, the first while nothing is
-    applied.
+    If the disk is full, or data arrives faster than `max_bytes_per_sec`, training continues without
+    the journal until the next start: `durability` and one line of the log show this. Used by the
+    apply thread; another thread calls `begin_snapshot`, while nothing is applied, and
+    `end_snapshot`.
 
     Args:
-      directory: of the journal.
-      fingerprint: of the manifest.
-      enabled: False only reads what is there.
+      directory: the journal's folder.
+      fingerprint: fingerprint of the manifest.
+      enabled: False: only read existing records.
       strict: whether `settle` syncs.
-      max_bytes_per_sec: over five seconds; above it, the journal is given up.
+      max_bytes_per_sec: average over five seconds; above it, journaling stops.
       clock: returns monotonic seconds.
 
     Attributes:
@@ -73,7 +73,7 @@ class PushJournal(PushLog):
         self._clock = clock
         self._journal: Journal | None = None
         self._previous_index = 0  # of the snapshot before the newest one
-        self._written: deque[tuple[float, int]] = deque()  # in the last seconds
+        self._written: deque[tuple[float, int]] = deque()  # time and bytes, in the last seconds
         self._written_bytes = 0
 
     @property
@@ -83,7 +83,7 @@ class PushJournal(PushLog):
 
     @property
     def unsynced_bytes(self) -> int:
-        """Their bytes."""
+        """Bytes that a power cut would lose."""
         return 0 if self._journal is None else self._journal.unsynced_bytes
 
     @property
@@ -93,20 +93,20 @@ class PushJournal(PushLog):
 
     @property
     def failed(self) -> str:
-        """Why nothing can be acknowledged any more; "" while it can."""
+        """Why nothing can be acknowledged any more; "" if pushes can be acknowledged."""
         if self.durability == "snapshot" or self._journal is None:
             return ""
         return self._journal.failed
 
     def replay(self, start: Position | None) -> Iterator[Record]:
-        """Yields the records behind a snapshot; afterwards the journal can be written.
+        """Yields the records after a snapshot; afterwards the journal can be written to.
 
         Args:
-          start: where the snapshot stands; None: there is no snapshot.
+          start: the position of the snapshot; None: there is no snapshot.
 
         Raises:
           JournalError: records are damaged or missing, or of another model; or there are records
-            and no snapshot.
+            but no snapshot.
         """
         if start is None and holds_records(self._directory):
             raise JournalError(NO_SNAPSHOT.format(self._directory.parent))
@@ -130,10 +130,10 @@ class PushJournal(PushLog):
         )
 
     def append(self, record: Record) -> None:
-        """Writes a record, unless the journal is not in force.
+        """Writes a record, unless journaling has stopped.
 
         Raises:
-          ServerUnavailableError: it can never be written again; nothing must be acknowledged.
+          ServerUnavailableError: the journal has failed for good; nothing must be acknowledged.
         """
         if self.durability == "snapshot":
             return
@@ -162,12 +162,12 @@ class PushJournal(PushLog):
             raise _make_final_error(JournalError(self.failed))
 
     def settle(self) -> None:
-        """Makes what was appended as safe as promised, so that it can be acknowledged.
+        """Makes appended records as durable as promised, so that they can be acknowledged.
 
         Raises:
-          ServerUnavailableError: it cannot be, nor anything later; nothing must be acknowledged.
+          ServerUnavailableError: that failed for good; nothing must be acknowledged.
         """
-        # Also when it was given up meanwhile: what came before that was promised.
+        # Even if journaling has stopped meanwhile: earlier records are still promised.
         if self._strict and self._journal is not None and self._journal.unsynced_records:
             try:
                 self._journal.sync()
@@ -175,19 +175,19 @@ class PushJournal(PushLog):
                 raise _make_final_error(error) from error
 
     def begin_snapshot(self) -> int:
-        """Returns the index that replaying after this snapshot begins with."""
+        """Returns the index at which replaying after this snapshot begins."""
         assert self._journal is not None, "a snapshot before replay"
         try:
             return self._journal.start_segment()
         except JournalError as error:
-            # The old segment stays in use, and is kept for longer. Pushes find out themselves what
-            # a full disk or a failed sync means for them.
+            # The old segment stays in use, and is kept longer. Pushes handle a full disk or a
+            # failed sync themselves.
             if self.durability == "journal" and not self._journal.failed:
                 _LOG.warning("%s", error)
             return self._journal.next_index
 
     def end_snapshot(self, index: int) -> None:
-        """Frees what two snapshots contain: if the newest is damaged, the one before will do."""
+        """Frees records that two snapshots contain: if the newest is damaged, the other is used."""
         assert self._journal is not None, "a snapshot before replay"
         try:
             self._journal.sync()
@@ -198,7 +198,7 @@ class PushJournal(PushLog):
         self._previous_index = index
 
     def close(self) -> None:
-        """Syncs and closes; can be called twice."""
+        """Syncs and closes. Idempotent."""
         if self._journal is not None:
             self._journal.close()
 
@@ -236,11 +236,11 @@ def holds_records(directory: Path) -> bool:
 
 
 def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
-    """Yields the records of a journal, each of which continues where the one before it ended.
+    """Yields the records of a journal; checks that each continues where the previous one ended.
 
     Raises:
       DamagedJournalError: records are damaged or missing.
-      JournalError: as `JournalReader`, or a record cannot be read.
+      JournalError: as for `JournalReader`, or a record cannot be read.
     """
     version, global_t = start.version, start.global_t
     for _, payload in reader:

@@ -1,4 +1,4 @@
-"""The role of what keeps pushes between two snapshots. A new way to keep them is one class."""
+"""The role that keeps pushes between two snapshots. A new way to keep them is one class."""
 
 from collections.abc import Iterator
 
@@ -9,18 +9,18 @@ from relaax_like.parameter_server.records import Position, Record
 class PushLog:
     """Keeps nothing: after a crash, a run continues from its newest snapshot.
 
-        for record in log.replay(position): ...     # of the newest snapshot
+        for record in log.replay(position): ...     # position of the newest snapshot
         log.append(record)
         log.settle()                                # then acknowledge
         index = log.begin_snapshot()                # together with taking the state
         log.end_snapshot(index)                     # once it is on the disk
 
-    Used by the apply thread; `begin_snapshot` and `end_snapshot` by another, the first while
-    nothing is applied.
+    Used by the apply thread; another thread calls `begin_snapshot`, while nothing is applied, and
+    `end_snapshot`.
 
     Attributes:
-      durability: what survives a crash at this moment.
-      needs_snapshot: a run must begin with a snapshot, which records are applied to.
+      durability: what currently survives a crash.
+      needs_snapshot: a run must begin with a snapshot, to which records are applied.
     """
 
     durability: Durability = "snapshot"
@@ -33,7 +33,7 @@ class PushLog:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Their bytes."""
+        """Bytes that a power cut would lose."""
         return 0
 
     @property
@@ -43,26 +43,26 @@ class PushLog:
 
     @property
     def failed(self) -> str:
-        """Why nothing can be acknowledged any more; "" while it can."""
+        """Why nothing can be acknowledged any more; "" if pushes can be acknowledged."""
         return ""
 
     def replay(self, start: Position | None) -> Iterator[Record]:
-        """Yields the records behind a snapshot; afterwards more can be appended.
+        """Yields the records after a snapshot; afterwards more can be appended.
 
         Args:
           start: the position of the snapshot; None: there is no snapshot.
 
         Raises:
           JournalError: records are damaged or missing, or of another model; or there are records
-            and no snapshot.
+            but no snapshot.
         """
         yield from ()
 
     def append(self, record: Record) -> None:
-        """Keeps a record, if pushes are kept at this moment.
+        """Keeps a record, if pushes are currently kept.
 
         Raises:
-          ServerUnavailableError: none can be kept any more; nothing must be acknowledged.
+          ServerUnavailableError: no record can be kept any more; nothing must be acknowledged.
         """
 
     def require_sound(self) -> None:
@@ -73,10 +73,10 @@ class PushLog:
         """
 
     def settle(self) -> None:
-        """Makes what was appended as safe as promised; then it can be acknowledged.
+        """Makes appended records as durable as promised, so that they can be acknowledged.
 
         Raises:
-          ServerUnavailableError: it cannot be, nor anything later; nothing must be acknowledged.
+          ServerUnavailableError: that failed for good; nothing must be acknowledged.
         """
 
     def begin_snapshot(self) -> int | None:
@@ -87,7 +87,7 @@ class PushLog:
         """Frees the records that two snapshots contain.
 
         Args:
-          index: that `begin_snapshot` returned for the newest one.
+          index: the index that `begin_snapshot` returned for the newest one.
         """
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What comes to the parameter server: pushes are checked here before anything else sees them."""
+"""Validation of pushes: the parameter server checks each of them here first."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _MAX_GLOBAL_T = 1 << 62
 
 
 class Refused(InvalidInputError):
-    """An invalid push, with the short reason under which it is counted."""
+    """A push is invalid; has the short reason under which it is counted."""
 
     def __init__(self, reason: str, message: str, field: str):
         super().__init__(message, field)
@@ -28,12 +28,12 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
     """Returns the push's gradient as float32 `[n]`, or None.
 
     Args:
-      push: as it came; nothing in it is trusted.
-      manifest: of the run.
+      push: the push as received; nothing in it is trusted.
+      manifest: manifest of the run.
       global_t: environment steps of all clients so far.
 
     Raises:
-      Refused: anything in the push is wrong.
+      Refused: something in the push is wrong.
     """
     validate_client_id(push.client_id)
     _validate_count("env_steps", push.env_steps, 0)
@@ -67,10 +67,10 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
 
 
 def validate_counts(counts: Publication | Counts) -> None:
-    """Checks what a learner of this process counts.
+    """Checks the steps and episodes that a learner in this process counts.
 
     Raises:
-      InvalidInputError: names what is wrong.
+      InvalidInputError: a number is negative or not finite; the error names it.
     """
     if counts.env_steps < 0:
         raise InvalidInputError(
@@ -97,7 +97,7 @@ def _validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
         flat = view_gradient(gradient, layout)
     except InvalidInputError as error:
         raise Refused("wrong length", str(error), error.field) from None
-    # One pass tells NaN, infinity, and numbers whose square a float32 slot could not hold.
+    # One pass finds NaN, infinity, and numbers whose square overflows float32.
     with np.errstate(all="ignore"):
         if math.isfinite(np.dot(flat, flat)):
             return flat
@@ -112,7 +112,7 @@ def _validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
 
 
 def is_empty(push: Push) -> bool:
-    """Returns whether a push has nothing to take effect: somebody only asks for values."""
+    """Returns whether a push changes nothing: it only requests values."""
     return push.gradient is None and not (push.env_steps or push.episodes or push.statistics)
 
 
@@ -151,5 +151,5 @@ def _validate_episodes(episodes: Sequence[Episode]) -> None:
                 f"episodes[{index}]: return {episode.episode_return}, expected a finite number",
                 "episodes",
             )
-        if not _is_count(episode.length, 1):  # a name for each would take its time
+        if not _is_count(episode.length, 1):  # making a name for each would be slow
             _validate_count(f"episodes[{index}].length", episode.length, 1)

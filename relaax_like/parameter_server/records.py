@@ -1,4 +1,4 @@
-"""Records of the journal: a push that took effect, and what it led to."""
+"""Records of the journal: a push that took effect, and its result."""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from relaax_like.v1 import journal_pb2
 from relaax_like.wire.errors import InvalidInputError, JournalError
 
 _LENGTH = struct.Struct("<I")
-# Of a push with a gradient: its outcome, and whether what was held back came with it.
+# For a push with a gradient: its outcome, and whether held-back gradients were applied with it.
 _COMBININGS: Mapping[tuple[Outcome, bool], journal_pb2.Combining] = {
     ("applied", False): journal_pb2.ALONE,
     ("pending", False): journal_pb2.HELD_BACK,
@@ -29,9 +29,9 @@ class Position:
     """A place in the journal, and the state there.
 
     Attributes:
-      index: of the next record.
-      version: of the values before it.
-      global_t: before it.
+      index: index of the next record.
+      version: version of the values before it.
+      global_t: environment steps before it.
     """
 
     index: int
@@ -41,17 +41,17 @@ class Position:
 
 @dataclass(frozen=True)
 class Record:
-    """A push and what it led to.
+    """A push and its result.
 
     Attributes:
       push: its gradient is float32, or None.
-      learning_rates: variable group -> the rate that its gradient met.
-      version: of the values afterwards.
-      global_t: afterwards.
-      outcome: what became of the gradient.
-      takes_pending: it was applied together with all that were held back.
+      learning_rates: variable group -> the rate used for its gradient.
+      version: version of the values afterwards.
+      global_t: environment steps afterwards.
+      outcome: what happened to the gradient.
+      takes_pending: the gradient was applied together with all held-back ones.
       reason: why the gradient was dropped.
-      optimizers: variable group -> settings that hold from this record on; empty: as before.
+      optimizers: variable group -> settings in force from this record on; empty: as before.
     """
 
     push: Push
@@ -65,12 +65,12 @@ class Record:
 
     @property
     def version_before(self) -> int:
-        """Version of the values that it took effect on."""
+        """Version of the values to which the push was applied."""
         return self.version - (self.outcome == "applied" or bool(self.push.statistics))
 
     @property
     def global_t_before(self) -> int:
-        """Environment steps before it."""
+        """Environment steps before the push."""
         return self.global_t - self.push.env_steps
 
 
@@ -94,7 +94,7 @@ def unpack_record(payload: memoryview) -> Record:
     """Reads a record; its gradient is a copy, as the payload might be reused.
 
     Raises:
-      JournalError: it is not a valid record.
+      JournalError: the payload is not a valid record.
     """
     try:
         (length,) = _LENGTH.unpack(payload[: _LENGTH.size])

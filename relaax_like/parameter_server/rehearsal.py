@@ -1,4 +1,4 @@
-"""What a start of the server would restore, without one: snapshots and journal together.
+"""Finds out what a start of the server would restore from snapshots and journal, without a start.
 
 Must not be called while a server writes to the folder.
 """
@@ -35,10 +35,10 @@ class Rehearsal:
     Attributes:
       snapshot: the newest one that is not damaged; None: there is none.
       skipped: directories of damaged snapshots that are newer, oldest first.
-      end: where the usable records end: the state that the server would resume from.
+      end: where the usable records end: the state from which the server would resume.
       damage: why the server would not start; None: it would.
-      torn: what it would truncate.
-      lost: what giving up everything after `damage` costs, in words.
+      torn: what the server would truncate.
+      lost: what is lost if everything after `damage` is discarded, in words.
     """
 
     snapshot: State | None
@@ -56,8 +56,8 @@ def rehearse(checkpoints: Path) -> Rehearsal:
       checkpoints: the folder of snapshots and journal.
 
     Raises:
-      SnapshotError: all snapshots are damaged, or of a format that this version does not know.
-      JournalError: there are records and no snapshot, or a journal of another model or format.
+      SnapshotError: all snapshots are damaged, or have a format that this version does not know.
+      JournalError: there are records but no snapshot, or the journal has another model or format.
     """
     directory = checkpoints / "journal"
     damaged: set[str] = set()
@@ -90,7 +90,7 @@ def _find_start(checkpoints: Path, snapshot: State | None) -> Position:
 
 
 def _describe_lost(directory: Path, end: Position, damage: Damage, skipped: Sequence[Path]) -> str:
-    """Describes the versions after a damage, as far as anything still shows them."""
+    """Describes the versions after a damage, as far as they can still be determined."""
     known = [(end.version, end.global_t)]
     for path in skipped:
         _, steps, number = path.name.split("-")
@@ -111,7 +111,7 @@ def _describe_lost(directory: Path, end: Position, damage: Damage, skipped: Sequ
 
 
 def _count_missing(directory: Path, damage: Damage) -> int:
-    """Returns how many records had been synced that are no longer there, if that is known."""
+    """Returns the number of synced records that are missing, if it is known."""
     try:
         claim = JournalHead(path_of_head(directory)).read()
     except DamagedError:

@@ -1,4 +1,4 @@
-"""Has snapshots written while the server serves: by time, by steps, or when somebody asks."""
+"""Saver: writes snapshots while the server serves: by time, by steps, or on request."""
 
 import contextlib
 import logging
@@ -24,9 +24,9 @@ class Saved:
 
     Attributes:
       path: its directory.
-      global_t: of its state.
-      records: that had taken effect in this process by then.
-      at: seconds of the clock when it was verified; None: it is of an earlier process.
+      global_t: environment steps of its state.
+      records: number of records that had taken effect in this process by then.
+      at: seconds of the clock when it was verified; None: it is from an earlier process.
     """
 
     path: Path
@@ -36,15 +36,15 @@ class Saved:
 
 
 class Saver:
-    """Writes snapshots, one at a time; then drops what the journal need not keep. Thread-safe.
+    """Writes snapshots, one at a time; then drops journal segments not needed. Thread-safe.
 
     Args:
-      snapshots: where they go; its owner closes them.
-      export: returns the state of this moment, immutable, and how many records it has; where there
-        is a journal, begins a segment of it, and notes that under `JOURNAL_INDEX`.
-      count_records: returns how many records have taken effect.
-      compute_score: returns the score of what is saved without one, or None.
-      journal: whose segments are dropped.
+      snapshots: where they are written; the caller closes this object.
+      export: returns the current state, immutable, and its number of records; if there is a
+        journal, begins a new segment and notes its index under `JOURNAL_INDEX`.
+      count_records: returns the number of records that have taken effect.
+      compute_score: returns the score of a snapshot saved without one, or None.
+      journal: the journal whose segments are dropped.
       mirror: where snapshots are copied to; None: nowhere.
       every_sec: seconds between two snapshots; None: not by time.
       every_env_steps: environment steps between two; None: not by steps.
@@ -52,7 +52,7 @@ class Saver:
 
     Attributes:
       saved: the newest snapshot; None: there is none.
-      failures: snapshots, not asked for by anybody, that could not be written.
+      failures: number of automatic snapshots that could not be written.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Saver:
         self._every_sec = every_sec
         self._every_env_steps = every_env_steps
         self._clock = clock
-        self._lock = threading.Lock()  # held for a whole save, disk included; serving never is
+        self._lock = threading.Lock()  # held during a save, including the disk; never for serving
         self._attempted_t = 0  # global_t of the newest attempt
         self._due = threading.Event()
         self._stopping = threading.Event()
@@ -86,7 +86,7 @@ class Saver:
 
     @property
     def age_sec(self) -> float | None:
-        """Since the newest snapshot was verified; None: that was not in this process."""
+        """Seconds since the newest snapshot was verified; None: it is from an earlier process."""
         saved = self.saved
         return None if saved is None or saved.at is None else self._clock() - saved.at
 
@@ -96,13 +96,13 @@ class Saver:
         return self._count_records() == (self.saved.records if self.saved else 0)
 
     def start(self) -> None:
-        """Begins to save by time and steps, where either was asked for."""
+        """Begins to save by time and by steps, as configured."""
         if self._every_sec or self._every_env_steps:
             self._thread = threading.Thread(target=self._loop, name="snapshots", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Ends that; waits for a snapshot that is being written."""
+        """Stops saving automatically; waits for a snapshot that is being written."""
         self._stopping.set()
         self._due.set()
         if self._thread is not None:
@@ -110,18 +110,18 @@ class Saver:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """While the block lasts, nothing is saved."""
+        """Saves nothing while the block runs."""
         with self._lock:
             yield
 
     def note_restored(self, state: State) -> None:
-        """Takes a snapshot of an earlier process, which was restored, for the newest."""
+        """Notes that the newest snapshot is the restored one, of an earlier process."""
         path = self._snapshots.path_of(state)
         self.saved = Saved(path, state.global_t, self._count_records())
         self._attempted_t = state.global_t
 
     def note_steps(self, global_t: int) -> None:
-        """Requests a snapshot when enough steps have been taken; returns at once."""
+        """Requests a snapshot if enough steps have been taken; returns at once."""
         every = self._every_env_steps
         if every is not None and global_t - self._attempted_t >= every:
             self.request()
@@ -131,13 +131,13 @@ class Saver:
         self._due.set()
 
     def save(self, score: float | None = None) -> Path:
-        """Writes a snapshot, unless the newest is of this very state and no score came.
+        """Writes a snapshot, unless the newest one has the same state and there is no score.
 
         Returns:
-          Its directory.
+          The snapshot's directory.
 
         Raises:
-          SnapshotError: it could not be written; the older ones are untouched.
+          SnapshotError: the snapshot could not be written; older ones are untouched.
         """
         with self._lock:
             state, records = self._export()
@@ -148,16 +148,16 @@ class Saver:
             return self.saved.path
 
     def save_judged(self, judge: Callable[[State], float | None]) -> None:
-        """Writes the state at the time of the call, once it is judged, which can take long.
+        """Writes the state at the time of the call, after judging it, which can take a long time.
 
-        Others are saved meanwhile. If one of them is newer, this one stays only if it is among
-        the best, and is not mirrored.
+        Other states can be saved meanwhile. If one of them is newer, this one is kept only if it is
+        among the best, and is not mirrored.
 
         Args:
-          judge: returns the score of a state; None: it is not kept.
+          judge: returns the score of a state; None: it is not saved.
 
         Raises:
-          SnapshotError: it could not be written; the older ones are untouched.
+          SnapshotError: the snapshot could not be written; older ones are untouched.
         """
         with self._lock:
             state, records = self._export()
@@ -179,7 +179,7 @@ class Saver:
             _LOG.error("%s; training continues", error)
 
     def save_replayed(self) -> None:
-        """Saves what was replayed from the journal: publications are not journaled."""
+        """Saves the state replayed from the journal, because publications are not journaled."""
         if self.saved is not None and not self.has_all:
             self.try_to_save()
 

@@ -11,11 +11,11 @@ def compute_learning_rate(config: OptimizerConfig, global_t: int) -> float:
       global_t: environment steps, 0 or more.
 
     Returns:
-      For "linear": `learning_rate` at 0, `learning_rate_end` at `schedule_env_steps` and after it.
+      For "linear": `learning_rate` at 0, `learning_rate_end` at and after `schedule_env_steps`.
     """
     if config.schedule == "constant":
         return config.learning_rate
-    # The configuration guarantees both with schedule: linear.
+    # The configuration guarantees that both are set with schedule: linear.
     assert config.learning_rate_end is not None
     assert config.schedule_env_steps is not None
     if global_t >= config.schedule_env_steps:

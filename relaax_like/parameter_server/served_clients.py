@@ -1,4 +1,4 @@
-"""What rlx servers have reported about their clients, for `relaax status`."""
+"""Reports of rlx servers about their clients, for `relaax status`."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ class ServedClients:
         self._reports: dict[str, tuple[float, ClientsReport]] = {}  # oldest first
 
     def take(self, report: ClientsReport) -> None:
-        """Takes a report; it replaces the one before it of the same server."""
+        """Stores a report, which replaces the previous one of the same server."""
         with self._lock:
             self._reports.pop(report.server_id, None)
             self._reports[report.server_id] = self._clock(), report
@@ -31,9 +31,9 @@ class ServedClients:
                 del self._reports[next(iter(self._reports))]
 
     def find(self) -> tuple[tuple[ServedClient, ...], int]:
-        """Returns at most 100 clients, and how many there are.
+        """Returns at most 100 clients, and the total number of clients.
 
-        Those that are silent, or have the most late answers, come first.
+        Clients that are silent, or have the most late answers, come first.
         """
         with self._lock:
             limit = self._clock() - _FORGET_SEC

@@ -19,7 +19,7 @@ from relaax_like.wire.syncing import sync_file, sync_path
 _FORMAT = 2
 MANIFEST_NAME = "manifest.json"
 _READ_BYTES = 1 << 20
-# What reading something else than a snapshot leads to; RecursionError: brackets without an end.
+# What reading an invalid snapshot can raise; RecursionError: very deeply nested brackets.
 _DAMAGES = (
     OSError,
     ValueError,
@@ -33,20 +33,20 @@ _DAMAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """All that a run needs to resume as if it had never stopped.
+    """Everything that a run needs to resume as if it had never stopped.
 
     Attributes:
       manifest: the layout of `values`.
-      version: of the values.
+      version: version of the values.
       global_t: environment steps of all clients together.
       values: [total_bytes] uint8.
-      slots: group -> [s, n] float32, what the optimizer remembers.
+      slots: group -> [s, n] float32, state of the optimizer.
       slot_names: group -> what the rows of its slots hold.
       steps: group -> optimizer steps taken.
-      optimizers: group -> settings that its newest gradient met; none: not known.
-      statistics: what else is to be kept; JSON types only.
+      optimizers: group -> settings used for its newest gradient; empty: unknown.
+      statistics: everything else that is saved; JSON types only.
       pending: groups of a push -> sum [n] float32 and number of the gradients that are held back.
-      score: what its snapshot was saved with; None: no score, or not read from a snapshot.
+      score: score of its snapshot; None: no score, or not read from a snapshot.
     """
 
     manifest: Manifest
@@ -63,10 +63,10 @@ class State:
 
 
 def write_files(directory: Path, state: State, score: float | None) -> None:
-    """Writes arrays and manifest and syncs them.
+    """Writes arrays and manifest, and syncs them.
 
     Raises:
-      OSError: as the file system says.
+      OSError: a file could not be written or synced.
     """
     arrays = {"values.npy": state.values}
     groups = {}
@@ -107,17 +107,17 @@ def pack_optimizers(optimizers: Mapping[str, GroupStep]) -> dict[str, dict[str, 
 
 
 def unpack_optimizers(data: Mapping[str, Any]) -> dict[str, GroupStep]:
-    """Returns what `pack_optimizers` was given.
+    """Returns the settings that `pack_optimizers` packed.
 
     Raises:
-      ValueError: it is something else.
+      ValueError: the data is invalid.
     """
-    # As JSON: lists become tuples again.
+    # Validated as JSON, so that lists become tuples again.
     return {group: GroupStep.model_validate_json(json.dumps(one)) for group, one in data.items()}
 
 
 class _ChecksumWriter:
-    """A file for `np.save` that sums up what passes through it."""
+    """A file for `np.save` that computes the checksum of what is written to it."""
 
     def __init__(self, file: IO[bytes]):
         self._file = file
@@ -147,10 +147,10 @@ def _canonical(body: Any) -> bytes:
 def verify_snapshot(directory: Path) -> None:
     """Reads all files of a snapshot, from the disk and not from memory, and compares checksums.
 
-    They must have been synced: what still waits to be written cannot be dropped from memory.
+    The files must have been synced: unwritten data cannot be dropped from memory.
 
     Raises:
-      DamagedError: it is not what was written.
+      DamagedError: the snapshot is damaged.
     """
     with _raising_damaged():
         _drop_cached(directory / MANIFEST_NAME)
@@ -169,7 +169,7 @@ def read_files(directory: Path) -> State:
     """Reads a snapshot.
 
     Raises:
-      DamagedError: it is not what was written.
+      DamagedError: the snapshot is damaged.
     """
     with _raising_damaged():
         return _unpack_state(directory, read_manifest(directory))
@@ -177,7 +177,7 @@ def read_files(directory: Path) -> State:
 
 @contextmanager
 def _raising_damaged() -> Iterator[None]:
-    """Turns what damaged files lead to into a `DamagedError`."""
+    """Converts exceptions caused by damaged files to `DamagedError`."""
     try:
         yield
     except _DAMAGES as error:
@@ -194,12 +194,12 @@ def unpack_manifest(content: bytes, name: str) -> dict[str, Any]:
     """Returns the body of a snapshot's manifest.
 
     Args:
-      content: the file.
-      name: of the snapshot, for the error.
+      content: content of the file.
+      name: name of the snapshot, for the error.
 
     Raises:
-      DamagedError: it is not what was written.
-      SnapshotError: it is of a format that this version does not know.
+      DamagedError: the manifest is damaged.
+      SnapshotError: the snapshot has a format that this version does not know.
     """
     with _raising_damaged():
         document = json.loads(content)
@@ -208,7 +208,7 @@ def unpack_manifest(content: bytes, name: str) -> dict[str, Any]:
             raise DamagedError("manifest.json does not match its checksum")
         if body["format"] != _FORMAT:
             raise SnapshotError(
-                f"{name}: a snapshot of format {body['format']}, this version reads format "
+                f"{name}: a snapshot of format {body['format']}, but this version reads format "
                 f"{_FORMAT}; use the version of relaax_like that wrote it, or start in another "
                 "run_dir"
             )
@@ -216,19 +216,19 @@ def unpack_manifest(content: bytes, name: str) -> dict[str, Any]:
 
 
 def unpack_layout(body: Mapping[str, Any]) -> Manifest:
-    """Returns the layout of the values, of the body of a snapshot's manifest.
+    """Returns the layout of the values, from the body of a snapshot's manifest.
 
     Raises:
-      DamagedError: an array has no shape or place in it.
+      DamagedError: the shape or the position of an array is missing or invalid.
     """
     with _raising_damaged():
         return Manifest(tuple(map(_unpack_segment, body["segments"])))
 
 
 def _unpack_segment(entry: Mapping[str, Any]) -> Segment:
-    """Returns one segment; its size can be computed, whatever the file said."""
+    """Returns one segment; its size can be computed, whatever the file contains."""
     numbers = [entry["offset"], *entry["shape"]]
-    # A text or a list would be repeated as often as the next axis says.
+    # A product of sizes would repeat a string or a list.
     if any(type(number) is not int or number < 0 for number in numbers):
         raise ValueError(f"segment {entry['name']!r}: offset and shape are {numbers}")
     return Segment(**{**entry, "shape": tuple(entry["shape"])})
@@ -265,7 +265,7 @@ def _read_array(path: Path, size: int, crc32: int) -> np.ndarray:
 
 
 def _check_file(path: Path, size: int, crc32: int) -> None:
-    """Compares a file with its manifest, piece by piece; reads and sums release the GIL."""
+    """Compares a file with its manifest, piece by piece; reading and summing release the GIL."""
     if path.stat().st_size != size:
         raise DamagedError(f"{path.name} has {path.stat().st_size} bytes, but {size} were written")
     found = 0

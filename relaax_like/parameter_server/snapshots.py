@@ -1,12 +1,12 @@
 """Snapshots of a run: directories that are complete or absent.
 
-    folder/lock                      held with flock while a server lives; holds its pid
+    folder/lock                      locked (flock) while a server lives; contains its pid
     folder/epoch                     grows with each start
     folder/cp-GLOBAL_T-VERSION/      manifest.json, values.npy, slots-0.npy, slots-1.npy, ...
 
-A snapshot is written to a temporary directory, synced, read back from the disk, and renamed: what
-was not verified never gets a snapshot's name. Its manifest has the size and CRC-32 of every file,
-and a CRC-32 of itself.
+A snapshot is written to a temporary directory, synced, read back from the disk, and renamed, so a
+directory that was not verified never has a snapshot's name. The manifest contains the size and
+CRC-32 of every file, and a CRC-32 of itself.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ from relaax_like.wire.syncing import sync_path
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"^cp-(\d{20})-(\d{20})$")
-# A snapshot that is being replaced by another of the same name.
+# Suffix of a snapshot that is being replaced by another one of the same name.
 _REPLACED = ".old-"
 
 
@@ -49,24 +49,26 @@ class Snapshots:
             ...
             snapshots.save(store.export_state(), score=statistics.mean_return)
 
-    Not thread-safe: the caller sees to it that one thread saves at a time.
+    Not thread-safe: the caller ensures that only one thread saves at a time.
 
     Attributes:
       directory: the folder.
-      epoch: larger for each server that opens the folder, and for each folder made later.
+      epoch: grows with each server that opens the folder, and is larger for newer folders.
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3, keep_best: int = 0):
-        """Makes the folder where it is missing, locks it, and removes what a crash left behind.
+        """Creates the folder if it is missing, locks it, and removes what a crash left behind.
 
         Args:
           directory: the folder.
-          keep: newest snapshots that stay; older ones are deleted after a newer one was written.
-          keep_best: snapshots that stay for their score, though older; `select_kept` has the rule.
+          keep: number of newest snapshots to keep; older ones are deleted after a newer one has
+            been written.
+          keep_best: number of snapshots to keep for their score, even if they are older; see
+            `select_kept`.
 
         Raises:
           ConfigError: `keep` is below 1, or `keep_best` is negative.
-          SnapshotError: another process holds the folder, or it cannot be written to.
+          SnapshotError: another process has locked the folder, or it cannot be written to.
         """
         check_kept(keep, keep_best)
         self.directory = Path(directory)
@@ -89,21 +91,21 @@ class Snapshots:
     def save(self, state: State, score: float | None = None, newest: str = "") -> Path:
         """Writes a snapshot, syncs it to the disk and reads it back; then deletes old ones.
 
-        Reading back goes in pieces: it needs no second copy of the state in memory, and other
-        threads run meanwhile.
+        The snapshot is read back in pieces: this needs no second copy of the state in memory, and
+        other threads run meanwhile.
 
         Args:
-          state: what to keep.
-          score: larger is better; None: none, and so is what is not finite.
-          newest: name of the snapshot that is newer than this one, which then stays only for its
+          state: the state to save.
+          score: larger is better; None or not finite: no score.
+          newest: name of a snapshot that is newer than this one, which is then kept only for its
             score; "": there is none.
 
         Returns:
-          Its directory, which is gone again if it has not stayed.
+          The snapshot's directory, which no longer exists if the snapshot was not kept.
 
         Raises:
-          SnapshotError: it could not be written (disk full, ...), or the disk gave back something
-            else; nothing of it stays, and the older ones are untouched.
+          SnapshotError: the snapshot could not be written (disk full, ...), or the disk returned
+            other data; nothing of it remains, and older snapshots are untouched.
         """
         if self._lock is None:
             raise SnapshotError(f"{self.directory}: closed; no more snapshots can be saved")
@@ -112,15 +114,15 @@ class Snapshots:
         target = self.path_of(state)
         temporary = self.directory / (TEMPORARY + target.name)
         try:
-            temporary.mkdir(parents=True)  # the folder might have been removed meanwhile
+            temporary.mkdir(parents=True)  # the folder might have been deleted meanwhile
             write_files(temporary, state, score)
             verify_snapshot(temporary)
             failpoints.hit("ps.in_snapshot")
             self._move_into_place(temporary, target)
         except DamagedError as error:
             raise SnapshotError(
-                f"{target}: the snapshot was discarded, because the disk returned other data "
-                f"than was written ({error}); older snapshots are untouched. Check the disk"
+                f"{target}: the snapshot was discarded, because the disk did not return what was "
+                f"written ({error}); older snapshots are untouched. Check the disk"
             ) from error
         except (OSError, ValueError) as error:
             raise SnapshotError(f"{target}: the snapshot could not be written: {error}") from error
@@ -133,20 +135,20 @@ class Snapshots:
 
     def path_of(self, state: State) -> Path:
         """Returns the directory of a state's snapshot, written or not."""
-        # 20 digits hold any uint64, so that names sort as numbers do.
+        # 20 digits can represent any uint64, so that names sort as the numbers do.
         return self.directory / f"cp-{state.global_t:020d}-{state.version:020d}"
 
     @property
     def best_score(self) -> float | None:
-        """The best score of a snapshot in the folder; None: none has one."""
+        """The best score of a snapshot in the folder; None if no snapshot has a score."""
         found = [self._find_score(name) for name in list_names(self.directory)]
         return max((score for score in found if score is not None), default=None)
 
     def restore_latest(self, manifest: Manifest) -> State | None:
-        """Reads the newest snapshot that is not damaged; damaged ones are named in the log.
+        """Reads the newest snapshot that is not damaged; damaged ones are logged.
 
         Returns:
-          None when the folder holds no snapshot at all.
+          Its state; None if the folder contains no snapshot at all.
 
         Raises:
           SnapshotError: there are snapshots, but none can be used; or the newest usable one has
@@ -164,7 +166,7 @@ class Snapshots:
         return replace(state, manifest=manifest)
 
     def close(self) -> None:
-        """Releases the folder lock. Can be called twice."""
+        """Releases the folder lock. Idempotent."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -182,7 +184,7 @@ class Snapshots:
 
     def _move_into_place(self, temporary: Path, target: Path) -> None:
         replaced = self.directory / (_REPLACED + target.name)
-        if target.exists():  # damaged, or of a run that went back to an older snapshot
+        if target.exists():  # damaged, or from before a restart from an older snapshot
             os.rename(target, replaced)
         os.rename(temporary, target)
         sync_path(self.directory)
@@ -206,7 +208,7 @@ class Snapshots:
         return self._scores[name]
 
     def _delete(self, name: str) -> None:
-        # Renamed first: a half-deleted directory must not look like a damaged snapshot.
+        # Renamed first: a partly deleted directory must not look like a damaged snapshot.
         doomed = self.directory / (TEMPORARY + name)
         try:
             os.rename(self.directory / name, doomed)
@@ -231,7 +233,7 @@ class Snapshots:
 
 
 def check_kept(keep: int, keep_best: int) -> None:
-    """Checks how many snapshots are to stay.
+    """Checks the numbers of snapshots to keep.
 
     Raises:
       ConfigError: `keep` is below 1, or `keep_best` is negative.
@@ -249,16 +251,16 @@ def select_kept(
     keep: int,
     keep_best: int,
 ) -> set[str]:
-    """Chooses the snapshots that stay: the newest ones, and those with the best scores.
+    """Chooses the snapshots to keep: the newest ones, and those with the best scores.
 
-    One that is both counts for both, so that between `max(keep, keep_best)` and their sum stay.
+    A snapshot can count as both, so between `max(keep, keep_best)` and `keep + keep_best` are kept.
 
     Args:
-      scores: name -> score, None for none; of all snapshots that there are.
-      newest: counts as the newest, whatever its name: the one just saved, as a rule.
-      damaged: they count as the oldest, and their scores do not count.
-      keep: newest ones that stay.
-      keep_best: best ones that stay; of equal scores the newer is better.
+      scores: name -> score, or None if it has none; of all existing snapshots.
+      newest: name of the one that counts as the newest, usually the one just saved.
+      damaged: names of those that count as the oldest; their scores are ignored.
+      keep: number of newest ones to keep.
+      keep_best: number of best ones to keep; with equal scores, the newer one is better.
     """
     by_age = sorted(scores, key=lambda name: (name == newest, name not in damaged, name))
     scored = [
@@ -273,14 +275,14 @@ def select_kept(
 def read_latest(directory: Path, damaged: set[str] | None = None) -> State | None:
     """Reads the newest snapshot that is not damaged, whatever its layout.
 
-    Takes no lock and writes nothing: it can be called while a server saves to the folder.
+    Takes no lock and writes nothing, so it can be called while a server saves to the folder.
 
     Args:
       directory: the folder.
-      damaged: receives the names of those that were skipped.
+      damaged: the names of skipped snapshots are added to this set.
 
     Returns:
-      None when there is no folder, or no snapshot in it at all.
+      Its state; None if there is no folder, or no snapshot in it at all.
 
     Raises:
       SnapshotError: there are snapshots, but all are damaged.
@@ -305,13 +307,13 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
 
 
 def read_newest_manifest(directory: Path) -> dict[str, Any] | None:
-    """Reads what the newest snapshot says of itself: the body of its manifest, without its arrays.
+    """Reads the manifest of the newest snapshot, without its arrays.
 
     Returns:
-      None where there is no snapshot with a manifest, and a layout in it, that is not damaged.
+      The body of the manifest; None if no snapshot has an undamaged manifest with a layout.
 
     Raises:
-      SnapshotError: it is of a format that this version does not know.
+      SnapshotError: the snapshot has a format that this version does not know.
     """
     for name in reversed(list_names(directory)):
         with contextlib.suppress(DamagedError):
@@ -324,13 +326,14 @@ def read_newest_manifest(directory: Path) -> dict[str, Any] | None:
 def read_best(directory: Path) -> State | None:
     """Reads the snapshot with the best score that is not damaged, whatever its layout.
 
-    Of equal scores the newer is better. Takes no lock and writes nothing, as `read_latest`.
+    With equal scores, the newer one is better. Takes no lock and writes nothing, like
+    `read_latest`.
 
     Returns:
-      None when no snapshot has a score (or there is none at all).
+      Its state; None if no snapshot has a score (or there is no snapshot at all).
 
     Raises:
-      SnapshotError: those with a score are damaged, or it cannot be known whether one has.
+      SnapshotError: the snapshots with a score are damaged, or damaged ones might have a score.
     """
     names = list_names(directory)
     scored = []
@@ -363,11 +366,11 @@ def read_best(directory: Path) -> State | None:
 def read_version(directory: Path, version: int) -> State:
     """Reads the snapshot of a version, whatever its layout.
 
-    Takes no lock and writes nothing, as `read_latest`.
+    Takes no lock and writes nothing, like `read_latest`.
 
     Raises:
-      SnapshotError: there is no such snapshot, and the error lists the versions that there are; or
-        it is damaged.
+      SnapshotError: there is no such snapshot (the error lists the existing versions), or it is
+        damaged.
     """
     names = {_get_version(name): name for name in list_names(directory)}
     if version not in names:
@@ -387,7 +390,7 @@ def read_version(directory: Path, version: int) -> State:
 
 
 def list_names(directory: Path) -> list[str]:
-    """Returns the names of the snapshots in a folder, oldest first; [] without a folder."""
+    """Returns the names of the snapshots in a folder, oldest first; [] if there is no folder."""
     if not directory.is_dir():
         return []
     return sorted(path.name for path in directory.iterdir() if is_snapshot_name(path.name))
@@ -404,7 +407,7 @@ def _get_version(name: str) -> int:
 
 
 def _describe_difference(saved: Manifest, wanted: Manifest) -> str:
-    """Names the segments that differ, the first few of them."""
+    """Describes the first few segments that differ."""
     ours = {segment.name: segment for segment in wanted.segments}
     theirs = {segment.name: segment for segment in saved.segments}
     lines = []

@@ -13,7 +13,7 @@ from relaax_like.core.records import ClientStatus, Episode
 
 DEFAULT_WINDOW = 100
 _RATE_WINDOW_SEC = 10.0
-# Steps of this long are counted together, so that a rate needs a few numbers only.
+# Steps in intervals of this length are counted together, so that a rate needs only a few numbers.
 _RATE_BUCKET_SEC = 0.5
 _CLIENT_SEC = 15.0
 _MAX_CLIENTS = 10_000
@@ -30,13 +30,13 @@ class _Client:
 
 
 class EpisodeMeans(NamedTuple):
-    """Of the newest episodes, all of one moment.
+    """Means over the newest episodes, all taken at the same moment.
 
     Attributes:
-      mean_return: None before the first episode.
+      mean_return: mean return; None before the first episode.
       mean_length: in environment steps; None before the first episode whose length is known.
-      return_episodes: episodes in the mean return, at most the window.
-      episodes: since the start of the run.
+      return_episodes: number of episodes in the mean return, at most the window.
+      episodes: number of episodes since the start of the run.
     """
 
     mean_return: float | None
@@ -46,28 +46,28 @@ class EpisodeMeans(NamedTuple):
 
 
 class Statistics:
-    """What `relaax status` shows, and the mean return that can end a training. Thread-safe.
+    """The numbers of `relaax status`, and the mean return that can end a training. Thread-safe.
 
-    Everything is a float from the start: integer returns must not be truncated on the way.
+    Returns are floats from the start, so that integer returns do not lead to truncated means.
     """
 
     def __init__(self, window: int = DEFAULT_WINDOW, clock: Callable[[], float] = time.monotonic):
         """Starts with nothing.
 
         Args:
-          window: newest episodes in the mean return; 1 or more.
+          window: number of newest episodes in the mean return; 1 or more.
           clock: returns monotonic seconds.
         """
         if window < 1:
             raise ValueError(f"window: {window} episodes, expected 1 or more")
         self._clock = clock
         self._started = clock()
-        self._lock = threading.Lock()  # guards all that follows
+        self._lock = threading.Lock()  # guards all attributes below
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
         self._episodes = 0
         self._buckets: deque[tuple[float, int]] = deque()
-        self._clients: dict[str, _Client] = {}  # the longest silent one first
+        self._clients: dict[str, _Client] = {}  # the one silent for the longest time first
         self._refused: dict[str, int] = {}
 
     def add(self, env_steps: int, episodes: Iterable[Episode] = ()) -> None:
@@ -81,7 +81,7 @@ class Statistics:
                 self._episodes += 1
 
     def see_client(self, client_id: str) -> None:
-        """Notes that a client is there. The longest silent ones are forgotten beyond 10 000."""
+        """Notes a client as present. Beyond 10 000, those silent the longest are forgotten."""
         with self._lock:
             client = self._clients.pop(client_id, None) or _Client()
             client.seen = self._clock()
@@ -90,14 +90,14 @@ class Statistics:
                 del self._clients[next(iter(self._clients))]
 
     def add_gradient(self, client_id: str, staleness: int) -> None:
-        """Counts a gradient of a client that was seen, made at values so many versions ago."""
+        """Counts a gradient of a known client, computed with values `staleness` versions old."""
         with self._lock:
             if (client := self._clients.get(client_id)) is not None:
                 client.gradients += 1
                 client.staleness = staleness
 
     def count_refused(self, reason: str) -> None:
-        """Counts a push that was refused. Beyond 64 reasons, the others are counted together."""
+        """Counts a refused push. Beyond 64 reasons, all others are counted together."""
         with self._lock:
             if reason not in self._refused and len(self._refused) >= _MAX_REASONS:
                 reason = _OTHER
@@ -105,12 +105,12 @@ class Statistics:
 
     @property
     def episodes(self) -> int:
-        """Since the start of the run."""
+        """Number of episodes since the start of the run."""
         return self._episodes
 
     @property
     def is_window_full(self) -> bool:
-        """Whether the mean return is over as many episodes as it should be."""
+        """Whether the mean return is over a full window of episodes."""
         return len(self._returns) == self._returns.maxlen
 
     @property
@@ -120,7 +120,7 @@ class Statistics:
 
     @property
     def means(self) -> EpisodeMeans:
-        """Of the newest episodes."""
+        """Mean return and length of the newest episodes."""
         with self._lock:
             return EpisodeMeans(
                 _mean(self._returns), _mean(self._lengths), len(self._returns), self._episodes
@@ -128,7 +128,7 @@ class Statistics:
 
     @property
     def env_steps_per_sec(self) -> float:
-        """Environment steps per second over the last 10 s (or since the start, 1 s at least)."""
+        """Environment steps per second over the last 10 s (or since the start, at least 1 s)."""
         with self._lock:
             now = self._clock()
             self._drop_old_buckets(now)
@@ -137,7 +137,7 @@ class Statistics:
 
     @property
     def clients(self) -> int:
-        """Clients that were seen in the last 15 s."""
+        """Number of clients that were seen in the last 15 s."""
         return len(self.client_ids)
 
     @property
@@ -149,7 +149,7 @@ class Statistics:
 
     @property
     def client_list(self) -> tuple[ClientStatus, ...]:
-        """Those clients, the newest first; at most 100."""
+        """At most 100 of these clients, the most recently seen first."""
         with self._lock:
             now = self._clock()
             newest = itertools.islice(reversed(self._clients.items()), _MAX_LISTED)
@@ -171,7 +171,7 @@ class Statistics:
             return dict(self._refused)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns what a snapshot keeps, in JSON types. Speed and clients are of the moment."""
+        """Returns what a snapshot contains, in JSON types. Speed and clients are not saved."""
         with self._lock:
             return {
                 "returns": list(self._returns),

@@ -1,4 +1,4 @@
-"""What ends a training, and who has been told."""
+"""What ends a training, and which clients have been notified of it."""
 
 import logging
 import math
@@ -53,7 +53,7 @@ class StopCondition:
         self._target = target
         self._target_score = target_score
         self._max_episodes = max_episodes
-        self._lock = threading.Lock()  # guards the change of `reason`
+        self._lock = threading.Lock()  # guards changes of `reason`
         self._ended = threading.Event()
         self._told: set[str] = set()
 
@@ -89,16 +89,16 @@ class StopCondition:
         self._ended.set()
 
     def note_notified(self, client_id: str) -> None:
-        """Notes that a client has heard of the end."""
+        """Notes that a client has been notified of the end."""
         self._told.add(client_id)
 
     def wait(self, timeout_sec: float | None) -> str:
-        """Waits for the end; returns what it was, or "" after the time."""
+        """Waits for the end; returns what ended the training, or "" on timeout."""
         self._ended.wait(timeout_sec)
         return self.reason
 
     def wait_notified(self, statistics: Statistics, timeout_sec: float) -> None:
-        """Waits until all present clients have been told; see `ParameterServer.wait_notified`."""
+        """Waits until all present clients are notified; see `ParameterServer.wait_notified`."""
         deadline = time.monotonic() + timeout_sec
         while time.monotonic() < deadline:
             present = statistics.client_ids

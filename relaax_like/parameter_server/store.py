@@ -1,9 +1,9 @@
 """The store: values and optimizer slots of a run, and the step from one version to the next.
 
-How a pull stays consistent without copying: each version lives in buffers of its own, which readers
-see through a read-only *face*. Nothing is ever written to a buffer while its face, or any array
-made from that face, is alive; a weak reference to the face shows that. Usually two buffers
-alternate; while a slow reader keeps an old version, one more is allocated.
+Pulls are consistent without copying: each version has buffers of its own, which readers see through
+a read-only *face*. Nothing is ever written to a buffer while its face, or any array made from that
+face, is alive; a weak reference to the face shows that. Usually two buffers alternate; while a slow
+reader keeps an old version, one more is allocated.
 """
 
 import difflib
@@ -40,7 +40,7 @@ from relaax_like.wire.ndarray import is_finite
 
 @dataclass(frozen=True)
 class _Group:
-    """What is constant about one variable group."""
+    """The constants of one variable group."""
 
     name: str
     elements: slice  # of float32, in the gradient
@@ -66,20 +66,20 @@ class _Version:
     values: Values
     slots: np.ndarray  # read-only float32
     steps: Mapping[str, int]
-    # That the newest gradient met; the next one meets those that are configured.
+    # Used for the newest gradient; the next one uses those that are configured.
     optimizers: Mapping[str, GroupStep]
     global_t: int
 
 
 @dataclass(frozen=True)
 class PreparedVersion:
-    """What a push leads to, before it has taken effect.
+    """The result of a push, before it takes effect.
 
     Attributes:
       state: for `Store.commit`.
-      learning_rates: group -> the rate that the gradient met; empty without one.
-      optimizers: group -> the settings that it met; empty without one, and where they are those
-        that the gradient before it met.
+      learning_rates: group -> the rate used for the gradient; empty without a gradient.
+      optimizers: group -> the settings used for the gradient; empty without a gradient, or if they
+        are the same as for the previous one.
     """
 
     state: _Version
@@ -88,7 +88,7 @@ class PreparedVersion:
 
     @property
     def version(self) -> int:
-        """Of the values afterwards."""
+        """Version of the values afterwards."""
         return self.state.values.version
 
     @property
@@ -106,7 +106,7 @@ class Store:
 
     One thread applies and restores; any thread can read `values`, `version`, `global_t` and
     `export_state()`, and each of these reads sees one complete version. Memory: twice the values
-    and slots, and once more the values for each older version that a reader holds.
+    and slots, plus once the values for each older version that a reader holds.
     """
 
     def __init__(
@@ -122,15 +122,14 @@ class Store:
         Args:
           manifest: the layout.
           initial_flat: [total_bytes] uint8, copied.
-          optimizers: one for each group of the manifest. For the group TASK/NAME of a task it can
-            also be that of NAME, or else "default", which then serves several groups.
-          follows: target variable -> what it follows; others change only with publications.
+          optimizers: one for each group of the manifest. For the group TASK/NAME of a task, it can
+            also be that of NAME or, failing that, "default", which then serve several groups.
+          follows: target variable -> what it follows; other targets change only with publications.
           expects_gradients: False: kernels are compiled at the first gradient, if there is one.
 
         Raises:
-          ConfigError: nothing is trainable, a group without an optimizer, an optimizer without a
-            group.
-          InvalidInputError: `initial_flat` has a wrong length, or is not finite, or a running
+          ConfigError: nothing is trainable, a group has no optimizer, or an optimizer has no group.
+          InvalidInputError: `initial_flat` has a wrong length or is not finite, or a running
             statistic in it is out of range.
         """
         self.manifest = manifest
@@ -170,17 +169,17 @@ class Store:
         return self._current.global_t
 
     def read(self) -> tuple[Values, int]:
-        """Returns values and `global_t` of one moment."""
+        """Returns values and `global_t`, read at the same moment."""
         current = self._current
         return current.values, current.global_t
 
     def compute_learning_rates(self) -> dict[str, float]:
-        """Returns the learning rate that the next gradient meets, by group."""
+        """Returns the learning rate for the next gradient, by group."""
         global_t = self.global_t
         return {g.name: compute_learning_rate(g.config, global_t) for g in self._groups}
 
     def describe_changed_optimizers(self) -> str:
-        """Returns the settings that the next gradient meets first, old and new; "" for none."""
+        """Returns the settings that change with the next gradient, old and new; "" for none."""
         changes = []
         for group in self._groups:
             old = self._current.optimizers[group.name].model_dump()
@@ -196,13 +195,13 @@ class Store:
         statistics: Mapping[str, Moments] | None = None,
         groups: Sequence[str] = (),
     ) -> int:
-        """Takes one optimizer step, merges statistics, counts environment steps: all together.
+        """Takes one optimizer step, merges statistics and counts environment steps, atomically.
 
         The learning rate is that of `global_t` before `env_steps` are counted. Groups that are not
-        named keep weights, slots and step numbers, bit by bit: with Adam, a zero gradient would
-        move them.
+        named keep exactly their weights, slots and step numbers: with Adam, a zero gradient would
+        change them.
 
-        Arguments, and what it raises, as of `prepare`; returns the version afterwards.
+        Arguments and exceptions are those of `prepare`; returns the version afterwards.
         """
         prepared = self.prepare(gradient, env_steps, statistics, groups)
         self.commit(prepared)
@@ -217,21 +216,21 @@ class Store:
         learning_rates: Mapping[str, float] | None = None,
         optimizers: Mapping[str, GroupStep] | None = None,
     ) -> PreparedVersion:
-        """Computes what `apply` leads to, without anything taking effect.
+        """Computes the result of `apply`, without anything taking effect.
 
         Args:
           gradient: [gradient_bytes] uint8, its float32 view, or bytes; None: no optimizer step.
           env_steps: 0 or more.
-          statistics: what to merge into running statistics, by name, as
-            `Manifest.validate_moments` allows it; None: nothing.
-          groups: that the gradient is for, laid out as `Manifest.select_groups` says; none: all.
-          learning_rates: group -> rate, instead of what the configuration says.
-          optimizers: group -> settings, instead of those that are configured; for groups that are
-            missing, those that the gradient before met.
+          statistics: moments to merge into running statistics, by name, checked by
+            `Manifest.validate_moments`; None: nothing.
+          groups: groups that the gradient is for, laid out by `Manifest.select_groups`; empty: all.
+          learning_rates: group -> rate, instead of the configured one.
+          optimizers: group -> settings, instead of the configured ones; missing groups use those of
+            the previous gradient.
 
         Raises:
           InvalidInputError: the gradient has a wrong length, there is no such group, or the run has
-            a target variable that follows nothing, which only a publication can move.
+            a target variable that follows nothing, which only a publication can change.
         """
         current = self._current
         rates = self.compute_learning_rates() | dict(learning_rates or {})
@@ -252,10 +251,11 @@ class Store:
         return PreparedVersion(current, rates, {} if used == self._current.optimizers else used)
 
     def prepare_publish(self, publish: Publication) -> PreparedVersion:
-        """Computes what a publish leads to, without anything taking effect.
+        """Computes the result of a publication, without anything taking effect.
 
         Raises:
-          InvalidInputError: values or slots of a wrong length, or not finite; names them.
+          InvalidInputError: values or slots have a wrong length or are not finite; the error names
+            them.
         """
         current, slots = self._current, self._slot_pool.take()
         for group in self._groups:
@@ -293,12 +293,12 @@ class Store:
         )
 
     def commit(self, prepared: PreparedVersion) -> None:
-        """Makes the newest `prepare` take effect."""
+        """Makes the result of the newest `prepare` take effect."""
         # Readers see the old version until this one assignment.
         self._current = prepared.state
 
     def export_state(self) -> State:
-        """Returns one whole version, for a snapshot. Copies nothing; immutable."""
+        """Returns one complete version, for a snapshot. Copies nothing; immutable."""
         current = self._current
         slots = {g.name: g.view_slots(current.slots) for g in self._groups}
         return State(
@@ -316,7 +316,8 @@ class Store:
         """Restores a snapshot: the next gradient has the effect that it would have had then.
 
         Raises:
-          SnapshotError: another layout, or slots of another optimizer; nothing has changed.
+          SnapshotError: the state has another layout, or slots of another optimizer; nothing has
+            changed.
         """
         if state.manifest.fingerprint != self.manifest.fingerprint:
             raise SnapshotError("the snapshot has a different layout than this run")
@@ -344,8 +345,8 @@ class Store:
         """Returns the face of a buffer with these values.
 
         Raises:
-          InvalidInputError: wrong length, a trainable variable that is not finite, or a running
-            statistic that is out of range.
+          InvalidInputError: the length is wrong, a trainable variable is not finite, or a running
+            statistic is out of range.
         """
         total, trainable = self.manifest.total_bytes, self.manifest.gradient_bytes
         if flat.dtype != np.uint8 or flat.shape != (total,):
@@ -372,7 +373,7 @@ class Store:
         learning_rates: Mapping[str, float],
         optimizers: Mapping[str, GroupStep],
     ) -> _Version:
-        """Computes the next version in buffers that nobody sees yet."""
+        """Computes the next version in buffers that no reader can see yet."""
         values = self._pool.take()
         trainable = self.manifest.gradient_bytes
         if gradient is None:
@@ -431,10 +432,10 @@ class Store:
 
 
 def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarray:
-    """Returns a gradient as aligned float32, [gradient_bytes / 4]; copies only where it must.
+    """Returns a gradient as aligned float32, [gradient_bytes / 4]; copies only if necessary.
 
     Raises:
-      InvalidInputError: wrong length or dtype.
+      InvalidInputError: the length or dtype is wrong.
     """
     if isinstance(gradient, bytes):
         gradient = np.frombuffer(gradient, np.uint8)
@@ -454,7 +455,7 @@ def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarra
 
 
 def find_not_finite(flat: np.ndarray, manifest: Manifest) -> str:
-    """Returns the name of the first trainable variable with NaN or infinity in it, or "".
+    """Returns the name of the first trainable variable that contains NaN or infinity, or "".
 
     Args:
       flat: the trainable part: [gradient_bytes] uint8, or its float32 view.

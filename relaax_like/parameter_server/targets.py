@@ -1,7 +1,7 @@
 """Targets: variables that follow others after optimizer steps of a variable group.
 
-What a group's step does is one record of settings, its optimizer and the targets that follow its
-variables: so the journal and snapshots hold both, and a replay mixes as the run did.
+One record of settings describes a group's step: its optimizer and the targets that follow its
+variables. So the journal and snapshots contain both, and a replay mixes exactly as the run did.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,17 +20,17 @@ class TargetRule(Settings):
     """How one target follows its source; see `relaax_like.nn.target.Target`."""
 
     name: str
-    """Of the target variable."""
+    """Name of the target variable."""
     source: str
-    """Of the trainable variable."""
+    """Name of the trainable variable."""
     every: int | None = Field(default=None, ge=1)
-    """Optimizer steps of the source's group between two copies; null with tau."""
+    """Optimizer steps of the source's group between two copies; null if tau is set."""
     tau: float | None = Field(default=None, gt=0, le=1)
-    """Share of the source in each mix; null with every."""
+    """Proportion of the source in each mix; null if every is set."""
 
 
 class GroupStep(OptimizerConfig):
-    """What a step of one variable group does."""
+    """Settings of a step of one variable group."""
 
     targets: tuple[TargetRule, ...] = ()
     """Targets that follow the group's variables."""
@@ -41,7 +41,7 @@ def make_group_steps(
     optimizers: Mapping[str, OptimizerConfig],
     follows: Mapping[str, Follow],
 ) -> dict[str, GroupStep]:
-    """Returns what the step of each group does.
+    """Returns the settings of each group's step.
 
     Args:
       manifest: the layout of the run.
@@ -49,7 +49,7 @@ def make_group_steps(
       follows: target variable -> how it follows.
 
     Raises:
-      ConfigError: a target follows a variable that is not trainable, or that it does not fit.
+      ConfigError: a target follows a variable that is not trainable, or has another shape.
     """
     segments = {segment.name: segment for segment in manifest.segments}
     rules: dict[str, list[TargetRule]] = {group: [] for group in optimizers}
@@ -69,13 +69,13 @@ def make_group_steps(
 
 
 def get_follows(steps: Mapping[str, GroupStep]) -> dict[str, Follow]:
-    """Returns target variable -> what it follows; of settings that `make_group_steps` made."""
+    """Returns target variable -> what it follows, for settings made by `make_group_steps`."""
     rules = [rule for step in steps.values() for rule in step.targets]
     return {rule.name: Follow(rule.source, rule.every, rule.tau) for rule in rules}
 
 
 def find_unfollowed(manifest: Manifest, steps: Mapping[str, GroupStep]) -> str:
-    """Returns a target variable that follows nothing, if any: a step must not leave it as it is."""
+    """Returns a target variable that follows nothing, or "": with one, no gradient can be used."""
     known = {rule.name for step in steps.values() for rule in step.targets}
     return next((s.name for s in manifest.segments if s.kind == TARGET and s.name not in known), "")
 
@@ -83,12 +83,12 @@ def find_unfollowed(manifest: Manifest, steps: Mapping[str, GroupStep]) -> str:
 def mix(
     values: np.ndarray, segments: Mapping[str, Segment], rules: Sequence[TargetRule], step: int
 ) -> None:
-    """Lets targets follow after a step of their group.
+    """Updates targets after a step of their group.
 
     Args:
       values: `[total_bytes] uint8`, with the weights after the step; written to.
       segments: name -> segment.
-      rules: of the group.
+      rules: rules of the group.
       step: number of the group's step, 1 for the first.
     """
     for rule in rules:

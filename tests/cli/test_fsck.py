@@ -338,7 +338,9 @@ def test_an_older_format_is_refused_by_name(run: Run) -> None:
     content = path.read_bytes()
     head = content[:8] + (1).to_bytes(4, "little") + content[12:28]
     path.write_bytes(head + zlib.crc32(head).to_bytes(4, "little") + content[32:])
-    message = "format 1, this version reads format 2; use the version of relaax_like that wrote it"
+    message = (
+        "format 1, but this version reads format 2; use the version of relaax_like that wrote it"
+    )
     with pytest.raises(JournalError, match=message):
         check_folder(run.folder, True)
     with pytest.raises(JournalError, match=message):

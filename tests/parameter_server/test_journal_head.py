@@ -55,7 +55,7 @@ def test_any_damage_is_noticed(head: JournalHead, monkeypatch: pytest.MonkeyPatc
     with monkeypatch.context() as patch:
         patch.setattr(journal_head, "_FORMAT", 2)
         head.replace(Claim(3, 12))
-    with pytest.raises(JournalError, match="format 2, this version reads format 1; use the"):
+    with pytest.raises(JournalError, match="format 2, but this version reads format 1; use the"):
         head.read()
 
 

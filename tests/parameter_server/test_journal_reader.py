@@ -362,7 +362,7 @@ def test_unknown_format_is_refused_and_never_cut(
         write(tmp_path, [b"1"])
     content = files(tmp_path)[0].read_bytes()
     for attempt in (read, check_journal):
-        with pytest.raises(JournalError, match="format 3, this version reads format 2"):
+        with pytest.raises(JournalError, match="format 3, but this version reads format 2"):
             attempt(tmp_path)
     assert files(tmp_path)[0].read_bytes() == content
 

@@ -181,7 +181,9 @@ def test_snapshot_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
         path = snapshots.save(make_state(10, 1)) / "manifest.json"
         path.write_bytes(change_manifest(path.read_bytes(), lambda body: body.update(format=1)))
     with Snapshots(tmp_path) as snapshots:
-        message = f"{path.parent.name}: a snapshot of format 1, this version reads format 2; use"
+        message = (
+            f"{path.parent.name}: a snapshot of format 1, but this version reads format 2; use"
+        )
         with pytest.raises(SnapshotError, match=message):
             snapshots.restore_latest(make_layout())
     assert path.exists()
@@ -370,7 +372,9 @@ def test_snapshot_that_the_disk_does_not_give_back_is_discarded(
     with Snapshots(tmp_path, keep=1) as snapshots:
         old = snapshots.save(make_state(10, 1))
         monkeypatch.setattr(os, "posix_fadvise", lose)
-        with pytest.raises(SnapshotError, match="discarded, because the disk returned other data"):
+        with pytest.raises(
+            SnapshotError, match="discarded, because the disk did not return what was"
+        ):
             snapshots.save(make_state(20, 2))
         with pytest.raises(SnapshotError, match=old.name):  # in the place of a whole one
             snapshots.save(make_state(10, 1))

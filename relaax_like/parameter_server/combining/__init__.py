@@ -1,4 +1,4 @@
-"""Combining: a gradient that comes is applied, compensated, held back for others, or dropped."""
+"""Combining: each gradient is applied, compensated, held back for others, or dropped."""
 
 from relaax_like.parameter_server.combining.combiner import Combiner
 from relaax_like.parameter_server.combining.strategy import CombiningStrategy, Plan

@@ -1,4 +1,4 @@
-"""avg: several gradients of the same weights are applied together, as their mean."""
+"""avg: several gradients computed with the same weights are applied together, as their mean."""
 
 import numpy as np
 
@@ -10,12 +10,12 @@ from relaax_like.parameter_server.combining.strategy import (
     Plan,
 )
 
-# A client that has pushed no gradient for so long is not waited for.
+# A client that has pushed no gradient for this time is no longer waited for.
 _LIVE_SEC = 10.0
 
 
 class Averaging(CombiningStrategy):
-    """Holds gradients back until enough have come, and drops those of older weights."""
+    """Holds gradients back until there are enough, and drops those of older weights."""
 
     accepts_stale = False
     holds_back = True
@@ -37,11 +37,11 @@ class Averaging(CombiningStrategy):
         return held.plan_holding(push.groups, gradient)
 
     def note_client(self, client_id: str) -> None:
-        """Takes note that a client pushes gradients, so that others wait for its next one."""
+        """Notes that a client pushes gradients, so that others wait for its next one."""
         self._last_push[client_id] = self.state.clock()
 
     def _count_wanted(self) -> int:
-        """Never more than clients push gradients: they would wait for one that has gone."""
+        """Never more than the number of clients that push: others would wait for one that left."""
         oldest = self.state.clock() - max(_LIVE_SEC, 2 * self.config.max_wait_sec)
         self._last_push = {name: at for name, at in self._last_push.items() if at >= oldest}
         return min(self.config.num_gradients, len(self._last_push))

@@ -1,4 +1,4 @@
-"""The parameter server's side of combining: plans pushes, and repeats plans of the journal."""
+"""The parameter server's side of combining: plans pushes, and reproduces the journal's plans."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ METHODS: Mapping[str, type[CombiningStrategy]] = {
     "avg": Averaging,
     "dc": DelayCompensation,
 }
-# `combine.when_stale` -> what becomes of a gradient that is too stale; "apply": as of any other.
+# `combine.when_stale` -> strategy for gradients that are too stale; "apply": as for any other.
 _WHEN_STALE: Mapping[str, type[CombiningStrategy]] = {
     "compensate": DelayCompensation,
     "drop": Dropping,
@@ -44,14 +44,14 @@ def make_strategy(config: CombineConfig, state: CombiningState) -> CombiningStra
 
 
 class Combiner:
-    """Decides what happens to gradients. Used only by the thread whose turn it is at the store.
+    """Decides what happens to gradients. Used by one thread at a time.
 
         plan = combiner.plan(push)
         ...                                     # apply plan.effective
         combiner.note(plan, push.groups, store.values)
 
-    A record of the journal says what was decided; `replan` reproduces it, whatever the strategy is
-    now.
+    A record of the journal contains the decision; `replan` reproduces it, whatever the current
+    strategy is.
     """
 
     def __init__(
@@ -62,26 +62,26 @@ class Combiner:
     ):
         self._state = CombiningState(manifest, clock)
         self.strategy = make_strategy(config, self._state)
-        # Enough versions to decide what is too stale.
+        # Enough versions to decide whether a gradient is too stale.
         self._state.history.keep((config.max_staleness or 0) + 1, self.strategy.kept_values)
 
     @property
     def counts(self) -> CombineCounts:
-        """What became of gradients since the start."""
+        """What has happened to gradients since the start."""
         return self._state.counts
 
     @property
     def pending(self) -> Mapping[Groups, Pending]:
-        """What is held back."""
+        """The gradients that are held back."""
         return self._state.held_back.pending
 
     def begin(self, values: Values, pending: Mapping[Groups, tuple[np.ndarray, int]]) -> None:
-        """Takes the state to begin with: values, and per groups the sum and count held back."""
+        """Sets the initial state: the values, and for each choice of groups what is held back."""
         self._state.history.begin(values)
         self._state.held_back.begin(pending)
 
     def drop_unsupported_pending(self) -> int:
-        """Forgets what is held back where the strategy holds nothing back; returns how many."""
+        """Drops held-back gradients if the strategy holds none back; returns their number."""
         if self.strategy.holds_back:
             return 0
         count = sum(pending.count for pending in self.pending.values())
@@ -89,7 +89,7 @@ class Combiner:
         return count
 
     def plan(self, push: Push) -> Plan:
-        """Returns what is to be done with a push, whose gradient is float32 or None."""
+        """Returns the plan for a push, whose gradient is float32 or None."""
         if push.gradient is None:
             return Plan(outcome="nothing")
         staleness = self._state.history.compute_staleness(push.gradient_version)
@@ -107,7 +107,7 @@ class Combiner:
         return Plan(outcome=outcome, gradient=gradient, effective=gradient)
 
     def note(self, plan: Plan, groups: Groups, values: Values) -> None:
-        """Takes what has been done, and the values afterwards. Allocates nothing large."""
+        """Notes an executed plan, and the values afterwards. Allocates nothing large."""
         self._state.held_back.note(plan, groups)
         if plan.effective is not None:
             self._state.history.note(values)

@@ -1,4 +1,4 @@
-"""dc: a gradient of older weights is corrected for what has changed since (arXiv 1609.08326)."""
+"""dc: gradients of older weights are corrected for the changes since then (arXiv 1609.08326)."""
 
 import math
 
@@ -9,7 +9,7 @@ from relaax_like.parameter_server.combining.strategy import CombiningStrategy, P
 
 
 class DelayCompensation(CombiningStrategy):
-    """Applies each gradient at once, corrected to first order for the weights of now."""
+    """Applies each gradient at once, corrected to first order for the current weights."""
 
     @property
     def kept_values(self) -> int:
@@ -35,7 +35,7 @@ class DelayCompensation(CombiningStrategy):
         with np.errstate(all="ignore"):
             scale = np.float32(self.config.dc_lambda)
             compensated = gradient + scale * gradient * gradient * moved
-            # The square of a large gradient can exceed what any optimizer survives.
+            # The square of a large gradient can exceed what any optimizer can handle.
             if not math.isfinite(np.dot(compensated, compensated)):
                 counts.not_compensated += 1
                 return gradient

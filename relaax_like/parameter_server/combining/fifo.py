@@ -1,4 +1,4 @@
-"""fifo: each gradient is applied as it comes."""
+"""fifo: each gradient is applied when it arrives."""
 
 import numpy as np
 

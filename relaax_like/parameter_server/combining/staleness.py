@@ -1,4 +1,4 @@
-"""The bound of staleness: a gradient above it goes another way than the others."""
+"""The bound on staleness: gradients above it are treated differently."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from relaax_like.parameter_server.combining.strategy import CombiningStrategy, P
 
 
 class Dropping(CombiningStrategy):
-    """Drops what comes to it: gradients that are too stale."""
+    """Drops every gradient; used for gradients that are too stale."""
 
     def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
         """See the base class."""
@@ -18,11 +18,11 @@ class Dropping(CombiningStrategy):
 
 
 class Bounded(CombiningStrategy):
-    """Two strategies: one for most gradients, another one for those that are too stale.
+    """Two strategies: one for most gradients, and another for those that are too stale.
 
     Args:
-      fresh: for a staleness of at most `max_staleness`.
-      stale: for all above.
+      fresh: strategy for a staleness of at most `max_staleness`.
+      stale: strategy for all others.
       max_staleness: see `CombineConfig`.
     """
 

@@ -1,4 +1,4 @@
-"""The role of a combining strategy, and what all strategies know of the gradients before."""
+"""The role of a combining strategy, and what all strategies know about earlier gradients."""
 
 import abc
 import time
@@ -18,12 +18,12 @@ Groups = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Pending:
-    """Gradients that are held back, of one choice of variable groups.
+    """Gradients that are held back, for one choice of variable groups.
 
     Attributes:
-      total: their sum, float32, in the order in which they came. Not to be written to.
-      count: how many.
-      since: seconds of the clock when the first one came.
+      total: their sum, float32, in the order of their arrival. Not to be written to.
+      count: their number.
+      since: seconds of the clock when the first one arrived.
     """
 
     total: np.ndarray
@@ -33,15 +33,15 @@ class Pending:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be done with one push.
+    """What to do with one push.
 
     Attributes:
-      outcome: what becomes of its gradient.
-      gradient: float32, what the journal keeps of it: compensated already; None: nothing.
-      effective: float32, what the optimizer gets now; None: nothing.
-      takes_pending: `effective` is the mean of the gradient and all that were held back.
-      pending: what is held back afterwards, of the push's groups; None: nothing, or as before.
-      reason: why it was dropped.
+      outcome: what happens to its gradient.
+      gradient: float32, the gradient as the journal keeps it, already compensated; None: none.
+      effective: float32, the gradient that the optimizer applies now; None: none.
+      takes_pending: `effective` is the mean of the gradient and all held-back ones.
+      pending: what is held back afterwards for the push's groups; None: nothing, or as before.
+      reason: why the gradient is dropped.
     """
 
     outcome: Outcome
@@ -54,10 +54,10 @@ class Plan:
 
 @dataclass
 class CombineCounts:
-    """Gradients since the start, by what became of them."""
+    """Gradients since the start, by what happened to them."""
 
     compensated: int = 0
-    # Though they should have been: their version was no longer kept, or they were too large for it.
+    # Although they should have been: their version was no longer kept, or they were too large.
     not_compensated: int = 0
     held_back: int = 0
     dropped: int = 0
@@ -71,24 +71,24 @@ class HeldBack:
         self._clock = clock
 
     def begin(self, pending: Mapping[Groups, tuple[np.ndarray, int]]) -> None:
-        """Takes the sum and the number of what is held back, per groups."""
+        """Sets what is held back: a sum and a number for each choice of groups."""
         now = self._clock()
         self.pending = {
             groups: Pending(total, count, now) for groups, (total, count) in pending.items()
         }
 
     def count_with(self, groups: Groups) -> int:
-        """Returns how many a gradient of these groups and those that are held back are."""
+        """Returns the number of held-back gradients of these groups, plus one for a new one."""
         held = self.pending.get(groups)
         return 1 if held is None else held.count + 1
 
     def get_waited_sec(self, groups: Groups) -> float:
-        """Returns for how long the first one of these groups has been held back."""
+        """Returns how long the first gradient of these groups has been held back."""
         held = self.pending.get(groups)
         return 0.0 if held is None else self._clock() - held.since
 
     def plan_applying(self, groups: Groups, gradient: np.ndarray) -> Plan:
-        """Returns the plan to apply the mean of a gradient and of those that are held back."""
+        """Returns the plan to apply the mean of a gradient and the held-back ones."""
         held = self.pending.get(groups)
         mean = gradient
         if held is not None:
@@ -96,17 +96,17 @@ class HeldBack:
         return Plan(outcome="applied", gradient=gradient, effective=mean, takes_pending=True)
 
     def plan_holding(self, groups: Groups, gradient: np.ndarray) -> Plan:
-        """Returns the plan to hold one more gradient back."""
+        """Returns the plan to hold back one more gradient."""
         held = self.pending.get(groups)
         if held is None:
-            # A copy: the memory of a gradient is its client's, or of a message.
+            # A copy: the memory of the gradient belongs to its client, or to a message.
             pending = Pending(gradient.copy(), 1, self._clock())
         else:
             pending = Pending(held.total + gradient, held.count + 1, held.since)
         return Plan(outcome="pending", gradient=gradient, pending=pending)
 
     def note(self, plan: Plan, groups: Groups) -> None:
-        """Takes what has been done. Allocates nothing large."""
+        """Notes an executed plan. Allocates nothing large."""
         if plan.pending is not None:
             self.pending[groups] = plan.pending
         elif plan.takes_pending:
@@ -114,7 +114,7 @@ class HeldBack:
 
 
 class History:
-    """The newest versions at which the weights changed, and the newest of those weights."""
+    """The newest versions in which the weights changed, and the newest of these weights."""
 
     def __init__(self, manifest: Manifest):
         self._manifest = manifest
@@ -133,17 +133,17 @@ class History:
         self.note(values)
 
     def note(self, values: Values) -> None:
-        """Takes values whose weights are new."""
+        """Notes values whose weights are new."""
         self._changes.append(values.version)
         self._values.append(values)
 
     @property
     def newest(self) -> Values:
-        """The values with the weights of now."""
+        """The values with the current weights."""
         return self._values[-1]
 
     def compute_staleness(self, version: int) -> int:
-        """Returns how often the weights have changed since a version, as far as it is kept."""
+        """Returns how many times the weights have changed since a version, as far as is known."""
         count = 0
         for changed in reversed(self._changes):
             if changed <= version:
@@ -159,7 +159,7 @@ class History:
         return None
 
     def get_weights(self, values: Values, groups: Sequence[str]) -> np.ndarray:
-        """Returns what a gradient of these groups is laid out as, `[n]` float32."""
+        """Returns the weights of these groups, `[n]` float32, laid out as their gradient is."""
         weights = values.flat[: self._manifest.gradient_bytes].view(np.float32)
         if not groups:
             return weights
@@ -172,7 +172,7 @@ class History:
 
 
 class CombiningState:
-    """What strategies share: the past, what is held back, and what is counted."""
+    """What strategies share: the history, the held-back gradients, and the counts."""
 
     def __init__(self, manifest: Manifest, clock: Callable[[], float] = time.monotonic):
         self.clock = clock
@@ -182,10 +182,10 @@ class CombiningState:
 
 
 class CombiningStrategy(abc.ABC):
-    """Decides what happens to each gradient. A new one is one class in one file of this folder.
+    """Decides what happens to each gradient. A new strategy is one class in a file of this folder.
 
     Attributes:
-      accepts_stale: gradients of older weights are applied, so that a bound on staleness is useful.
+      accepts_stale: gradients of older weights are applied, so a bound on staleness is useful.
       holds_back: gradients are held back, and remain so after a restart.
       kept_values: the number of newest weights that it looks up in the history.
     """
@@ -204,15 +204,15 @@ class CombiningStrategy(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
-        """Returns what is to be done with a gradient; changes nothing that a failure would spoil.
+        """Returns the plan for a gradient; changes nothing that would be wrong after a failure.
 
         Args:
-          push: that it came with.
+          push: the push with the gradient.
           gradient: `[n]` float32.
-          staleness: how often the weights have changed since they were pulled for it.
+          staleness: how many times the weights have changed since they were pulled for it.
         """
 
     def drop(self, reason: str) -> Plan:
-        """Returns the plan not to use a gradient."""
+        """Returns the plan to drop a gradient."""
         self.state.counts.dropped += 1
         return Plan(outcome="dropped", reason=reason)
