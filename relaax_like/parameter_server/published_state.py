@@ -166,7 +166,8 @@ def _unpack(path: Path, data: bytes, like: State) -> State:
         raise ValueError("it is incomplete")
     if version != _VERSION:
         raise SnapshotError(
-            f"{path}: format {int(version)}, this version reads format {int(_VERSION)}; use the "
+            f"{path}: format {int(version)}, but this version reads format "
+            f"{int(_VERSION)}; use the "
             "version of relaax_like that wrote it, or remove the file to resume from the newest "
             "snapshot"
         )

@@ -28,6 +28,7 @@ from support.serial import (
     train,
     write_experiment,
 )
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.launch.serial_state import read_document
 from relaax_like.wire.errors import InvalidInputError
@@ -92,6 +93,27 @@ def test_targets_phases_schedules_and_draws_go_on(tmp_path):
     assert train(stopped, budget) == 0
     assert_same(tmp_path / "a", tmp_path / "b")
     assert read_run(tmp_path / "b" / "run")["steps"] == {"actor": 24, "critic": 48}
+
+
+def test_a_replay_table_goes_on(tmp_path):
+    """With steps that were evicted, priorities, and n-step transitions that are not complete."""
+    path = copy_uncompiled("dqn", tmp_path)
+    settings = (
+        f"{{path: '{path}', state_size: 4, num_actions: 2, network: {{layers: [8]}}, "
+        "batch_size: 8, capacity: 300, warm_up_steps: 32, updates_per_step: 0.25, n_step: 3, "
+        "updates_at_once: 4, priority_exponent: 0.6, target_every: 10, "
+        "epsilon: {kind: linear, start: 1.0, end: 0.1, steps: 500}}"
+    )
+    budget = "algorithm.max_global_step=768"
+    straight, stopped = write_two(tmp_path, placement="server", algorithm=settings)
+    assert train(straight, budget) == 0
+    assert train(stopped, budget, stop_at=5) == STOPPED  # during warm-up
+    assert train(stopped, budget, stop_at=130) == STOPPED
+    table = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["tasks"]["RL"]["learner"]
+    assert table["table"]["counts"]["evicted"] > 0
+    assert train(stopped, budget) == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
+    assert read_run(tmp_path / "b" / "run")["steps"] == {"default": (768 - 32) // 4}
 
 
 def test_memories_of_both_kinds_go_on(tmp_path):

@@ -31,7 +31,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest, Origin, Received
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_iteration_learner
-from relaax_like.learn import collected, tally
+from relaax_like.learn import agent_source, tally
 from relaax_like.learn.means import Means
 from relaax_like.learn.serial_learner import SerialLearner
 from relaax_like.learn.updates import NotFiniteError
@@ -353,7 +353,7 @@ def test_the_lag_is_that_of_all_samples_and_rates_count_what_came(
 ) -> None:
     # covers J16
     clock = iter([100.0, 102.0, 106.0, 107.0, 109.0])
-    monkeypatch.setattr(collected, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(agent_source, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     points: dict[str, list[float]] = {"Train/Lag": [], "Time/Sampled Timesteps per Second": []}
 
     def add(means: Means, numbers: Mapping[str, float], x: float | None = None) -> None:

@@ -265,7 +265,9 @@ def test_another_version_of_the_format_is_refused(folder: Folder) -> None:
     other, length, body = b"RLXPUB04", content[12:16], content[16:]
     crc = zlib.crc32(body, zlib.crc32(other)).to_bytes(4, "little")
     path.write_bytes(other + crc + length + body)
-    with pytest.raises(SnapshotError, match=f"{path}: format 4, this version reads format 3; use"):
+    with pytest.raises(
+        SnapshotError, match=f"{path}: format 4, but this version reads format 3; use"
+    ):
         folder.read()
 
 

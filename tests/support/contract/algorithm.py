@@ -50,9 +50,6 @@ class Contract(Algorithm):
         # How many steps the next observation is away: two, or one before an end.  # if replay
         ahead = batch.next_inputs["observation"][..., 0] - x[..., 0]  # if replay
         metrics["ahead"] = batch.mean(ahead)  # if replay
-        metrics["discounts"] = batch.mean(
-            tf.cast(batch.discount > 0.99**1.5, tf.float32)
-        )  # if replay
         rows = {}
         rows["td_error"] = 3.0 * batch.inputs["observation"][..., 0]  # if rows
         return Losses(costs, rows, metrics)
