@@ -277,8 +277,10 @@ def check_replay(run: Trained) -> None:
     # Of ten steps the last one has only itself, and the others one more.
     assert min(run.curves["ahead"]) > 1.5
     assert max(run.curves["ahead"]) <= 2.0
-    due = 0.25 * (run.state.global_t - 64)
-    assert due - 24 <= run.state.steps["critic"] <= due + 24
+    # At the budget's end a learner can be behind by 64 slots' steps and one call, and agents ahead
+    # of it by 8 rollouts of 4 slots.
+    due, behind = 0.25 * (run.state.global_t - 64), 0.25 * 64 + 4 + 0.25 * 8 * 4
+    assert due - behind - 4 <= run.state.steps["critic"] <= due
 
 
 def check_tasks(run: Trained) -> None:
