@@ -59,7 +59,12 @@ def copy_examples(target: Path) -> int:
             shutil.copytree(folder, copy, ignore=_NOT_COPIED)
             print(f"{copy}, from {folder}")
     except OSError as error:
-        raise ConfigError(f"--copy {target}: cannot be written: {error.strerror}") from None
+        # copytree puts the reasons of all files into one error.
+        reason = error.strerror or error.args[0][0][2]
+        raise ConfigError(
+            f"--copy {target}: copying failed: {reason}; free space, or choose another folder that "
+            "can be written"
+        ) from None
     print(
         "The `name` in a copied file still selects the shipped algorithm; write `path: ./` "
         "instead to train with the copied one."

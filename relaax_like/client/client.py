@@ -466,8 +466,9 @@ class RlxClient:
           leaves). None when training has finished.
 
         Raises:
-          OutOfOrderError: the last action's reward is due.
+          OutOfOrderError: the last action's reward is due, or the client has several slots.
           InvalidInputError: the state does not fit its space. Nothing was sent.
+          LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and begin a new episode.
           ProtocolError: the server refused the message.
         """
@@ -884,7 +885,7 @@ class RlxClient:
           ProtocolError: it answers a step that has not been sent.
         """
         if not 0 < step_id <= self._step_id:
-            raise self._fail(f"answered step {step_id}, but the newest is {self._step_id}")
+            raise self._fail(f"the server answered step {step_id}, expected 1 to {self._step_id}")
         self.late_answers += step_id < self._step_id
         return step_id < self._step_id
 

@@ -83,7 +83,7 @@ def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
     text = node.value.replace("_", "")
     if len(text) > 100:  # Python refuses to read numbers of thousands of digits.
         raise yaml.constructor.ConstructorError(
-            None, None, f"an integer of {len(text)} digits is too long", node.start_mark
+            None, None, f"an integer of {len(text)} digits, expected at most 100", node.start_mark
         )
     return int(text, 0) if text.startswith(("0x", "0o")) else int(text)
 
@@ -151,8 +151,8 @@ class YamlDocument:
             parent = parent[name]
             if not isinstance(parent, dict):
                 raise ConfigError(
-                    f"{place}: {'.'.join(loc[:depth])} is not a section; expected a section, in "
-                    "which keys can be set"
+                    f"{place}: {'.'.join(loc[:depth])} is {str(parent)[:80]!r}, expected a section "
+                    "(keys and values)"
                 )
         parent[loc[-1]] = value
         self._forget(loc)

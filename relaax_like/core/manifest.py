@@ -43,7 +43,7 @@ _MAX_START = (1e30, 1e101, 1e290)
 
 @dataclass(frozen=True)
 class Follow:
-    """How a target variable follows a trainable one; exactly one of the two is set.
+    """How a target variable follows a trainable one; either `every` or `tau` is set.
 
     Attributes:
       source: name of the trainable variable.

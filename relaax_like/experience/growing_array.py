@@ -17,9 +17,9 @@ _FEWEST = 64
 class GrowingArray:
     """Elements of one shape and dtype, stored one after another in one array.
 
-    Shape and dtype are given, or those of the first element. The capacity doubles when it is used
-    up: an element costs constant time, and up to half of the memory is unused. The owner knows
-    which rows are in use: those after them can be overwritten.
+    The first element sets the shape, and the dtype unless one is given. The capacity doubles when
+    it is used up: an element costs amortized constant time, and up to half of the memory is unused.
+    The owner knows which rows are in use: those after them can be overwritten.
     """
 
     def __init__(self, field: str, dtype: type[np.generic] | None = None):

@@ -35,9 +35,10 @@ def main() -> int:
 
 
 def measure(experiment: Experiment) -> float:
-    """Returns the seconds of one minibatch, of the fastest of three iterations.
+    """Returns the seconds per minibatch in the fastest of three iterations, summed over the tasks.
 
-    With several tasks that is one minibatch of each.
+    Raises:
+      ConfigError: a plan has no iterations.
     """
     plans = require_plans(experiment)
     seconds = 0.0

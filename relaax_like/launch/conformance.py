@@ -235,7 +235,7 @@ class _Subject:
 
         Args:
           model: determines the specs.
-          seed: of the observations.
+          seed: for observations, rewards and the ends of episodes.
           padding: number of rows at the end of each column that are not valid.
         """
         from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
@@ -511,7 +511,7 @@ def _check_placements(subject: _Subject) -> None:
 
 
 def _check_declarations(subject: _Subject) -> None:
-    """Checks that trained variables change, frozen ones do not, and targets exist."""
+    """Checks that an update changes every variable group except frozen ones."""
     algorithm = subject.make_algorithm()
     model = algorithm.model
     policy = subject.learned

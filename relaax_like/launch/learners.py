@@ -226,10 +226,11 @@ def _make_replayed(
 
     config, learner = experiment.algorithm, experiment.learner
     place = describe_place(type(config), "plan")
-    if plan.sequence_steps is not None or model.get_state_specs():
+    what = "" if plan.sequence_steps is None else f"sequence_steps={plan.sequence_steps}"
+    if what or model.get_state_specs():
         raise ConfigError(
-            f"{place}: plan is Replay of sequences, or the model has a memory, which this version "
-            "does not support; use single steps and a network without recurrent layers"
+            f"{place}: plan is Replay with {what or 'a recurrent model'}, which this version does "
+            "not support; use single steps, and a network without recurrent layers"
         )
     if plan.next_actions:
         raise ConfigError(f"{place}: plan is Replay with next_actions; set it to False")

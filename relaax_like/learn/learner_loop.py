@@ -3,6 +3,7 @@
 | where | source | update | sink |
 |---|---|---|---|
 | `placement: server`, `relaax train` | `Collected` | `LearningPolicy` | `Publishing` |
+| the same, with a plan `Replay` | `Replayed` | `ReplayPolicy` | `Publishing` |
 | `relaax train --offline` | `RecordedFiles` | `LearningPolicy` | `Publishing` |
 | `placement: agent` | `RequestQueue` | `GradientPolicy` | `Pushing` |
 

@@ -118,7 +118,7 @@ class Replayed(AgentSource):
         self._table.forget(agents)
 
     def take_curves(self, sample_rate: float) -> Mapping[str, float]:
-        """Returns rates of what has come, and the table's size; see `Source`."""
+        """Returns arrival rates, the table's size and the number of overdue updates."""
         counts = self._table.counts
         return {
             **super().take_curves(sample_rate),

@@ -187,7 +187,11 @@ class PushJournal(PushLog):
             return self._journal.next_index
 
     def end_snapshot(self, index: int) -> None:
-        """Frees records that two snapshots contain: if the newest is damaged, the other is used."""
+        """Drops records that the two newest snapshots contain: either can then be resumed from.
+
+        Args:
+          index: of the segment that begins with the newest snapshot.
+        """
         assert self._journal is not None, "a snapshot before replay"
         try:
             self._journal.sync()

@@ -145,9 +145,9 @@ def _canonical(body: Any) -> bytes:
 
 
 def verify_snapshot(directory: Path) -> None:
-    """Reads all files of a snapshot, from the disk and not from memory, and compares checksums.
+    """Reads all files of a snapshot from the disk, not from the page cache; compares checksums.
 
-    The files must have been synced: unwritten data cannot be dropped from memory.
+    The files must have been synced: unwritten pages cannot be dropped from the cache.
 
     Raises:
       DamagedError: the snapshot is damaged.

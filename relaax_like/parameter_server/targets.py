@@ -56,9 +56,12 @@ def make_group_steps(
     for name, follow in follows.items():
         target, source = segments[name], segments.get(follow.source)
         if source is None or source.kind != TRAINABLE or source.shape != target.shape:
+            found = "does not exist"
+            if source is not None:
+                found = f"is {source.kind}, of shape {list(source.shape)}"
             raise ConfigError(
-                f"{name}: a target of {follow.source!r}, expected a trainable variable of shape "
-                f"{list(target.shape)}"
+                f"{name} follows {follow.source!r}, which {found}; expected a trainable variable "
+                f"of shape {list(target.shape)}"
             )
         rule = TargetRule(name=name, source=source.name, every=follow.every, tau=follow.tau)
         rules[source.group].append(rule)

@@ -37,8 +37,9 @@ class AlgoWorker:
         actor = make_actor(model, seed, whole=True)  # `value` reads the critic
         if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
             raise ConfigError(
-                f"AlgoWorker: {type(model).__name__} must act in NumPy (our layers, no "
-                "convolutions) and have a value function; `relaax train --workers` requires neither"
+                f"AlgoWorker: {type(model).__name__} must act in NumPy (with layers of "
+                "relaax_like.nn alone, and no convolutions) and have a method value; `relaax train "
+                "--workers` requires neither"
             )
         self.model = model
         self._actor = actor

@@ -100,8 +100,8 @@ def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
         found = _get_kind(archive)
         if found not in ("", kind):
             raise DamagedError(
-                f"it has the format {found!r}, expected {kind!r}; use the version of relaax_like "
-                "that wrote it"
+                f"its format is {found!r}, expected {kind!r}: it is another kind of file, or was "
+                "written by another version of relaax_like"
             )
         return {
             name.removesuffix(_SUFFIX): _read_entry(archive, name) for name in archive.namelist()

@@ -74,7 +74,7 @@ class Layout:
         self._parts[::2] = [part for _, _, part in self._fixed]
 
     def fits(self, body: bytes) -> bool:
-        """Returns whether a message only differs in the data of the arrays."""
+        """Returns whether a message differs from this one only within `spans`."""
         if len(body) != self._length:
             return False
         for start, stop, part in self._fixed:  # noqa: SIM110 - twice as fast as `all`

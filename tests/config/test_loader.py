@@ -239,7 +239,8 @@ _BAD_FILES = {
     ),
     "bad address": (
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",
-        "cartpole.yaml:3: relaax-rlx-server.bind: 'localhost:seven': the port is not a number; "
+        "cartpole.yaml:3: relaax-rlx-server.bind: 'localhost:seven': the port is not a number "
+        "from 0 to 65535; "
         "expected host:port, such as localhost:7001 or [::1]:7001 (port 0: any free port)",
     ),
     "address that is a number": (
@@ -373,7 +374,7 @@ def test_overrides_win_and_are_read_as_yaml(write: Any) -> None:
         ("=3", "--set =3: expected KEY=VALUE"),
         ("algorithm..x=3", "--set algorithm..x=3: expected KEY=VALUE"),
         ("seed=[", "--set seed=[: not valid YAML"),
-        ("seed.x=1", "--set seed.x=1: seed is not a section"),
+        ("seed.x=1", "--set seed.x=1: seed is '0', expected a section"),
         ("sed=1", "--set sed=1: sed: unknown key; did you mean seed?"),
         ("algorithm.learning_rat=1", "--set algorithm.learning_rat=1: algorithm.learning_rat: unk"),
         ("algorithm=3", "--set algorithm=3: algorithm: missing; set either name"),

@@ -151,7 +151,7 @@ def copy_archive(path: Path, change: Any) -> None:
         (write_other_npz, "not a learner's checkpoint, but another .npz file"),
         (write_directory, "damaged, or not a learner's checkpoint"),
         (write_objects, "damaged, or not a learner's checkpoint (x: not a plain array (Object"),
-        (write_newer_format, "it has the format 'checkpoint 2', expected 'checkpoint 1'"),
+        (write_newer_format, "its format is 'checkpoint 2', expected 'checkpoint 1'"),
         (write_negative_count, "last_iter and last_step are [-1,"),
         (write_missing_entry, "missing or unknown entries: count"),
     ],

@@ -79,5 +79,5 @@ def test_a_missing_file_is_not_a_damaged_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("other", ["notes 1", "notes 3", "checkpoint 2"])
 def test_another_kind_or_version_is_refused_by_name(tmp_path: Path, other: str) -> None:
     write_arrays(tmp_path / "x.npz", ARRAYS, other)
-    with pytest.raises(DamagedError, match=f"it has the format '{other}', expected 'notes 2'; use"):
+    with pytest.raises(DamagedError, match=f"its format is '{other}', expected 'notes 2': it is"):
         read_arrays(tmp_path / "x.npz", KIND)
