@@ -4,10 +4,10 @@
     python -m benchmarks.learning algorithms/ppo/ppo.yaml --steps 100000 --command train
 
 Each run ends with its budget of steps, or at `target_return` where the configuration has one. Its
-snapshot then plays 100 greedy episodes. A JSON line per seed is appended to
-benchmarks/results/NAME.jsonl as soon as it is there, NAME being that of the YAML file. What is
-there, with the same command, overrides and budget, is not repeated, so this program continues where
-it was broken off. `--fresh` repeats it.
+newest snapshot, or with `--version best` that of its best evaluation, then plays 100 greedy
+episodes. A JSON line per seed is appended to benchmarks/results/NAME.jsonl as soon as it is there,
+NAME being that of the YAML file. What is there, with the same command, overrides and budget, is not
+repeated, so this program continues where it was broken off. `--fresh` repeats it.
 """
 
 import argparse
@@ -153,8 +153,12 @@ def _find(
     return None
 
 
-def evaluate(run_dir: Path) -> dict[str, float]:
-    """Plays greedy episodes with the run's newest snapshot.
+def evaluate(run_dir: Path, version: str = "latest") -> dict[str, float]:
+    """Plays greedy episodes with a snapshot of a run.
+
+    Args:
+      run_dir: of the run.
+      version: of `relaax eval`.
 
     Returns:
       Their mean return, and half of the 95 % interval of the mean.
@@ -163,6 +167,7 @@ def evaluate(run_dir: Path) -> dict[str, float]:
       RuntimeError: it failed.
     """
     command = [*_RELAAX, "eval", str(run_dir / "config.yaml"), f"--episodes={EPISODES}"]
+    command.append(f"--version={version}")
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     match = _EVALUATION.search(done.stdout)
     if match is None:
@@ -185,18 +190,23 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def learn(
-    config: Path, overrides: Sequence[str], seed: int, steps: int, command: str
+    config: Path,
+    overrides: Sequence[str],
+    seed: int,
+    steps: int,
+    command: str,
+    version: str = "latest",
 ) -> dict[str, Any]:
     """Returns one seed's row."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         sets = [*overrides, f"seed={seed}", f"algorithm.max_global_step={steps}"]
         run = run_experiment(config, run_dir, sets, command=[command])
-        evaluation = evaluate(run_dir)
+        evaluation = evaluate(run_dir, version)
     # Lines of `relaax train` do not say when the first client was let in.
     learning = {"learning_sec": round(run.learning_sec, 1)} if command == "run" else {}
     return {
-        **_key(config, overrides, seed, steps, command),
+        **_key(config, overrides, seed, steps, command, version),
         "finished": run.finished,
         "steps": run.steps,
         "training_mean": run.mean_return,
@@ -209,15 +219,23 @@ def learn(
 
 
 def _key(
-    config: Path, overrides: Sequence[str], seed: int, steps: int, command: str
+    config: Path, overrides: Sequence[str], seed: int, steps: int, command: str, version: str
 ) -> dict[str, Any]:
-    """Returns what tells one run from another; rows of `relaax run` do not name it."""
-    key = {"config": str(config), "overrides": list(overrides), "seed": seed, "max_steps": steps}
-    return key if command == "run" else {**key, "command": command}
+    """Returns what tells one run from another; rows do not name `run` and `latest`."""
+    key: dict[str, Any] = {
+        "config": str(config),
+        "overrides": list(overrides),
+        "seed": seed,
+        "max_steps": steps,
+    }
+    if command != "run":
+        key["command"] = command
+    return key if version == "latest" else {**key, "version": version}
 
 
 def _is_of(row: Mapping[str, Any], key: Mapping[str, Any]) -> bool:
-    return key.items() <= row.items() and row.get("command") == key.get("command")
+    same = all(row.get(name) == key.get(name) for name in ("command", "version"))
+    return same and key.items() <= row.items()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -228,18 +246,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, required=True, help="algorithm.max_global_step")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("--command", choices=("run", "train"), default="run")
+    parser.add_argument("--version", choices=("latest", "best"), default="latest")
     parser.add_argument("--fresh", action="store_true", help="run again what is there")
     args = parser.parse_args(argv)
     path = RESULTS / f"{args.config.stem}.jsonl"
     keys = [
-        _key(args.config, args.overrides, seed, args.steps, args.command) for seed in args.seeds
+        _key(args.config, args.overrides, seed, args.steps, args.command, args.version)
+        for seed in args.seeds
     ]
     kept = [] if args.fresh else read_rows(path)
     rows = []
     for key in keys:
         row = next((row for row in kept if _is_of(row, key)), None)
         if row is None:
-            row = learn(args.config, args.overrides, key["seed"], args.steps, args.command)
+            row = learn(
+                args.config, args.overrides, key["seed"], args.steps, args.command, args.version
+            )
             append_row(path, row)
         rows.append(row)
     columns = ("seed", "steps", "training_mean", "greedy_mean", "greedy_half_95", "wall_sec")

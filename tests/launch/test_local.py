@@ -39,7 +39,7 @@ def write_experiment(folder: Path, wrong: str) -> Path:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("NaN reward", "rewards: NaN or infinity in slot {slot}"),
+        ("NaN reward", "rewards: NaN or infinity in slot {slot}, expected finite numbers"),
         ("huge reward", "rewards: 1e+18 in slot {slot}; " + EXPECTED),
         ("text as reward", "rewards: expected a number, got 'much' (slot {slot})"),
         ("two rewards", "rewards: expected a number, got [1.0, 2.0] (slot {slot})"),

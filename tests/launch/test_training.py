@@ -57,7 +57,7 @@ class Trainer(BaseTrainer):
         with open_slots(lesson, "train") as slots:
             agents = self.make_agents(slots, server, stop)
             try:
-                Interactor(slots, agents, limit=limit, stop=over, on_episode=take).run()
+                Interactor(slots, agents, max_episode_steps=limit, stop=over, on_episode=take).run()
             finally:
                 agents.close()
 """
@@ -293,7 +293,7 @@ def test_a_trainer_and_workers_exclude_each_other(tmp_path: Path) -> None:
         "environment: {program: OpenAI_Gym, env: CartPole-v1}\n"
     )
     experiment = load_experiment(file, ["learner.workers=2"])
-    with pytest.raises(ConfigError, match=r"learner\.workers: 2, but .*trainer\.py decides what"):
+    with pytest.raises(ConfigError, match=r"learner\.workers: 2, but .*trainer\.py starts its own"):
         make_trainer(experiment)
 
 
