@@ -58,7 +58,7 @@ def test_examples_are_copied_and_nothing_is_overwritten(
     assert mine.read_text() == "mine\n"
     assert not (copied / "environments").exists()  # all or nothing
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="cannot be written"):
+    with pytest.raises(ConfigError, match="copying failed: Not a directory"):
         copy_examples(tmp_path / "file")
 
 

@@ -374,7 +374,7 @@ def test_overrides_win_and_are_read_as_yaml(write: Any) -> None:
         ("=3", "--set =3: expected KEY=VALUE"),
         ("algorithm..x=3", "--set algorithm..x=3: expected KEY=VALUE"),
         ("seed=[", "--set seed=[: not valid YAML"),
-        ("seed.x=1", "--set seed.x=1: seed is '0', expected a section"),
+        ("seed.x=1", "--set seed.x=1: seed is '1', expected a section"),
         ("sed=1", "--set sed=1: sed: unknown key; did you mean seed?"),
         ("algorithm.learning_rat=1", "--set algorithm.learning_rat=1: algorithm.learning_rat: unk"),
         ("algorithm=3", "--set algorithm=3: algorithm: missing; set either name"),
