@@ -22,6 +22,7 @@ $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --editable '.[dev]'  # Python compiles what it imports
 	$(BIN)/python -m relaax_like.parameter_server.kernels  # compiles and caches the kernels
+	$(BIN)/python -c "from relaax_like.replay.kernels import compile_kernels; compile_kernels()"
 	touch $@
 
 install: $(VENV)/.installed  ## Install the project and its tools into .venv.

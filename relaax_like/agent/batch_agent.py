@@ -432,7 +432,7 @@ class BatchAgent(abc.ABC):
 
 
 class SimpleRLAgent(BatchAgent):
-    """Has one task, named `RL`, that sees the observations and chooses the actions."""
+    """An agent with a single task, `RL`, which maps observations to actions."""
 
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
         prediction = yield self._ask(TASK, observations, states[TASK])

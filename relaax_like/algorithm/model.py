@@ -36,7 +36,7 @@ class Model(Module, abc.ABC):
             return {"action": Categorical(self.net(inputs["observation"]))}, states
     """
 
-    # Whether XLA compiles it: on a CPU that is faster for everything except convolutions.
+    # Whether XLA compiles the model. On a CPU, XLA is faster for all layers but convolutions.
     xla = True
     # Whether `policy` has an `if` or a loop that depends on the value of a tensor, when agents act
     # with it or it is exported; False halves the tracing time. For learning, see

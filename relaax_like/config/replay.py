@@ -41,6 +41,11 @@ class ReplayConfig(EncoderConfig):
 
     @model_validator(mode="after")
     def _validate_sizes(self) -> Self:
+        if self.network.is_recurrent:
+            raise ValueError(
+                "network: recurrent layers need sequences, which a replay table does not draw in "
+                "this version; remove lstm and gru, or set observation_history"
+            )
         if self.batch_size > self.capacity:
             raise ValueError(
                 f"batch_size: {self.batch_size} is larger than capacity ({self.capacity}); lower it"

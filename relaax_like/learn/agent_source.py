@@ -1,5 +1,6 @@
 """AgentSource: what sources of agents' rollouts have in common."""
 
+import abc
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -56,9 +57,9 @@ class AgentSource(Source):
         return 0
 
     @property
+    @abc.abstractmethod
     def has_iteration(self) -> bool:
         """Whether there is an iteration to take."""
-        raise NotImplementedError
 
     def conform(self, rollout: Rollout) -> Rollout:
         """Converts a received rollout to the form that updates read.
@@ -94,9 +95,9 @@ class AgentSource(Source):
             self._came_env_steps += steps
         return ticket
 
+    @abc.abstractmethod
     def _take(self, rollout: Rollout) -> int:
         """Takes a rollout; returns its ticket. Raises as `add`."""
-        raise NotImplementedError
 
     def add_counts(
         self, env_steps: int, episodes: Sequence[Episode] = (), origin: Origin | None = None

@@ -114,7 +114,7 @@ def make_numpy_distribution(
 ) -> numpy_distributions.Distribution:
     """Builds the same distribution in NumPy, for acting.
 
-    Called for every step, without checks: `num_parameters` checks when the network is made.
+    Runs at every step and checks nothing; `num_parameters` has checked the space before.
 
     Args:
       space: the leaf.

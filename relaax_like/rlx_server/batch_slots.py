@@ -74,7 +74,7 @@ class BatchSlots(BatchAgents):
         if not self._agent.can_be_absent:
             return dict.fromkeys(both, "the agents of this algorithm store steps themselves")
         if not (cuts_traces or self._exploit):
-            return dict.fromkeys(both, "the algorithm's plan needs complete episodes")
+            return dict.fromkeys(both, "the algorithm's plan cannot learn from such steps")
         if self._history is None:
             return {}
         return {PRESENT: f"observation_history is {self._history.length}, expected 1"}

@@ -3,11 +3,19 @@
 import numpy as np
 import pytest
 from support.batch import load
+from support.replay import make_replay_batch
 
-from relaax_like.algorithm.batch import Batch
+import relaax_like
+from relaax_like.agent.data_processor import ComputationDataProcessor
+from relaax_like.algorithm.acting import make_actor
+from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.prediction import TASK
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn.module import as_tf_variable
 from relaax_like.nn.runtime import tf
+from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -27,19 +35,7 @@ def make(**settings):
 
 
 def make_batch():
-    ones = tf.ones(3)
-    return Batch(
-        inputs={"observation": tf.constant(X)},
-        next_inputs={"observation": tf.constant(NEXT_X)},
-        actions={"action": tf.constant(ACTIONS)},
-        rewards={"reward": tf.constant(RETURNS[:, None])},
-        returns=tf.constant(RETURNS),
-        discount=tf.constant(DISCOUNTS),
-        continues=ones,
-        valid=ones,
-        weights=tf.constant(WEIGHTS),
-        log_prob=None,
-    )
+    return make_replay_batch(X, NEXT_X, ACTIONS, RETURNS, DISCOUNTS, WEIGHTS)
 
 
 def compute_values(model, module, x):
@@ -111,8 +107,41 @@ def test_spaces_come_from_the_environment():
         (["algorithm.batch_size=200000"], "batch_size: 200000 is larger than capacity"),
         (["algorithm.warm_up_steps=200000"], "warm_up_steps: 200000 is larger than capacity"),
         (["algorithm.priority_exponent=2"], "priority_exponent"),
+        (["algorithm.network={layers: [{lstm: 4}]}"], "network: recurrent layers need sequences"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(sets, want):
     with pytest.raises(ConfigError, match=want):
         load_experiment("dqn", sets)
+
+
+@pytest.mark.parametrize(
+    ("sets", "want"),
+    [
+        (["algorithm.normalize_observations=true"], "normalize_observations: a plan Replay feeds"),
+        (["learner.collect_traj=true"], "learner.collect_traj: a replay table writes no files"),
+    ],
+)
+def test_what_a_replay_plan_cannot_honour_is_refused_when_the_learner_is_made(sets, want, tmp_path):
+    sizes = ["algorithm.state_size=4", "algorithm.num_actions=2", f"run_dir={tmp_path / 'run'}"]
+    with pytest.raises(ConfigError, match=want):
+        relaax_like.train("dqn", [*sizes, *sets])
+
+
+def test_steps_that_somebody_else_decides_are_refused_by_name():
+    model, _ = make()
+    config = load("config", "dqn").Config.model_validate(
+        {"state_size": 2, "num_actions": 3, "network": {"layers": (5,)}}
+    )
+    frozen = FrozenPolicy([variable.value for variable in get_variables(model)], 0)
+    actor = make_actor(model, 0, config)
+    processor = ComputationDataProcessor(actor, frozen, NullMetrics(), "test")
+    host = BatchHost(config, lambda: {TASK: processor})
+    try:
+        slots = host.make_slot_agents(
+            config.observation_spaces, config.action_spaces, 1, client_id="x", exploit=False
+        )
+        assert set(slots.unsupported) == {"present", "executed"}
+        assert "plan cannot learn from such steps" in slots.unsupported["executed"]
+    finally:
+        host.close()

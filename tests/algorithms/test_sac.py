@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from support.batch import load
+from support.replay import make_replay_batch
 
-from relaax_like.algorithm.batch import Batch
 from relaax_like.config.loader import load_experiment
 from relaax_like.nn.module import as_tf_variable
 from relaax_like.nn.runtime import tf
@@ -35,19 +35,7 @@ def make(**settings):
 
 
 def make_batch():
-    ones = tf.ones(3)
-    return Batch(
-        inputs={"observation": tf.constant(X)},
-        next_inputs={"observation": tf.constant(NEXT_X)},
-        actions={"action": tf.constant(ACTIONS)},
-        rewards={"reward": tf.constant(RETURNS[:, None])},
-        returns=tf.constant(RETURNS),
-        discount=tf.constant(DISCOUNTS),
-        continues=ones,
-        valid=ones,
-        weights=tf.constant(WEIGHTS),
-        log_prob=None,
-    )
+    return make_replay_batch(X, NEXT_X, ACTIONS, RETURNS, DISCOUNTS, WEIGHTS)
 
 
 class Draws:

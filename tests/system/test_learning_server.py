@@ -151,3 +151,30 @@ def test_a_learner_that_fails_ends_its_server_with_a_line(cluster: Cluster) -> N
     assert_no_trace(ps, rlx, client)
     rlx.wait_for("discarding rollouts until it is back")
     wait_scores(client, 1)
+
+
+def test_a_killed_server_with_a_replay_table_goes_on_from_its_newest_publication(
+    tmp_path: Path,
+) -> None:
+    """The table is in memory and is lost, as docs/algorithms.md says; it is filled again."""
+    settings = (
+        *("algorithm.state_size=4", "algorithm.num_actions=2", "algorithm.network={layers: [8]}"),
+        *("algorithm.batch_size=8", "algorithm.capacity=1000", "algorithm.warm_up_steps=64"),
+        *("algorithm.updates_per_step=0.25", "algorithm.updates_at_once=4"),
+    )
+    with Cluster(tmp_path, copy_uncompiled("dqn", tmp_path), *settings) as cluster:
+        failpoint = {"RELAAX_FAILPOINT": "ps.after_publish=kill@3"}
+        first = cluster.start_parameter_server(**failpoint)
+        rlx = cluster.start_rlx_server()
+        client = start_paced_client(cluster, "one")
+        assert first.wait() == -signal.SIGKILL
+        second = cluster.start_parameter_server()
+        number, step = find_taken_up(second)
+        assert number == 3
+        assert int(second.wait_for(r"global_t is (\d+)")[1]) == step
+        second.wait_for("learning in the parameter server, from a replay table")
+        told = cluster.wait_status(lambda status: status.version >= 6, "three more publications")
+        assert told.global_t >= step + 64  # of warm-up
+        wait_scores(client, 1)
+        assert second.stop() == 128 + signal.SIGTERM
+        assert_no_trace(first, second, rlx, client)
