@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.batch import load
-from support.replay import make_replay_batch
+from support.replay_batch import make_replay_batch
 
 import relaax_like
 from relaax_like.agent.data_processor import ComputationDataProcessor

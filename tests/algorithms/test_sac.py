@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support.batch import load
-from support.replay import make_replay_batch
+from support.replay_batch import make_replay_batch
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.nn.module import as_tf_variable
