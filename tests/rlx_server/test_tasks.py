@@ -50,10 +50,12 @@ class ServedRecorder(BufferedMetrics):
 
 @pytest.fixture
 def experiment(tmp_path):
+    # A busy machine can keep the agents 100 steps behind the values. With 0.05, the two policies then
+    # chase each other: one run in 50 needs more than the budget.
     file = tmp_path / "experiment.yaml"
     file.write_text(
         f"run_dir: {tmp_path}/run\n"
-        f"algorithm: {{path: '{FOLDER}', max_global_step: 60000}}\n"
+        f"algorithm: {{path: '{FOLDER}', max_global_step: 60000, learning_rate: 0.02}}\n"
         "learner: {target_return: 5.5, target_episodes: 50}\n"
         "relaax-rlx-server: {min_free_memory_mb: 0}\n"
     )
