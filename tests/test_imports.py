@@ -89,6 +89,7 @@ LAYERS = {
     "v1": f"wire core bridge config client metrics experience {ROLES}",
     "config": f"core bridge client metrics experience {ROLES}",
     "experience": f"core bridge config client metrics {ROLES}",
+    "journal": f"core bridge config client metrics experience replay {ROLES}",
     "replay": f"bridge client metrics {ROLES}",
     "core": f"bridge config client metrics {ROLES}",
     "bridge": f"client experience {ROLES}",

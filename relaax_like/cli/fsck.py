@@ -6,8 +6,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from relaax_like.journal.check import JournalReport, check_journal, cut_journal
 from relaax_like.parameter_server.folder import lock_folder
-from relaax_like.parameter_server.journal_check import JournalReport, check_journal, cut_journal
 from relaax_like.parameter_server.rehearsal import Rehearsal, rehearse
 from relaax_like.supervision.process import EXIT_ERROR
 from relaax_like.wire.errors import ConfigError

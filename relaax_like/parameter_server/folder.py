@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import IO
 
 from relaax_like.wire.errors import SnapshotError
-from relaax_like.wire.syncing import sync_file, sync_path
+from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)
-# Files and folders with this prefix are deleted at the next start.
-TEMPORARY = ".tmp-"
 
 
 def lock_folder(directory: Path) -> IO[str]:

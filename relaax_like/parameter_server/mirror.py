@@ -19,7 +19,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.parameter_server.folder import TEMPORARY
 from relaax_like.parameter_server.mirror_remote import (
     OpenSnapshot,
     Remote,
@@ -38,7 +37,7 @@ from relaax_like.parameter_server.snapshots import (
 )
 from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.errors import DamagedError, SnapshotError
-from relaax_like.wire.syncing import sync_file, sync_path
+from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)
 # Enough for a file of a few hundred megabytes on a slow connection.

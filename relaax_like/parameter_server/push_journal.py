@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from relaax_like.core.records import Durability
-from relaax_like.parameter_server.journal import SYNC_INTERVAL_SEC, Journal
-from relaax_like.parameter_server.journal_format import HEADER_BYTES, list_segments
-from relaax_like.parameter_server.journal_head import JournalHead, path_of_head
-from relaax_like.parameter_server.journal_reader import JournalReader
+from relaax_like.journal.files import HEADER_BYTES, list_segments
+from relaax_like.journal.head import JournalHead, path_of_head
+from relaax_like.journal.journal import SYNC_INTERVAL_SEC, Journal
+from relaax_like.journal.reader import JournalReader
 from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.records import Position, Record, pack_record, unpack_record
 from relaax_like.wire.errors import DamagedError, JournalError, ServerUnavailableError

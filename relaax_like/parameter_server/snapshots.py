@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from relaax_like.core.manifest import Manifest, Segment
-from relaax_like.parameter_server.folder import TEMPORARY, count_start, lock_folder
+from relaax_like.parameter_server.folder import count_start, lock_folder
 from relaax_like.parameter_server.snapshot_format import (
     State,
     read_files,
@@ -33,7 +33,7 @@ from relaax_like.parameter_server.snapshot_format import (
 )
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError, DamagedError, SnapshotError
-from relaax_like.wire.syncing import sync_path
+from relaax_like.wire.syncing import TEMPORARY, sync_path
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"^cp-(\d{20})-(\d{20})$")

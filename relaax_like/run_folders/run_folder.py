@@ -29,8 +29,8 @@ from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.config.run_spaces import forget_run_spaces
 from relaax_like.config.yaml_document import read_yaml, write_yaml
 from relaax_like.core.records import Status
+from relaax_like.journal.files import HEADER_BYTES, list_segments
 from relaax_like.parameter_server.folder import lock_folder
-from relaax_like.parameter_server.journal_format import HEADER_BYTES, list_segments
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.snapshots import list_names
 from relaax_like.wire.errors import ConfigError

@@ -1,8 +1,11 @@
-"""Syncs written data to disk."""
+"""Syncs written data to disk; names files that are not complete yet."""
 
 import os
 from pathlib import Path
 from typing import IO, Any
+
+# Files and folders with this prefix are deleted at the next start.
+TEMPORARY = ".tmp-"
 
 
 def sync_file(file: IO[Any]) -> None:

@@ -33,8 +33,8 @@ from relaax_like.core.manifest import (
 )
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Episode, Push
+from relaax_like.journal.reader import JournalReader
 from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
-from relaax_like.parameter_server.journal_reader import JournalReader
 from relaax_like.parameter_server.push_validation import Refused, validate_push
 from relaax_like.parameter_server.records import Record, pack_record, unpack_record
 from relaax_like.parameter_server.snapshot_format import State, unpack_manifest

@@ -12,7 +12,7 @@ from support.threads import wait_until
 
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.records import Push
-from relaax_like.parameter_server import journal as journal_module
+from relaax_like.journal import journal as journal_module
 from relaax_like.parameter_server import push_journal
 from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.snapshots import list_names, read_best

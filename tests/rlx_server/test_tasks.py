@@ -50,8 +50,8 @@ class ServedRecorder(BufferedMetrics):
 
 @pytest.fixture
 def experiment(tmp_path):
-    # A busy machine can keep the agents 100 steps behind the values. With 0.05, the two policies then
-    # chase each other: one run in 50 needs more than the budget.
+    # A busy machine can keep the agents 100 steps behind the values. With 0.05, the two policies
+    # then chase each other: one run in 50 needs more than the budget.
     file = tmp_path / "experiment.yaml"
     file.write_text(
         f"run_dir: {tmp_path}/run\n"

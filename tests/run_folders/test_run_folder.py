@@ -12,8 +12,8 @@ from support.cluster import TRACE, Cluster, Program, find_command
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.yaml_document import read_yaml
+from relaax_like.journal.files import HEADER_BYTES
 from relaax_like.parameter_server.folder import lock_folder
-from relaax_like.parameter_server.journal_format import HEADER_BYTES
 from relaax_like.parameter_server.snapshots import list_names, read_latest
 from relaax_like.run_folders.run_folder import (
     RUN,

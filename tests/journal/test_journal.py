@@ -25,7 +25,7 @@ from support.journal import (
 )
 from support.threads import Caller
 
-from relaax_like.parameter_server.journal_format import HEADER_BYTES, RECORD_BYTES
+from relaax_like.journal.files import HEADER_BYTES, RECORD_BYTES
 from relaax_like.wire.errors import ConfigError, JournalError
 
 # What was written is read back.
@@ -207,7 +207,7 @@ def test_half_record_that_cannot_be_taken_back_is_the_end_until_a_restart(
         with pytest.raises(JournalError, match="cannot be removed"):
             journal.append([b"lost"])
     for attempt in (lambda: journal.append([b"more"]), journal.start_segment, journal.sync):
-        with pytest.raises(JournalError, match="no more pushes are accepted"):
+        with pytest.raises(JournalError, match="nothing more is accepted"):
             attempt()
     assert "cannot be removed" in journal.failed
     journal.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn
 
-from relaax_like.parameter_server.journal_format import (
+from relaax_like.journal.files import (
     FORMAT,
     HEADER,
     HEADER_BYTES,
@@ -21,7 +21,7 @@ from relaax_like.parameter_server.journal_format import (
     Segment,
     list_segments,
 )
-from relaax_like.parameter_server.journal_head import JournalHead
+from relaax_like.journal.head import JournalHead
 from relaax_like.wire.errors import DamagedError, JournalError
 
 _READ_BYTES = 1 << 20

@@ -32,9 +32,9 @@ from support.journal import (
     write_rotated,
 )
 
-from relaax_like.parameter_server.journal_check import check_journal
-from relaax_like.parameter_server.journal_format import HEADER_BYTES, RECORD_BYTES
-from relaax_like.parameter_server.journal_reader import JournalReader
+from relaax_like.journal.check import check_journal
+from relaax_like.journal.files import HEADER_BYTES, RECORD_BYTES
+from relaax_like.journal.reader import JournalReader
 from relaax_like.wire.errors import JournalError
 
 # What a crash leaves.
@@ -125,7 +125,7 @@ def test_declared_length_is_never_allocated(tmp_path: Path) -> None:
 KILLED = """
 import random, sys
 from pathlib import Path
-from relaax_like.parameter_server.journal import Journal
+from relaax_like.journal.journal import Journal
 
 directory, first, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 generator = random.Random(seed)
@@ -357,8 +357,8 @@ def test_unknown_format_is_refused_and_never_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("relaax_like.parameter_server.journal_format.FORMAT", 3)
-        patch.setattr("relaax_like.parameter_server.journal_reader.FORMAT", 3)
+        patch.setattr("relaax_like.journal.files.FORMAT", 3)
+        patch.setattr("relaax_like.journal.reader.FORMAT", 3)
         write(tmp_path, [b"1"])
     content = files(tmp_path)[0].read_bytes()
     for attempt in (read, check_journal):

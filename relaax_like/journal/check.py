@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.parameter_server.journal_format import Segment, list_segments
-from relaax_like.parameter_server.journal_head import Claim, JournalHead, path_of_head
-from relaax_like.parameter_server.journal_reader import (
+from relaax_like.journal.files import Segment, list_segments
+from relaax_like.journal.head import Claim, JournalHead, path_of_head
+from relaax_like.journal.reader import (
     Damage,
     DamagedSegmentError,
     SegmentReader,

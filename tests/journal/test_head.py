@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from support.journal import ERRORS, PAYLOADS, SlowDisk, files, firsts, open_journal
 
-from relaax_like.parameter_server import journal_head
-from relaax_like.parameter_server.journal_head import Claim, JournalHead
-from relaax_like.parameter_server.journal_reader import DamagedJournalError, JournalReader
+from relaax_like.journal import head as journal_head
+from relaax_like.journal.head import Claim, JournalHead
+from relaax_like.journal.reader import DamagedJournalError, JournalReader
 from relaax_like.wire.errors import DamagedError, JournalError
 
 

@@ -18,7 +18,7 @@ from support.journal import (
     write,
 )
 
-from relaax_like.parameter_server.journal_check import check_journal
+from relaax_like.journal.check import check_journal
 from relaax_like.wire.errors import JournalError
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from relaax_like.parameter_server.journal_format import (
+from relaax_like.journal.files import (
     HEADER_BYTES,
     Segment,
     list_segments,
@@ -22,8 +22,8 @@ from relaax_like.parameter_server.journal_format import (
     pack_record_header,
     path_of,
 )
-from relaax_like.parameter_server.journal_head import Claim, JournalHead
-from relaax_like.parameter_server.journal_reader import JournalReader, SegmentReader
+from relaax_like.journal.head import Claim, JournalHead
+from relaax_like.journal.reader import JournalReader, SegmentReader
 from relaax_like.wire.errors import ConfigError, JournalError
 from relaax_like.wire.syncing import sync_path
 
@@ -249,7 +249,7 @@ class Journal:
                 with self._lock:
                     self._failed = (
                         f"{self.directory}: the journal cannot be synced: {error}; what was "
-                        "not synced can be lost, and no more pushes are accepted. "
+                        "not synced can be lost, and nothing more is accepted. "
                         "Restart the parameter server once the disk works again"
                     )
                 raise JournalError(self._failed) from error
@@ -325,7 +325,7 @@ class Journal:
         except OSError as error:
             self._failed = (
                 f"{file.path}: record {self.next_index} could not be written ({cause}), and "
-                f"its partial data cannot be removed: {error}; no more pushes are accepted. "
+                f"its partial data cannot be removed: {error}; nothing more is accepted. "
                 "Restart the parameter server, which truncates the file"
             )
             raise JournalError(self._failed) from error

@@ -19,9 +19,8 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.parameter_server.folder import TEMPORARY
 from relaax_like.wire.errors import DamagedError, JournalError
-from relaax_like.wire.syncing import sync_file, sync_path
+from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1
