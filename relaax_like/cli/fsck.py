@@ -6,9 +6,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from relaax_like.journal.check import JournalReport, check_journal, cut_journal
+from relaax_like.journal.check import Cut, JournalReport, check_journal, cut_journal
+from relaax_like.learn.replay_log import find_damage
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.rehearsal import Rehearsal, rehearse
+from relaax_like.run_folders.run_folder import list_journals
 from relaax_like.supervision.process import EXIT_ERROR
 from relaax_like.wire.errors import ConfigError
 
@@ -18,7 +20,7 @@ def check_folder(folder: Path, to_last_good: bool) -> int:
 
     Args:
       folder: of a run, or of its checkpoints.
-      to_last_good: make the server start: discard what follows the journal's first damage.
+      to_last_good: make the server start: discard what follows a journal's first damage.
 
     Raises:
       ConfigError: there is no such folder, or it does not belong to a run.
@@ -26,29 +28,64 @@ def check_folder(folder: Path, to_last_good: bool) -> int:
       JournalError: a journal without a snapshot, or of another model or format.
     """
     checkpoints = _find_checkpoints(folder)
-    journal = checkpoints / "journal"
     with contextlib.closing(lock_folder(checkpoints)):
-        rehearsal = rehearse(checkpoints)
-        _print_snapshots(rehearsal)
-        report = check_journal(journal)
-        _print_journal(report)
-        where = f"version {rehearsal.end.version:,}, step {rehearsal.end.global_t:,}"
-        if rehearsal.damage is None:
-            _print_harmless(report, rehearsal)
-            print(f"the parameter server starts at {where}")
-            return 0
-        print(rehearsal.damage)
-        if not to_last_good:
-            print(
-                f"the parameter server cannot start; with --to-last-good it starts at {where}, "
-                f"which discards {rehearsal.lost}"
-            )
-            return EXIT_ERROR
-        cut = cut_journal(journal, rehearsal.damage, rehearsal.skipped)
-        print(f"discarded: {rehearsal.lost}; the parameter server starts at {where}")
-        if cut.aside is not None:
-            print(f"moved to {cut.aside} ({cut.bytes:,} bytes of the journal)")
+        statuses = [_check_pushes(checkpoints, to_last_good)]
+        for directory in list_journals(checkpoints):
+            if directory.name != "journal":
+                statuses.append(_check_experience(directory, to_last_good))
+    return max(statuses)
+
+
+def _check_pushes(checkpoints: Path, to_last_good: bool) -> int:
+    """Checks snapshots and the journal of pushes; see `check_folder`."""
+    journal = checkpoints / "journal"
+    rehearsal = rehearse(checkpoints)
+    _print_snapshots(rehearsal)
+    report = check_journal(journal)
+    _print_journal(report)
+    where = f"version {rehearsal.end.version:,}, step {rehearsal.end.global_t:,}"
+    if rehearsal.damage is None:
+        _print_harmless(report, rehearsal)
+        print(f"the parameter server starts at {where}")
+        return 0
+    print(rehearsal.damage)
+    if not to_last_good:
+        print(
+            f"the parameter server cannot start; with --to-last-good it starts at {where}, "
+            f"which discards {rehearsal.lost}"
+        )
+        return EXIT_ERROR
+    cut = cut_journal(journal, rehearsal.damage, rehearsal.skipped)
+    print(f"discarded: {rehearsal.lost}; the parameter server starts at {where}")
+    _print_cut(cut)
     return 0
+
+
+def _check_experience(directory: Path, to_last_good: bool) -> int:
+    """Checks the journal of a replay table; see `check_folder`."""
+    _print_journal(check_journal(directory), directory.name)
+    damage, torn = find_damage(directory)
+    if torn is not None:
+        print(
+            f"{torn}; the parameter server will truncate it there. After a power failure, "
+            "experience of the second before it can be lost"
+        )
+    if damage is None:
+        return 0
+    print(damage)
+    lost = f"experience from record {damage.index:,} on"
+    if not to_last_good:
+        print(f"the parameter server cannot start; with --to-last-good it starts without {lost}")
+        return EXIT_ERROR
+    cut = cut_journal(directory, damage)
+    print(f"discarded: {lost}")
+    _print_cut(cut)
+    return 0
+
+
+def _print_cut(cut: Cut) -> None:
+    if cut.aside is not None:
+        print(f"moved to {cut.aside} ({cut.bytes:,} bytes of the journal)")
 
 
 def _find_checkpoints(folder: Path) -> Path:
@@ -61,11 +98,11 @@ def _find_checkpoints(folder: Path) -> Path:
     )
 
 
-def _print_journal(report: JournalReport) -> None:
+def _print_journal(report: JournalReport, title: str = "journal") -> None:
     if not report.segments:
-        print("journal: none")
+        print(f"{title}: none")
         return
-    table = Table(title="journal")
+    table = Table(title=title)
     for column in ("segment", "first record", "records", "bytes", "state"):
         table.add_column(column, justify="left" if column in ("segment", "state") else "right")
     for segment in report.segments:

@@ -92,14 +92,15 @@ class ParameterServerConfig(Settings):
     Credentials come from the store's own environment variables. An empty checkpoint_dir is restored
     from there."""
     durability: Literal["journal", "snapshot"] = "journal"
-    """What a crash loses. journal: nothing that was acknowledged, because each push is logged
-    first; snapshot: the updates since the newest snapshot."""
+    """What a crash loses. journal: nothing that was acknowledged, since each push, or each rollout
+    of a replay table, is logged first; snapshot: the updates since the newest snapshot, and the
+    replay table."""
     journal_max_mb_per_sec: float = Field(default=100.0, gt=0)
     """Limit of the journal in MB/s; if gradients arrive faster, durability falls back to
     "snapshot"."""
     journal_strict: bool = False
-    """Sync each push to disk before it is acknowledged, so that a power failure loses nothing
-    either. Otherwise a power failure loses at most one second."""
+    """Sync each push, or rollout of a replay table, to disk before it is acknowledged, so that a
+    power failure loses nothing either. Otherwise a power failure loses at most one second."""
     metrics_dir: Path
     """Folder of the curves; default: RUN_DIR/metrics."""
     initial_values: Path | None = None

@@ -146,9 +146,14 @@ def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes:
 
 
 def make_iteration_learners(
-    experiment: Experiment, publisher: Publisher
+    experiment: Experiment, publisher: Publisher, *, keeps_experience: bool = False
 ) -> "dict[str, LearnerLoop[AgentSource]]":
     """Loads TensorFlow, and makes the learner of each task of a run that learns in its server.
+
+    Args:
+      experiment: to train.
+      publisher: of the values.
+      keeps_experience: whether replay tables keep their experience on disk.
 
     Returns:
       Task -> its learner. The learners of several tasks share the run's lease, and can run in
@@ -159,7 +164,7 @@ def make_iteration_learners(
     """
     plans = require_plans(experiment)
     if not isinstance(get_plan(experiment.algorithm), Mapping):
-        return {TASK: make_iteration_learner(experiment, publisher)}
+        return {TASK: make_iteration_learner(experiment, publisher, keeps_experience)}
     made = make_learning_tasks(experiment)
     with without_native_stderr():
         from relaax_like.algorithm.model import get_variables
@@ -175,18 +180,20 @@ def make_iteration_learners(
     for name, (task, model) in made.items():
         policy = LearningPolicy(task, plans[name], derive_seed(seed, name), experiment.run_dir)
         loops[name] = _make_collecting_loop(
-            experiment, plans[name], policy, model, publishers.make_publisher(name), name
+            *(experiment, plans[name], policy, model, publishers.make_publisher(name)),
+            keeps_experience,
+            name,
         )
     return loops
 
 
 def make_iteration_learner(
-    experiment: Experiment, publisher: Publisher
+    experiment: Experiment, publisher: Publisher, keeps_experience: bool = False
 ) -> "LearnerLoop[AgentSource]":
     """Makes the learner of the only task; see `make_iteration_learners`."""
     plan = require_plan(experiment)
     policy, model = _make_policy(experiment, plan)
-    return _make_collecting_loop(experiment, plan, policy, model, publisher)
+    return _make_collecting_loop(experiment, plan, policy, model, publisher, keeps_experience)
 
 
 def _make_collecting_loop(
@@ -195,6 +202,7 @@ def _make_collecting_loop(
     policy: "LearningPolicy",
     model: Any,
     publisher: Publisher,
+    keeps_experience: bool,
     task: str = "",
 ) -> "LearnerLoop[AgentSource]":
     """Makes a learner of agents' rollouts; `task` names one of several."""
@@ -207,7 +215,7 @@ def _make_collecting_loop(
     tally = Tally()
     source: AgentSource
     if isinstance(plan, Replay):
-        source = _make_replayed(experiment, plan, model, tally, layout, task)
+        source = _make_replayed(experiment, plan, model, tally, layout, keeps_experience, task)
     else:
         collector = _make_collector(experiment, plan)
         source = Collected(collector, tally, layout, _make_trajectory_writer(experiment))
@@ -215,13 +223,20 @@ def _make_collecting_loop(
 
 
 def _make_replayed(
-    experiment: Experiment, plan: Replay, model: Any, tally: "Tally", layout: Any, task: str
+    experiment: Experiment,
+    plan: Replay,
+    model: Any,
+    tally: "Tally",
+    layout: Any,
+    keeps_experience: bool,
+    task: str,
 ) -> "AgentSource":
     """Makes a replay table that agents' steps go to.
 
     Raises:
       ConfigError: something that this version cannot do with a plan Replay; names it.
     """
+    from relaax_like.learn.replay_log import ReplayLog, name_replay_folder
     from relaax_like.learn.replayed import Replayed, make_table
 
     config, learner = experiment.algorithm, experiment.learner
@@ -252,7 +267,15 @@ def _make_replayed(
     slots = experiment.rlx_server.max_slots_per_client
     seed = derive_seed(derive_seed(config.seed, "learn"), "replay", task)
     table = make_table(plan, model, history, slots, seed)
-    return Replayed(table, tally, layout, plan.updates_at_once)
+    log = None
+    if keeps_experience:
+        settings = experiment.parameter_server
+        log = ReplayLog(
+            settings.checkpoint_dir / name_replay_folder(task),
+            lambda: table.rows,
+            strict=settings.journal_strict,
+        )
+    return Replayed(table, tally, layout, plan.updates_at_once, log)
 
 
 def _validate_tasks(

@@ -303,7 +303,8 @@ def make_experience_services(
 
     def make_learners() -> "dict[str, LearnerLoop[AgentSource]]":
         set_backprop_workers(experiment)
-        learners = make_iteration_learners(experiment, server)
+        keeps = experiment.parameter_server.durability == "journal"
+        learners = make_iteration_learners(experiment, server, keeps_experience=keeps)
         return learners if isinstance(plan, Mapping) else {"": learners[TASK]}
 
     def make_service(

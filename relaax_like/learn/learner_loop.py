@@ -49,6 +49,9 @@ class Iteration(Protocol):
 class Source(abc.ABC):
     """Provides iterations; used by the learning thread."""
 
+    def load(self) -> None:  # noqa: B027 - optional
+        """Continues with what an earlier start left, once the sink has loaded."""
+
     def has_rollouts(self, iteration: Any) -> bool:
         """Returns whether there is something to learn from; otherwise it is only counted."""
         return True
@@ -209,6 +212,7 @@ class LearnerLoop(Generic[SourceT]):
         With a sink that publishes, it becomes the run's only learner.
         """
         first = self._sink.load()
+        self.source.load()
         self._take(first)
         self._learner.call_hook("before_run")
         self._loaded = True

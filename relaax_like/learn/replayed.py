@@ -1,5 +1,6 @@
 """Replayed: a replay table as a source of iterations."""
 
+import logging
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,10 @@ import numpy as np
 
 from relaax_like.algorithm.model import Model, get_learning_specs, get_reward_columns
 from relaax_like.config.plan import Replay
+from relaax_like.core.records import Episode, Origin, Received
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.agent_source import AgentSource
+from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
 from relaax_like.learn.rollout_layout import RolloutLayout
 from relaax_like.learn.tally import Tally
 from relaax_like.replay import (
@@ -24,7 +27,14 @@ from relaax_like.replay import (
     Uniform,
 )
 from relaax_like.replay.items import Minibatches
-from relaax_like.wire.errors import CollectorFullError, ReplayClosedError
+from relaax_like.wire.errors import (
+    CollectorFullError,
+    ConfigError,
+    InvalidInputError,
+    ReplayClosedError,
+)
+
+logger = logging.getLogger(__name__)
 
 # Row of `Losses.rows` that becomes a priority.
 PRIORITY = "priority"
@@ -64,14 +74,23 @@ class Replayed(AgentSource):
       tally: counts what comes.
       layout: of the rollouts.
       updates: minibatches of an iteration.
+      log: keeps what comes on disk; None: it is lost with the process.
     """
 
     holds_agents = False
 
-    def __init__(self, table: Table, tally: Tally, layout: RolloutLayout, updates: int):
+    def __init__(
+        self,
+        table: Table,
+        tally: Tally,
+        layout: RolloutLayout,
+        updates: int,
+        log: ReplayLog | None = None,
+    ):
         super().__init__(tally, layout)
         self._table = table
         self._updates = updates
+        self._log = log
         self._changed = threading.Condition()  # guards all that follows
         self._tickets: list[int] = []
         self._number = 0
@@ -82,6 +101,69 @@ class Replayed(AgentSource):
     def has_iteration(self) -> bool:
         """Whether minibatches are due, or steps are to be counted."""
         return self._table.can_sample(self._updates) or self._steps >= _COUNT_STEPS
+
+    def load(self) -> None:
+        """Fills the table from the log, and counts what no publication contains; see `Source`.
+
+        Raises:
+          ConfigError: the log has rollouts that do not fit this run.
+          JournalError: the log is damaged.
+        """
+        if self._log is None:
+            return
+        published = self._tally.received
+        steps = minibatches = newer = 0
+        for record in self._log.replay():
+            if record.rollout is not None:
+                self._insert_again(record.rollout)
+            steps = record.steps + (record.rollout.env_steps if record.rollout else 0)
+            minibatches = record.minibatches
+            if not _is_published(record.origin, published):
+                self._tally.add(record.env_steps, record.episodes, record.origin)
+                newer += record.env_steps
+        self._table.set_priorities(self._log.take_priorities())
+        if not steps:
+            return
+        self._table.set_progress(steps, minibatches)
+        with self._changed:
+            self._steps += newer
+        logger.info(
+            "replay table: %s steps from %s, %s of them newer than the newest publication",
+            *(f"{self._table.counts.rows:,}", self._log.directory, f"{newer:,}"),
+        )
+
+    def add(
+        self,
+        rollout: Rollout,
+        episodes: Sequence[Episode],
+        env_steps: int | None = None,
+        origin: Origin | None = None,
+    ) -> int:
+        """Adds a rollout, once the log has it; see `AgentSource`.
+
+        Raises:
+          ServerUnavailableError: the disk has failed; nothing was added.
+        """
+        with self._tally.lock:
+            if self._log is not None:
+                self._require_room(rollout)
+                self._table.validate(rollout)
+                steps = rollout.env_steps if env_steps is None else env_steps
+                self._log.append(self._make_record(rollout, episodes, steps, origin))
+            return super().add(rollout, episodes, env_steps, origin)
+
+    def add_counts(
+        self, env_steps: int, episodes: Sequence[Episode] = (), origin: Origin | None = None
+    ) -> None:
+        """Counts steps and episodes, once the log has them; see `AgentSource`.
+
+        Raises:
+          ServerUnavailableError: the disk has failed; nothing was counted.
+        """
+        with self._tally.lock:
+            if self._log is not None and (env_steps or episodes):
+                self._log.append(self._make_record(None, episodes, env_steps, origin))
+            super().add_counts(env_steps, episodes, origin)
 
     def has_rollouts(self, iteration: ReplayIteration) -> bool:
         """Returns whether there are minibatches; see `Source`."""
@@ -141,23 +223,67 @@ class Replayed(AgentSource):
             self._closed = True
             self._changed.notify_all()
         self._table.close()
+        if self._log is not None:
+            with self._tally.lock:
+                self._log.close(self._table.get_priorities())
 
     def _is_ready(self) -> bool:
         return self._closed or bool(self._tickets) or self._table.can_sample(self._updates)
 
-    def _take(self, rollout: Rollout) -> int:
+    def _require_room(self, rollout: Rollout) -> None:
+        """Checks that the table takes a rollout now.
+
+        Raises:
+          CollectorFullError: it does not.
+        """
+        if self._closed:
+            raise CollectorFullError("the replay table is closed and takes no more steps")
+        if not self._table.can_insert(rollout.env_steps):
+            raise CollectorFullError("the learner is behind; agents wait until it has caught up")
+
+    def _make_record(
+        self,
+        rollout: Rollout | None,
+        episodes: Sequence[Episode],
+        env_steps: int,
+        origin: Origin | None,
+    ) -> ReplayRecord:
+        counts = self._table.counts
+        return ReplayRecord(rollout, episodes, env_steps, origin, counts.steps, counts.minibatches)
+
+    def _insert_again(self, rollout: Rollout) -> None:
+        assert self._log is not None
         try:
-            inserted = self._table.insert(rollout, timeout_sec=0.0)
+            self._table.insert(self.conform(rollout), slip=True)
+        except InvalidInputError as error:
+            raise ConfigError(
+                f"{self._log.directory}: its experience does not fit this run: {error}; continue "
+                "with the spaces and settings of the run that wrote it, or start in another run_dir"
+            ) from error
+
+    def _take(self, rollout: Rollout) -> int:
+        self._require_room(rollout)
+        try:
+            inserted = self._table.insert(rollout, slip=True)
         except ReplayClosedError as error:
             raise CollectorFullError(str(error)) from None
-        if inserted is None:
-            raise CollectorFullError("the learner is behind; agents wait until it has caught up")
+        assert inserted is not None, "with slip nothing waits"
         with self._changed:
             self._number += 1
             self._tickets.append(self._number)
             self._steps += inserted.steps
             self._changed.notify_all()
             return self._number
+
+
+def _is_published(origin: Origin | None, published: Mapping[str, Received]) -> bool:
+    """Returns whether the newest publication counts a message."""
+    if origin is None:
+        return True
+    known = published.get(origin.client_id)
+    if known is None:
+        return False
+    return (origin.incarnation, origin.sequence) <= (known.incarnation, known.counted)
 
 
 def make_table(

@@ -33,7 +33,12 @@ class Selector(Protocol):
         """Returns whether that many items can be drawn."""
 
     def draw(
-        self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
+        self,
+        minibatches: int,
+        size: int,
+        random: np.random.Generator,
+        env_steps: int,
+        done: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draws minibatches; `has(minibatches * size)`.
 
@@ -42,6 +47,7 @@ class Selector(Protocol):
           size: B.
           random: is advanced.
           env_steps: of the run, for schedules.
+          done: minibatches that were drawn in the run before.
 
         Returns:
           Ids, [U, B] int64, and weights, [U, B] float32.
@@ -101,7 +107,12 @@ class Uniform(_Unweighted):
         return self._count > 0
 
     def draw(
-        self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
+        self,
+        minibatches: int,
+        size: int,
+        random: np.random.Generator,
+        env_steps: int,
+        done: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Selector`."""
         places = random.integers(0, self._count, minibatches * size)
@@ -153,7 +164,12 @@ class Fifo(_Unweighted):
         return self._count >= number
 
     def draw(
-        self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
+        self,
+        minibatches: int,
+        size: int,
+        random: np.random.Generator,
+        env_steps: int,
+        done: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Selector`; `random` is not used."""
         number = minibatches * size
@@ -246,7 +262,6 @@ class Prioritized:
         self._tree = SumTree(capacity)
         self._ids = np.full(capacity, -1)  # at each position
         self._count = 0
-        self._minibatches = 0
 
     def insert(self, ids: np.ndarray) -> None:
         """See `Selector`."""
@@ -273,17 +288,21 @@ class Prioritized:
         return self._count > 0
 
     def draw(
-        self, minibatches: int, size: int, random: np.random.Generator, env_steps: int
+        self,
+        minibatches: int,
+        size: int,
+        random: np.random.Generator,
+        env_steps: int,
+        done: int,
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Selector`."""
         total = self._tree.total
         segments = np.arange(size) + random.random((minibatches, size))
         positions = self._tree.find((segments * (total / size)).reshape(-1))
         probabilities = (self._tree.get(positions) / total).reshape(minibatches, size)
-        betas = self._find_betas(minibatches, env_steps)
+        betas = self._find_betas(minibatches, env_steps, done)
         weights = (self._count * probabilities) ** -betas[:, None]
         weights /= weights.max(1, keepdims=True)
-        self._minibatches += minibatches
         return self._ids[positions].reshape(minibatches, size), weights.astype(np.float32)
 
     def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
@@ -308,18 +327,26 @@ class Prioritized:
     def get_state(self) -> dict[str, Any]:
         """See `Selector`."""
         leaves = self._tree.get_leaves()[: len(self._ids)]
-        return {"ids": self._ids, "leaves": leaves, "minibatches": self._minibatches}
+        return {"ids": self._ids, "leaves": leaves}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `Selector`."""
         self._ids[:] = state["ids"]
         self._tree.set_leaves(np.asarray(state["leaves"]))
         self._count = int(np.count_nonzero(self._ids >= 0))
-        self._minibatches = int(state["minibatches"])
 
-    def _find_betas(self, minibatches: int, env_steps: int) -> np.ndarray:
+    def get_priorities(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the items, `[n] int64`, and their priorities to the power of alpha, `[n]`."""
+        positions = np.flatnonzero(self._ids >= 0)
+        return self._ids[positions], self._tree.get(positions)
+
+    def set_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> None:
+        """Replaces priorities of items that are there by what `get_priorities` returned."""
+        self._tree.set(ids % len(self._ids), np.ascontiguousarray(priorities, np.float64))
+
+    def _find_betas(self, minibatches: int, env_steps: int, done: int) -> np.ndarray:
         """Returns the exponent of each of the next minibatches, `[U]`."""
         if isinstance(self._beta, Schedule):
             return np.full(minibatches, self._beta.compute(env_steps))
-        done = self._minibatches + np.arange(minibatches)
-        return np.minimum(1.0, self._beta + self._increment * done)
+        numbers = done + np.arange(minibatches)
+        return np.minimum(1.0, self._beta + self._increment * numbers)

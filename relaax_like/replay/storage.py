@@ -61,6 +61,26 @@ class Change(NamedTuple):
     removed: np.ndarray
 
 
+class _Counted(NamedTuple):
+    """A segment `[T, k]`, checked.
+
+    Attributes:
+      next_alive: [T, k] float32.
+      valid: [T, k] bool.
+      differs: [T, k] bool, where the next row does not follow.
+      steps: number of rows that are steps.
+      finals: number of observations that nothing follows.
+      upper: rows that it takes at most.
+    """
+
+    next_alive: np.ndarray
+    valid: np.ndarray
+    differs: np.ndarray
+    steps: int
+    finals: int
+    upper: int
+
+
 _NO_IDS = np.empty(0, np.int64)
 
 
@@ -210,22 +230,10 @@ class Storage:
         Raises:
           InvalidInputError: it does not fit the spec, or the capacity; nothing was changed.
         """
-        self.spec.validate(rollout)
-        self._validate_history(rollout)
-        next_alive = np.ascontiguousarray(rollout.next_alive, np.float32)
+        next_alive, valid, differs, steps, finals, upper = self._validate(rollout)
         length, width = next_alive.shape
-        valid = rollout.valid
-        if valid is None:
-            valid = _make_flags(next_alive.shape, True)
-        valid = np.ascontiguousarray(valid, np.bool_)
-        differs = _find_differences(rollout) if length > 1 else valid
         closes = rollout.starts is None
-        steps, finals = self._kernels["count_rows"](next_alive, valid, differs, closes)
         num_history = self._reach if rollout.history else 0
-        # Each stream that is not continued takes a row, and so does one that is given up for it.
-        upper = steps + finals + width * (2 + num_history)
-        self._validate_size(upper, length, width)
-        self._validate_agents(rollout.starts)
         removed = self._make_room(upper, remover)
         first_id = self.next_id
         added: list[np.ndarray] = []
@@ -260,6 +268,14 @@ class Storage:
         added.append(complete[:found])
         items = added[0] if len(added) == 1 else np.concatenate(added)
         return Change(first_id, self.next_id, steps, items, removed)
+
+    def validate(self, rollout: Rollout) -> None:
+        """Checks that `insert` would take a segment.
+
+        Raises:
+          InvalidInputError: it does not fit the spec, or the capacity.
+        """
+        self._validate(rollout)
 
     def close_streams(self, agents: Sequence[int], remover: Remover) -> Change:
         """Ends the chains of slots that send nothing more, as at a gap; unknown ones are ignored.
@@ -399,6 +415,26 @@ class Storage:
         columns = [(f"{kind}/{n}", array) for kind, arrays in named for n, array in arrays.items()]
         others = ("rewards", "log_prob", "links")
         return [*columns, *((name, getattr(self, name)) for name in others)]
+
+    def _validate(self, rollout: Rollout) -> _Counted:
+        """Checks a segment, and counts the rows that it needs. Raises as `validate`."""
+        self.spec.validate(rollout)
+        self._validate_history(rollout)
+        next_alive = np.ascontiguousarray(rollout.next_alive, np.float32)
+        length, width = next_alive.shape
+        valid = rollout.valid
+        if valid is None:
+            valid = _make_flags(next_alive.shape, True)
+        valid = np.ascontiguousarray(valid, np.bool_)
+        differs = _find_differences(rollout) if length > 1 else valid
+        closes = rollout.starts is None
+        steps, finals = self._kernels["count_rows"](next_alive, valid, differs, closes)
+        num_history = self._reach if rollout.history else 0
+        # Each stream that is not continued takes a row, and so does one that is given up for it.
+        upper = steps + finals + width * (2 + num_history)
+        self._validate_size(upper, length, width)
+        self._validate_agents(rollout.starts)
+        return _Counted(next_alive, valid, differs, steps, finals, upper)
 
     def _validate_size(self, upper: int, length: int, width: int) -> None:
         if upper > self.capacity:

@@ -13,7 +13,7 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.replay.items import Drawn, Items, Minibatches
 from relaax_like.replay.rate_limiter import RateLimiter
 from relaax_like.replay.removers import OldestFirst, Remover
-from relaax_like.replay.selectors import Selector
+from relaax_like.replay.selectors import Prioritized, Selector
 from relaax_like.replay.storage import Change, Storage
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosedError
 
@@ -73,8 +73,8 @@ class Table:
     were inserted and items are complete; inserting waits while the learner is behind, but not while
     there is nothing to sample.
 
-    Everything is in memory, and lost with the process. Thread-safe: all calls are made under one
-    lock, which is released while a call waits.
+    Everything is in memory, and lost with the process; `learn.replay_log` keeps what came.
+    Thread-safe: all calls are made under one lock, which is released while a call waits.
     """
 
     def __init__(
@@ -111,6 +111,7 @@ class Table:
         self._remover = remover or OldestFirst()
         self._limiter = limiter
         self._size = minibatch_size
+        self._seed = seed
         self._random = np.random.Generator(np.random.PCG64(seed))
         storage.start(items.rule)
         selector.start(storage.capacity)
@@ -136,6 +137,12 @@ class Table:
                 dropped_priorities=self._dropped,
                 deficit=self._limiter.deficit if self._limiter else 0.0,
             )
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Id of the oldest row, and of the next one; they are never used twice."""
+        with self._changed:
+            return self._storage.oldest_id, self._storage.next_id
 
     def insert(
         self, rollout: Rollout, *, timeout_sec: float | None = None, slip: bool = False
@@ -167,6 +174,16 @@ class Table:
             change = self._storage.insert(rollout, self._remover)
             self._apply(change)
             return Inserted(change.first_id, change.next_id, change.steps)
+
+    def validate(self, rollout: Rollout) -> None:
+        """Checks that the table can take a segment, now or later.
+
+        Raises:
+          InvalidInputError: it does not fit the table.
+        """
+        with self._changed:
+            self._validate_segment(rollout.env_steps)
+            self._storage.validate(rollout)
 
     def sample(
         self, minibatches: int = 1, *, timeout_sec: float | None = None
@@ -201,7 +218,9 @@ class Table:
                     raise ReplayClosedError(
                         "the replay table is closed and no minibatches are due; stop the learner"
                     )
-            ids, weights = self._selector.draw(minibatches, self._size, self._random, self._steps)
+            ids, weights = self._selector.draw(
+                minibatches, self._size, self._random, self._steps, self._minibatches
+            )
             if limiter:
                 limiter.note_sample(minibatches)
             self._minibatches += minibatches
@@ -317,6 +336,48 @@ class Table:
             self._dropped = counts["dropped"]
             self._changed.notify_all()
 
+    def set_progress(self, steps: int, minibatches: int) -> None:
+        """Continues a run whose rows were inserted again, and that drew from them before.
+
+        What is drawn from now on depends on the seed and on `minibatches`.
+
+        Args:
+          steps: environment steps that were inserted in the whole run.
+          minibatches: that were drawn in the whole run.
+        """
+        with self._changed:
+            self._steps, self._minibatches = steps, minibatches
+            if self._limiter:
+                self._limiter.set_state({"steps": steps, "minibatches": minibatches})
+            self._random = np.random.Generator(np.random.PCG64([self._seed, minibatches]))
+            self._changed.notify_all()
+
+    def get_priorities(self) -> dict[str, np.ndarray]:
+        """Returns the priorities of items by what names the first step of each.
+
+        Returns:
+          "keys", [n, 3] int64: agent, episode and step; "priorities", [n] float64. Empty without
+          priorities.
+        """
+        if not isinstance(self._selector, Prioritized):
+            return {}
+        with self._changed:
+            ids, priorities = self._selector.get_priorities()
+            keys = self._storage.keys[ids % self._storage.capacity]
+        return {"keys": keys, "priorities": priorities}
+
+    def set_priorities(self, saved: Mapping[str, np.ndarray]) -> int:
+        """Restores what `get_priorities` returned, of items that are there; returns how many."""
+        if not saved or not isinstance(self._selector, Prioritized):
+            return 0
+        with self._changed:
+            ids, _ = self._selector.get_priorities()
+            mine = _join_keys(self._storage.keys[ids % self._storage.capacity])
+            theirs = _join_keys(np.asarray(saved["keys"], np.int64))
+            _, places, sources = np.intersect1d(mine, theirs, return_indices=True)
+            self._selector.set_priorities(ids[places], np.asarray(saved["priorities"])[sources])
+            return len(places)
+
     def _name_parts(self) -> dict[str, str]:
         parts = {"items": self._items, "selector": self._selector, "limiter": self._limiter}
         return {name: type(part).__name__ for name, part in parts.items()}
@@ -366,3 +427,9 @@ class Table:
         if self._limiter:
             self._limiter.note_insert(change.steps)
         self._changed.notify_all()
+
+
+def _join_keys(keys: np.ndarray) -> np.ndarray:
+    """Returns rows `[n, 3] int64` as numbers that can be compared, `[n]`."""
+    whole = np.ascontiguousarray(keys)
+    return whole.view([(name, np.int64) for name in ("agent", "episode", "step")]).reshape(-1)

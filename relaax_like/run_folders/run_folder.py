@@ -83,7 +83,8 @@ def _forget_empty_start(experiment: Experiment) -> None:
     validate_not_held(experiment)
     for name in list_names(checkpoints):
         shutil.rmtree(checkpoints / name)
-    shutil.rmtree(checkpoints / "journal", ignore_errors=True)
+    for journal in list_journals(checkpoints):
+        shutil.rmtree(journal, ignore_errors=True)
 
 
 def validate_not_held(experiment: Experiment) -> None:
@@ -104,11 +105,19 @@ def find_progress(checkpoints: Path) -> int | None:
         default=(0, 0),
     )
     published = any((checkpoints / name).exists() for name in NAMES)
-    pushed = any(
+    received = any(
         segment.path.stat().st_size > HEADER_BYTES
-        for segment in list_segments(checkpoints / "journal")
+        for journal in list_journals(checkpoints)
+        for segment in list_segments(journal)
     )
-    return newest[0] if newest > (0, 0) or published or pushed else None
+    return newest[0] if newest > (0, 0) or published or received else None
+
+
+def list_journals(checkpoints: Path) -> list[Path]:
+    """Returns the folder of the pushes' journal, and those of replay tables, that exist."""
+    found = sorted(checkpoints.glob("replay*")) if checkpoints.is_dir() else []
+    journals = [checkpoints / "journal", *found]
+    return [journal for journal in journals if journal.is_dir()]
 
 
 def write_config(experiment: Experiment) -> None:

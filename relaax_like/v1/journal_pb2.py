@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from relaax_like.v1 import experience_pb2 as relaax__like_dot_v1_dot_experience__pb2
 from relaax_like.v1 import parameter_server_pb2 as relaax__like_dot_v1_dot_parameter__server__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crelaax_like/v1/journal.proto\x12\trelaax.v1\x1a%relaax_like/v1/parameter_server.proto\"\xfc\x02\n\rJournalRecord\x12#\n\x04push\x18\x01 \x01(\x0b\x32\x15.relaax.v1.PushHeader\x12\x43\n\x0elearning_rates\x18\x02 \x03(\x0b\x32+.relaax.v1.JournalRecord.LearningRatesEntry\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x10\n\x08global_t\x18\x04 \x01(\x04\x12\'\n\tcombining\x18\x05 \x01(\x0e\x32\x14.relaax.v1.Combining\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12<\n\noptimizers\x18\x07 \x03(\x0b\x32(.relaax.v1.JournalRecord.OptimizersEntry\x1a\x34\n\x12LearningRatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fOptimizersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*G\n\tCombining\x12\t\n\x05\x41LONE\x10\x00\x12\r\n\tHELD_BACK\x10\x01\x12\x12\n\x0eWITH_HELD_BACK\x10\x02\x12\x0c\n\x08NOT_USED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crelaax_like/v1/journal.proto\x12\trelaax.v1\x1a\x1frelaax_like/v1/experience.proto\x1a%relaax_like/v1/parameter_server.proto\"\xfc\x02\n\rJournalRecord\x12#\n\x04push\x18\x01 \x01(\x0b\x32\x15.relaax.v1.PushHeader\x12\x43\n\x0elearning_rates\x18\x02 \x03(\x0b\x32+.relaax.v1.JournalRecord.LearningRatesEntry\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x10\n\x08global_t\x18\x04 \x01(\x04\x12\'\n\tcombining\x18\x05 \x01(\x0e\x32\x14.relaax.v1.Combining\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12<\n\noptimizers\x18\x07 \x03(\x0b\x32(.relaax.v1.JournalRecord.OptimizersEntry\x1a\x34\n\x12LearningRatesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fOptimizersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"c\n\x0cReplayRecord\x12/\n\nexperience\x18\x01 \x01(\x0b\x32\x1b.relaax.v1.ExperienceHeader\x12\r\n\x05steps\x18\x02 \x01(\x04\x12\x13\n\x0bminibatches\x18\x03 \x01(\x04*G\n\tCombining\x12\t\n\x05\x41LONE\x10\x00\x12\r\n\tHELD_BACK\x10\x01\x12\x12\n\x0eWITH_HELD_BACK\x10\x02\x12\x0c\n\x08NOT_USED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,12 +37,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOURNALRECORD_LEARNINGRATESENTRY']._serialized_options = b'8\001'
   _globals['_JOURNALRECORD_OPTIMIZERSENTRY']._loaded_options = None
   _globals['_JOURNALRECORD_OPTIMIZERSENTRY']._serialized_options = b'8\001'
-  _globals['_COMBINING']._serialized_start=465
-  _globals['_COMBINING']._serialized_end=536
-  _globals['_JOURNALRECORD']._serialized_start=83
-  _globals['_JOURNALRECORD']._serialized_end=463
-  _globals['_JOURNALRECORD_LEARNINGRATESENTRY']._serialized_start=360
-  _globals['_JOURNALRECORD_LEARNINGRATESENTRY']._serialized_end=412
-  _globals['_JOURNALRECORD_OPTIMIZERSENTRY']._serialized_start=414
-  _globals['_JOURNALRECORD_OPTIMIZERSENTRY']._serialized_end=463
+  _globals['_COMBINING']._serialized_start=599
+  _globals['_COMBINING']._serialized_end=670
+  _globals['_JOURNALRECORD']._serialized_start=116
+  _globals['_JOURNALRECORD']._serialized_end=496
+  _globals['_JOURNALRECORD_LEARNINGRATESENTRY']._serialized_start=393
+  _globals['_JOURNALRECORD_LEARNINGRATESENTRY']._serialized_end=445
+  _globals['_JOURNALRECORD_OPTIMIZERSENTRY']._serialized_start=447
+  _globals['_JOURNALRECORD_OPTIMIZERSENTRY']._serialized_end=496
+  _globals['_REPLAYRECORD']._serialized_start=498
+  _globals['_REPLAYRECORD']._serialized_end=597
 # @@protoc_insertion_point(module_scope)

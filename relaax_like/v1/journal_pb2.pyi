@@ -1,3 +1,4 @@
+from relaax_like.v1 import experience_pb2 as _experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as _parameter_server_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -50,3 +51,13 @@ class JournalRecord(_message.Message):
     reason: str
     optimizers: _containers.ScalarMap[str, str]
     def __init__(self, push: _Optional[_Union[_parameter_server_pb2.PushHeader, _Mapping]] = ..., learning_rates: _Optional[_Mapping[str, float]] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., combining: _Optional[_Union[Combining, str]] = ..., reason: _Optional[str] = ..., optimizers: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ReplayRecord(_message.Message):
+    __slots__ = ("experience", "steps", "minibatches")
+    EXPERIENCE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    MINIBATCHES_FIELD_NUMBER: _ClassVar[int]
+    experience: _experience_pb2.ExperienceHeader
+    steps: int
+    minibatches: int
+    def __init__(self, experience: _Optional[_Union[_experience_pb2.ExperienceHeader, _Mapping]] = ..., steps: _Optional[int] = ..., minibatches: _Optional[int] = ...) -> None: ...

@@ -5,34 +5,15 @@ import threading
 import numpy as np
 import pytest
 from support.batch import load
+from support.replayed import make_config, make_source, make_step
 
 from relaax_like.algorithm.parts import DISCOUNT, WEIGHTS
 from relaax_like.config.plan import Replay
 from relaax_like.core.records import Episode
-from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.replay_policy import ReplayPolicy
-from relaax_like.learn.replayed import PRIORITY, Replayed, make_table
-from relaax_like.learn.rollout_layout import RolloutLayout
-from relaax_like.learn.tally import Tally
+from relaax_like.learn.replayed import PRIORITY, make_table
 from relaax_like.learn.updates import LearningTask
 from relaax_like.wire.errors import CollectorFullError, ConfigError, InvalidInputError
-
-SETTINGS = {
-    "state_size": 2,
-    "num_actions": 3,
-    "network": {"layers": (8,)},
-    "target_every": 3,
-    "batch_size": 4,
-    "capacity": 64,
-    "warm_up_steps": 6,
-    "updates_per_step": 1.0,
-    "updates_at_once": 2,
-    "gamma": 0.5,
-}
-
-
-def make_config(**settings):
-    return load("config", "dqn").Config.model_validate({**SETTINGS, **settings})
 
 
 def make_task(config):
@@ -40,34 +21,6 @@ def make_task(config):
     model.xla = False
     algorithm = load("algorithm", "dqn").make_algorithm(config, model, 3)
     return LearningTask(algorithm, config.optimizers)
-
-
-def make_source(config, max_slots=1):
-    model = load("model", "dqn").make_model(config, 3)
-    plan = config.plan
-    table = make_table(plan, model, {}, max_slots, 0)
-    tally = Tally()
-    layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
-    return Replayed(table, tally, layout, plan.updates_at_once), tally
-
-
-def make_step(number, alive=1.0, version=0):
-    """Makes one step of one slot: observation [number, 0] to [number + 1, 0]."""
-
-    def observe(n):
-        return {"observation": np.array([[[n, 0.0]]], np.float32)}
-
-    return Rollout(
-        inputs=observe(number),
-        next_inputs=observe(number + 1),
-        next_alive=np.array([[alive]], np.float32),
-        rewards=np.array([[[float(number)]]], np.float32),
-        actions={"action": np.array([[number % 3]])},
-        log_prob=np.zeros((1, 1), np.float32),
-        states={},
-        versions=np.array([version]),
-        starts=np.array([[7, 0, number]]),
-    )
 
 
 def test_steps_are_counted_during_warm_up_and_minibatches_follow():

@@ -55,7 +55,7 @@ def test_a_minibatch_equals_a_slow_reference(size, count):
     errors = random.standard_normal(count) * 10
     selector = start(Prioritized(alpha=0.7, beta=0.5, epsilon=0.02), 1024, range(count))
     assert selector.update(np.arange(count), errors) == 0
-    drawn, weights = selector.draw(1, size, np.random.Generator(np.random.PCG64(7)), 0)
+    drawn, weights = selector.draw(1, size, np.random.Generator(np.random.PCG64(7)), 0, 0)
     want, want_weights = draw_slowly(
         (abs(errors) + 0.02).tolist(),
         range(count),
@@ -73,9 +73,9 @@ def test_beta_rises_with_each_minibatch_to_one():
     selector = start(Prioritized(alpha=1.0, beta=0.4, beta_increment=0.2), 8, [0, 1])
     selector.update(np.array([0, 1]), np.array([0.99, 3.99]))  # priorities 1 and 4
     random = np.random.default_rng(0)
-    _, weights = selector.draw(4, 64, random, 0)
+    _, weights = selector.draw(4, 64, random, 0, 0)
     np.testing.assert_allclose(weights.min(1), [0.25**b for b in (0.4, 0.6, 0.8, 1.0)], rtol=1e-6)
-    _, weights = selector.draw(1, 64, random, 0)
+    _, weights = selector.draw(1, 64, random, 0, 4)
     np.testing.assert_allclose(weights.min(), 0.25, rtol=1e-6)
 
 
@@ -84,12 +84,12 @@ def test_the_defaults_are_those_of_the_row():
     random = np.random.default_rng(0)
     selector.update(np.array([0, 1]), np.array([-0.99, 3.99]))  # epsilon 0.01
     probabilities = np.array([1.0, 4.0**0.6]) / (1.0 + 4.0**0.6)
-    ids, weights = selector.draw(601, 64, random, 0)
+    ids, weights = selector.draw(601, 64, random, 0, 0)
     betas = np.minimum(1.0, 0.4 + 0.001 * np.arange(601))
     rare = (probabilities[1] / probabilities[0]) ** -betas
     np.testing.assert_allclose(weights.min(1), rare, rtol=1e-6)
     assert abs((ids == 1).mean() - probabilities[1]) < 0.01
-    _, weights = selector.draw(1, 64, random, 0)
+    _, weights = selector.draw(1, 64, random, 0, 601)
     np.testing.assert_allclose(weights.min(), rare[-1], rtol=1e-6)
 
 
@@ -98,7 +98,7 @@ def test_beta_follows_a_schedule_over_environment_steps():
     selector.update(np.array([0, 1]), np.array([0.99, 3.99]))
     random = np.random.default_rng(0)
     for steps, beta in ((0, 0.0), (50, 0.5), (200, 1.0)):
-        _, weights = selector.draw(3, 64, random, steps)
+        _, weights = selector.draw(3, 64, random, steps, 0)
         np.testing.assert_allclose(weights.min(1), [0.25**beta] * 3, rtol=1e-6)
 
 
@@ -108,7 +108,7 @@ def test_frequencies_of_priorities_pass_a_chi_square_test(size):
     errors = random.random(64) * 5
     selector = start(Prioritized(alpha=0.6), 100, range(64))
     selector.update(np.arange(64), errors)
-    drawn, _ = selector.draw(64_000 // size, size, random, 0)
+    drawn, _ = selector.draw(64_000 // size, size, random, 0, 0)
     powers = (errors + 0.01) ** 0.6
     chi_square = compute_chi_square(
         np.bincount(drawn.reshape(-1), minlength=64), powers / powers.sum()
@@ -122,7 +122,7 @@ def test_frequencies_of_priorities_pass_a_chi_square_test(size):
 
 def test_each_equal_segment_of_a_minibatch_is_drawn_from_once():
     selector = start(Prioritized(), 64, range(64))  # all alike
-    drawn, _ = selector.draw(50, 64, np.random.default_rng(0), 0)
+    drawn, _ = selector.draw(50, 64, np.random.default_rng(0), 0, 0)
     assert (np.sort(drawn, 1) == np.arange(64)).all()
 
 
@@ -211,7 +211,7 @@ def test_uniform_frequencies_pass_a_chi_square_test_after_evictions():
     for place in (np.arange(128, 164), np.arange(100, 128)):
         selector.insert(place)
     selector.remove(np.arange(100, 164))
-    drawn, weights = selector.draw(100, 640, np.random.default_rng(2), 0)
+    drawn, weights = selector.draw(100, 640, np.random.default_rng(2), 0, 0)
     counts = np.bincount(drawn.reshape(-1), minlength=164)
     there = [i for i in range(100) if i % 2 or i >= 72]
     assert sorted(np.flatnonzero(counts).tolist()) == there
@@ -238,6 +238,6 @@ def test_fifo_draws_each_item_once_in_order(seed):
         number = int(random.integers(1, 8))
         assert selector.has(number) == (len(queue) >= number)
         if selector.has(number):
-            drawn, _ = selector.draw(1, number, random, 0)
+            drawn, _ = selector.draw(1, number, random, 0, 0)
             assert drawn[0].tolist() == queue[:number]
             queue = queue[number:]

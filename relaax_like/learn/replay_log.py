@@ -1,0 +1,297 @@
+"""ReplayLog: keeps what a replay table accepts on disk, so that a crash does not empty the table.
+
+    FOLDER/journal-INDEX.log   records in the order in which they were accepted, each a
+                               `relaax.v1.ReplayRecord` and a `relaax.v1.Rollout`
+    FOLDER/priorities.npz      of the items, after an orderly end
+    FOLDER-head                up to where the records have been synced
+
+Rollouts are stored as they came: n-step transitions and stacked frames are made when the table is
+sampled, so a run can continue with another `n_step` or history.
+"""
+
+import logging
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from relaax_like.core.records import Episode, Origin
+from relaax_like.experience.rollout import Rollout
+from relaax_like.journal.files import list_segments
+from relaax_like.journal.head import JournalHead, path_of_head
+from relaax_like.journal.journal import SYNC_INTERVAL_SEC, Journal
+from relaax_like.journal.reader import Damage, DamagedJournalError, JournalReader
+from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
+from relaax_like.v1 import journal_pb2
+from relaax_like.wire.array_file import read_arrays, write_arrays
+from relaax_like.wire.errors import (
+    CollectorFullError,
+    DamagedError,
+    InvalidInputError,
+    JournalError,
+    ServerUnavailableError,
+)
+
+logger = logging.getLogger(__name__)
+
+# Of all such journals: each record says by itself which arrays it has.
+_FINGERPRINT = zlib.crc32(b"replay")
+_LENGTH = struct.Struct("<I")
+_PRIORITIES = "priorities.npz"
+_KIND = "priorities 1"
+_SEGMENT_BYTES = 32 << 20
+# Bytes that a power cut may lose; agents wait for a disk that is slower than they are.
+_MAX_UNSYNCED_BYTES = 256 << 20
+
+
+def name_replay_folder(task: str = "") -> str:
+    """Returns the name of the folder, in the folder of checkpoints; `task` is one of several."""
+    return f"replay-{task}" if task else "replay"
+
+
+@dataclass(frozen=True)
+class ReplayRecord:
+    """What a table's source accepted.
+
+    Attributes:
+      rollout: that was inserted; None: steps and episodes alone.
+      episodes: to be counted with it.
+      env_steps: to be counted with it.
+      origin: the message that contained it; None: it is from this process.
+      steps: environment steps that the table had taken before, over the whole run.
+      minibatches: that had been drawn before, over the whole run.
+    """
+
+    rollout: Rollout | None
+    episodes: Sequence[Episode]
+    env_steps: int
+    origin: Origin | None
+    steps: int
+    minibatches: int
+
+
+class ReplayLog:
+    """Writes records before they are acknowledged, and reads them when a run continues.
+
+        log = ReplayLog(folder, get_rows)
+        for record in log.replay(): ...           # insert it again
+        table.set_priorities(log.take_priorities())
+        log.append(record)                        # then insert it, then acknowledge it
+        log.close(table.get_priorities())
+
+    Written records survive the end of the process, even if it is killed; a power cut loses those of
+    the last second, with `strict` none. Files all of whose rows have left the table are removed.
+
+    If the disk is full, the run continues without the log until its next start, and one line of the
+    log says so. Calls come one at a time.
+
+    Args:
+      directory: folder of the records; belongs to the log.
+      get_rows: returns the id of the table's oldest row, and that of its next one.
+      strict: whether to sync each record before `append` returns.
+      segment_bytes: size at which a file is complete and the next one begins.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        get_rows: Callable[[], tuple[int, int]],
+        *,
+        strict: bool = False,
+        segment_bytes: int = _SEGMENT_BYTES,
+    ):
+        self.directory = directory
+        self._get_rows = get_rows
+        self._strict = strict
+        self._segment_bytes = segment_bytes
+        self._journal: Journal | None = None
+        self._is_given_up = False
+        self._starts: deque[tuple[int, int]] = deque()  # first record of a file -> its first row
+        self._bytes = 0  # of the newest file
+
+    def replay(self) -> Iterator[ReplayRecord]:
+        """Yields all records, oldest first; afterwards more can be appended.
+
+        Raises:
+          JournalError: records are damaged or missing.
+        """
+        reader = _open(self.directory)
+        borders = {segment.first_index for segment in list_segments(self.directory)}
+        for index, payload in reader:
+            if index in borders:
+                self._starts.append((index, self._get_rows()[1]))
+                self._bytes = 0
+            self._bytes += len(payload)
+            yield _unpack(payload)
+        if reader.torn:
+            logger.warning(
+                "%s; truncating the replay table's journal there. No record known to be synced is "
+                "lost; after a power failure, experience of the second before it can be lost",
+                reader.torn,
+            )
+        self._journal = Journal(
+            self.directory,
+            reader.next_index,
+            fingerprint=_FINGERPRINT,
+            head=JournalHead(path_of_head(self.directory)),
+            segment_bytes=1 << 62,  # `append` begins new files
+            sync_interval_sec=None if self._strict else SYNC_INTERVAL_SEC,
+        )
+        if not self._starts:
+            self._starts.append((reader.next_index, self._get_rows()[1]))
+
+    def take_priorities(self) -> Mapping[str, np.ndarray]:
+        """Returns the priorities that an orderly end left, and removes them; {} if there are none.
+
+        Priorities of an earlier end are removed, too: what was appended since has other ones.
+        """
+        assert self._journal is not None, "priorities before replay"
+        path = self.directory / _PRIORITIES
+        try:
+            saved = dict(read_arrays(path, _KIND))
+            is_newest = int(saved.pop("next_index")) == self._journal.next_index
+        except FileNotFoundError:
+            return {}
+        except (DamagedError, KeyError, TypeError, ValueError) as error:
+            logger.warning("%s: %s; items start with equal priorities", path, error)
+            is_newest = False
+        path.unlink(missing_ok=True)
+        return saved if is_newest else {}
+
+    def append(self, record: ReplayRecord) -> None:
+        """Writes a record, unless the log was given up.
+
+        Raises:
+          CollectorFullError: the disk is slower than the agents; nothing was written.
+          ServerUnavailableError: the disk has failed; nothing must be acknowledged.
+        """
+        journal = self._journal
+        assert journal is not None, "append before replay"
+        if self._is_given_up:
+            return
+        if journal.unsynced_bytes > _MAX_UNSYNCED_BYTES:
+            raise CollectorFullError("the disk is behind; agents wait until it has caught up")
+        pieces = _pack(record)
+        try:
+            if self._bytes >= self._segment_bytes:
+                self._begin_file(journal)
+            journal.append(pieces)
+            if self._strict:
+                journal.sync()
+        except JournalError as error:
+            if journal.failed:
+                raise ServerUnavailableError(
+                    f"no more experience can be acknowledged: {error}; restart the parameter server"
+                ) from error
+            self._is_given_up = True
+            logger.error(
+                "the replay table's journal is no longer written: %s. Training continues; until "
+                "the next start, a crash loses the experience that comes from now on",
+                error,
+            )
+            return
+        self._bytes += sum(map(len, pieces))
+
+    def close(self, priorities: Mapping[str, np.ndarray]) -> None:
+        """Writes priorities, syncs and closes. Idempotent.
+
+        Args:
+          priorities: of `Table.get_priorities`.
+        """
+        journal, self._journal = self._journal, None
+        if journal is None:
+            return
+        try:
+            if priorities and not self._is_given_up:
+                arrays = {**priorities, "next_index": np.array(journal.next_index)}
+                write_arrays(self.directory / _PRIORITIES, arrays, _KIND)
+        except OSError as error:
+            logger.warning("%s: the priorities were not written: %s", self.directory, error)
+        try:
+            journal.close()
+        except JournalError as error:
+            logger.error("%s", error)
+
+    def _begin_file(self, journal: Journal) -> None:
+        oldest_row, next_row = self._get_rows()
+        self._starts.append((journal.start_segment(), next_row))
+        self._bytes = 0
+        while len(self._starts) > 1 and self._starts[1][1] <= oldest_row:
+            self._starts.popleft()
+        journal.drop_before(self._starts[0][0])
+
+
+def find_damage(directory: Path) -> tuple[Damage | None, Damage | None]:
+    """Reads a whole log; returns what prevents a start, and what a crash left torn at its end."""
+    reader = _open(directory)
+    try:
+        for _ in reader:
+            pass
+    except DamagedJournalError as error:
+        return error.damage, None
+    return None, reader.torn
+
+
+def _open(directory: Path) -> JournalReader:
+    segments = list_segments(directory)
+    first = segments[0].first_index if segments else 0
+    return JournalReader(directory, _FINGERPRINT, first, JournalHead(path_of_head(directory)))
+
+
+def _pack(record: ReplayRecord) -> Sequence[bytes | memoryview]:
+    """Returns the pieces of a record."""
+    message = journal_pb2.ReplayRecord(steps=record.steps, minibatches=record.minibatches)
+    header = message.experience
+    if record.origin is not None:
+        header.client_id = record.origin.client_id
+        header.incarnation = record.origin.incarnation
+        header.sequence = record.origin.sequence
+    for episode in record.episodes:
+        header.episodes.add(episode_return=episode.episode_return, length=episode.length)
+    header.env_steps = record.env_steps
+    rollout = b"" if record.rollout is None else rollout_to_bytes(record.rollout).data
+    header.rollout_bytes = len(rollout)
+    serialized = message.SerializeToString()
+    head = _LENGTH.pack(len(serialized)) + serialized
+    return [head, rollout] if len(rollout) else [head]
+
+
+def _unpack(payload: memoryview) -> ReplayRecord:
+    """Reads a record; its arrays are copies, as the payload might be reused.
+
+    Raises:
+      JournalError: the payload is not a valid record.
+    """
+    try:
+        (length,) = _LENGTH.unpack(payload[: _LENGTH.size])
+        start = _LENGTH.size + length
+        message = journal_pb2.ReplayRecord.FromString(bytes(payload[_LENGTH.size : start]))
+        header = message.experience
+        rest = np.frombuffer(bytes(payload[start:]), np.uint8)
+        if len(rest) != header.rollout_bytes:
+            raise InvalidInputError(
+                f"{len(rest)} bytes of a rollout, expected {header.rollout_bytes}"
+            )
+        rollout = bytes_to_rollout(rest) if len(rest) else None
+    except (struct.error, DecodeError, InvalidInputError) as error:
+        raise JournalError(
+            f"a record of the replay table's journal cannot be read: {error}; it was written by "
+            "another version of relaax_like. Finish the run with that version, or start in another "
+            "run_dir"
+        ) from None
+    origin = None
+    if header.sequence:
+        origin = Origin(header.client_id, header.incarnation, header.sequence)
+    return ReplayRecord(
+        rollout,
+        tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+        header.env_steps,
+        origin,
+        message.steps,
+        message.minibatches,
+    )

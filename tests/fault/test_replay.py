@@ -1,0 +1,174 @@
+"""`kill -9` of the process with a replay table: no step is lost, and none is there twice.
+
+RELAAX_FAULT_SEEDS says how often it is killed; `make faults` kills it 20 times. covers R24
+"""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+from support.cluster import Cluster, wait_until
+from support.uncompiled import copy_uncompiled
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.core.records import Experience
+from relaax_like.experience.rollout import Rollout
+from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
+from relaax_like.learn.rollout_messages import rollout_to_bytes
+from relaax_like.wire.errors import ProtocolError, ServerUnavailableError
+
+KILLS = max(2, int(os.environ.get("RELAAX_FAULT_SEEDS", "1")))
+SETTINGS = (
+    *("algorithm.state_size=4", "algorithm.num_actions=2", "algorithm.network={layers: [8]}"),
+    *("algorithm.batch_size=8", "algorithm.capacity=1000000", "algorithm.warm_up_steps=64"),
+    *("algorithm.updates_per_step=0.1", "algorithm.updates_at_once=4"),
+)
+Key = tuple[int, int, int]
+
+
+class Sender:
+    """A client that sends steps of its own, and sends again what was not acknowledged.
+
+    Attributes:
+      acknowledged: agent, episode and step of what the server said that it has received.
+    """
+
+    def __init__(self, address: str, agent: int):
+        self.acknowledged: list[Key] = []
+        self._address = address
+        self._agent = agent
+        self._under_way: deque[tuple[Key, Experience]] = deque()
+        self._sequence = 0
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"sender {agent}")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stops after what is under way has been acknowledged."""
+        self._stopping.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set() or self._under_way:
+            try:
+                self._play()
+            except (ServerUnavailableError, ProtocolError):
+                time.sleep(0.05)
+
+    def _play(self) -> None:
+        with BridgeControl().connect(self._address) as link:
+            stream = link.collect_stream(f"sender-{self._agent}", 10.0)
+            try:
+                stream.open(1, 0, 0)
+                for _, experience in self._under_way:
+                    stream.send(experience)
+                for notice in stream:
+                    while self._under_way:
+                        key, experience = self._under_way[0]
+                        if experience.sequence > notice.progress.received:
+                            break
+                        self.acknowledged.append(key)
+                        self._under_way.popleft()
+                    if self._stopping.is_set():
+                        if not self._under_way:
+                            return
+                        continue
+                    while len(self._under_way) < 8:
+                        self._under_way.append(self._make())
+                        stream.send(self._under_way[-1][1])
+            finally:
+                stream.close()
+
+    def _make(self) -> tuple[Key, Experience]:
+        """Returns the next step; an episode has five."""
+        episode, step = divmod(self._sequence, 5)
+        self._sequence += 1
+        observations = np.full((2, 1, 4), self._sequence, np.float32)
+        rollout = Rollout(
+            inputs={"observation": observations[:-1]},
+            next_inputs={"observation": observations[1:]},
+            next_alive=np.array([[0.0 if step == 4 else 1.0]], np.float32),
+            rewards=np.ones((1, 1, 1), np.float32),
+            actions={"action": np.zeros((1, 1), np.int64)},
+            log_prob=np.zeros((1, 1), np.float32),
+            states={},
+            versions=np.zeros(1, np.int64),
+            starts=np.array([[self._agent, episode, step]]),
+        )
+        experience = Experience(
+            client_id=f"sender-{self._agent}",
+            incarnation=1,
+            sequence=self._sequence,
+            agent="a",
+            columns=1,
+            rollout=rollout_to_bytes(rollout),
+            env_steps=1,
+        )
+        return (self._agent, episode, step), experience
+
+
+def read_log(folder: Path) -> list[ReplayRecord]:
+    """Returns all records of a log that no server has open."""
+    log = ReplayLog(folder, lambda: (0, 0))
+    records = list(log.replay())
+    log.close({})
+    return records
+
+
+def list_steps(records: list[ReplayRecord]) -> list[Key]:
+    """Returns agent, episode and step of each step."""
+    steps = []
+    for record in records:
+        if record.rollout is None:
+            continue
+        assert record.rollout.starts is not None
+        for slot, (agent, episode, step) in enumerate(record.rollout.starts.tolist()):
+            for alive in record.rollout.next_alive[:, slot].tolist():
+                steps.append((agent, episode, step))
+                step += 1
+                if alive != 1:
+                    episode, step = episode + 1, 0
+    return steps
+
+
+def test_no_step_is_lost_and_none_is_there_twice(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    with Cluster(tmp_path, copy_uncompiled("dqn", tmp_path), *SETTINGS) as cluster:
+        server = cluster.start_parameter_server()
+        rlx = cluster.start_rlx_server()
+        client = cluster.start_paced_client("four", "--num-envs", 4)
+        senders = [Sender(f"localhost:{cluster.ps_port}", agent) for agent in (1, 2)]
+        try:
+            for _ in range(KILLS):
+                before = [len(sender.acknowledged) for sender in senders]
+                wait_until(
+                    lambda before=before: all(
+                        len(sender.acknowledged) > number + 50
+                        for sender, number in zip(senders, before, strict=True)
+                    ),
+                    "more acknowledged steps",
+                )
+                time.sleep(draw.random() / 2)  # a moment that nothing chooses
+                assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+                server = cluster.start_parameter_server()
+        finally:
+            for sender in senders:
+                sender.stop()
+        for program in (client, rlx):
+            assert program.stop() == 128 + signal.SIGTERM
+        assert server.stop() == 128 + signal.SIGTERM
+        records = read_log(cluster.folder / "run" / "checkpoints" / "replay")
+        steps = list_steps(records)
+        assert len(set(steps)) == len(steps)
+        for sender in senders:
+            assert set(sender.acknowledged) <= set(steps)
+            assert len(sender.acknowledged) > 50 * KILLS
+        assert any(agent not in (1, 2) for agent, _, _ in steps)  # the client's
+        final = int(cluster.start_parameter_server().wait_for(r"global_t is (\d+)")[1])
+        assert final == sum(record.env_steps for record in records)

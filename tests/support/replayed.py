@@ -1,0 +1,71 @@
+"""Sources of minibatches from a replay table, of dqn; steps of one slot that are told apart."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.experience.rollout import Rollout
+from relaax_like.learn.replay_log import ReplayLog
+from relaax_like.learn.replayed import Replayed, make_table
+from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.tally import Tally
+
+from .batch import load
+
+SETTINGS = {
+    "state_size": 2,
+    "num_actions": 3,
+    "network": {"layers": (8,)},
+    "target_every": 3,
+    "batch_size": 4,
+    "capacity": 64,
+    "warm_up_steps": 6,
+    "updates_per_step": 1.0,
+    "updates_at_once": 2,
+    "gamma": 0.5,
+}
+
+
+def make_config(**settings: Any) -> Any:
+    """Makes dqn's settings."""
+    return load("config", "dqn").Config.model_validate({**SETTINGS, **settings})
+
+
+def make_source(
+    config: Any, max_slots: int = 1, folder: Path | None = None, **options: Any
+) -> tuple[Replayed, Tally]:
+    """Makes a source and its tally.
+
+    Args:
+      config: of dqn.
+      max_slots: see `make_table`.
+      folder: of its log; None: it has none.
+      options: of the log.
+    """
+    model = load("model", "dqn").make_model(config, 3)
+    plan = config.plan
+    table = make_table(plan, model, {}, max_slots, 0)
+    tally = Tally()
+    layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
+    log = None if folder is None else ReplayLog(folder, lambda: table.rows, **options)
+    return Replayed(table, tally, layout, plan.updates_at_once, log), tally
+
+
+def make_step(number: int, alive: float = 1.0, version: int = 0) -> Rollout:
+    """Makes one step of one slot: observation [number, 0] to [number + 1, 0]."""
+
+    def observe(n: int) -> dict[str, np.ndarray]:
+        return {"observation": np.array([[[n, 0.0]]], np.float32)}
+
+    return Rollout(
+        inputs=observe(number),
+        next_inputs=observe(number + 1),
+        next_alive=np.array([[alive]], np.float32),
+        rewards=np.array([[[float(number)]]], np.float32),
+        actions={"action": np.array([[number % 3]])},
+        log_prob=np.zeros((1, 1), np.float32),
+        states={},
+        versions=np.array([version]),
+        starts=np.array([[7, 0, number]]),
+    )
