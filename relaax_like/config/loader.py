@@ -392,12 +392,6 @@ class _ExperimentLoader:
                 f"{placement!r}, but the algorithm declares no plan, so its agents learn by "
                 "themselves; set it to 'agent'",
             )
-        if placement == "agent" and isinstance(plan, Replay):
-            self._problems.add(
-                (LEARNER, "placement"),
-                f"{placement!r}, but {place}: plan is Replay, whose table is in the server in this "
-                "version; set it to 'server'",
-            )
         if placement == "agent" and isinstance(plan, Offline):
             self._problems.add(
                 (LEARNER, "placement"),
@@ -422,7 +416,12 @@ class _ExperimentLoader:
                 f"{learner.max_lag!r}, but only learners beside agents (placement: agent) use this "
                 "key; set it to null",
             )
-        plans = plan.values() if isinstance(plan, Mapping) else [plan]
+        plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
+        if learner.max_lag is not None and any(isinstance(one, Replay) for one in plans):
+            self._problems.add(
+                (LEARNER, "max_lag"),
+                f"{learner.max_lag!r}, but a plan Replay learns from old steps; set it to null",
+            )
         if learner.max_segment_sec is not None and not any(isinstance(p, OnPolicy) for p in plans):
             self._problems.add(
                 (LEARNER, "max_segment_sec"),

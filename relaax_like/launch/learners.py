@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.learner_loop import LearnerLoop
     from relaax_like.learn.learning_policy import LearningPolicy
     from relaax_like.learn.recorded_files import RecordedFiles
+    from relaax_like.learn.replayed import Replayed
     from relaax_like.learn.tally import Tally
     from relaax_like.learn.updates import LearningTask
 
@@ -103,6 +104,12 @@ def make_learners(
         _refuse_beside_agents(experiment, algorithm, TASK)
         client = make_client(client_id)
         writer = _make_trajectory_writer(experiment, client_id)
+
+        def make_replayed(tally: "Tally") -> "Replayed":
+            plan = get_plan(config)
+            assert isinstance(plan, Replay)
+            return _make_replayed(experiment, plan, model, tally)
+
         learner = GradientLearner(
             GradientTask(algorithm, compile_in_background=compile_in_background),
             _get_agents_plan(config, TASK),
@@ -113,6 +120,8 @@ def make_learners(
             data_handler=_make_data_handler(experiment),
             trajectories=None if writer is None else TrajectoryGatherer(writer),
             max_lag=experiment.learner.max_lag,
+            make_replayed=make_replayed,
+            holds_agents=not compile_in_background,
         )
         return {TASK: learner}
     make_algorithms = get_make_algorithms(algorithm_module)
@@ -136,12 +145,14 @@ def make_learners(
     }
 
 
-def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes:
+def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes | Replay:
     """Returns the plan of a learner beside its agents; without one, each batch is one gradient."""
     plan = get_task_plan(config, task)
     if plan is None:
         return OnPolicy(rollout_steps=get_rollout_steps(config, task), update_norm=True)
-    assert isinstance(plan, OnPolicy | Episodes), "the loader refuses all others beside agents"
+    assert isinstance(plan, OnPolicy | Episodes | Replay), (
+        "the loader refuses all others beside agents"
+    )
     return plan
 
 
@@ -211,12 +222,12 @@ def _make_collecting_loop(
     from relaax_like.learn.rollout_layout import RolloutLayout
     from relaax_like.learn.tally import Tally
 
-    layout = RolloutLayout(model, plan.rollout_steps, experiment.algorithm.action_spaces)
     tally = Tally()
     source: AgentSource
     if isinstance(plan, Replay):
-        source = _make_replayed(experiment, plan, model, tally, layout, keeps_experience, task)
+        source = _make_replayed(experiment, plan, model, tally, keeps_experience, task)
     else:
+        layout = RolloutLayout(model, plan.rollout_steps, experiment.algorithm.action_spaces)
         collector = _make_collector(experiment, plan)
         source = Collected(collector, tally, layout, _make_trajectory_writer(experiment))
     return _make_publishing_loop(experiment, source, policy, publisher, tally, task)
@@ -227,10 +238,9 @@ def _make_replayed(
     plan: Replay,
     model: Any,
     tally: "Tally",
-    layout: Any,
-    keeps_experience: bool,
-    task: str,
-) -> "AgentSource":
+    keeps_experience: bool = False,
+    task: str = "",
+) -> "Replayed":
     """Makes a replay table that agents' steps go to.
 
     Raises:
@@ -238,6 +248,7 @@ def _make_replayed(
     """
     from relaax_like.learn.replay_log import ReplayLog, name_replay_folder
     from relaax_like.learn.replayed import Replayed, make_table
+    from relaax_like.learn.rollout_layout import RolloutLayout
 
     config, learner = experiment.algorithm, experiment.learner
     place = describe_place(type(config), "plan")
@@ -275,6 +286,7 @@ def _make_replayed(
             lambda: table.rows,
             strict=settings.journal_strict,
         )
+    layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
     return Replayed(table, tally, layout, plan.updates_at_once, log)
 
 

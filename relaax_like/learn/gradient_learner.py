@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from relaax_like.config.base_learner import NO_HOOKS
-from relaax_like.config.plan import Episodes, OnPolicy
+from relaax_like.config.plan import Episodes, OnPolicy, Replay
 from relaax_like.core.manifest import Manifest, make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import LearnerUpdate, LearnRequest
@@ -20,7 +20,10 @@ from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learner_loop import LearnerLoop
 from relaax_like.learn.pushing import Pushing
-from relaax_like.learn.request_queue import RequestQueue, Requests
+from relaax_like.learn.replay_policy import ReplayGradientPolicy
+from relaax_like.learn.replay_queue import ReplayQueue
+from relaax_like.learn.replayed import Replayed, ReplayIteration
+from relaax_like.learn.request_queue import RequestQueue, Requests, RequestSource
 from relaax_like.learn.rollout_barrier import RolloutBarrier
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
@@ -66,12 +69,15 @@ class GradientLearner(Learner):
       has_others: whether agents have other tasks, too. Then none waits for an incomplete iteration:
         an agent that waits for one task would delay the others.
       max_lag: see `RequestQueue`.
+      make_replayed: makes the table of a plan `Replay` with a tally; then data_handler,
+        trajectories, has_others and max_lag are not used.
+      holds_agents: see `ReplayQueue`.
     """
 
     def __init__(
         self,
         task: GradientTask,
-        plan: OnPolicy | Episodes,
+        plan: OnPolicy | Episodes | Replay,
         parameter_server: ParameterServerClient,
         *,
         seed: int = 0,
@@ -82,6 +88,8 @@ class GradientLearner(Learner):
         trajectories: TrajectoryGatherer | None = None,
         has_others: bool = False,
         max_lag: int | None = None,
+        make_replayed: Callable[[Tally], Replayed] | None = None,
+        holds_agents: bool = False,
     ):
         self._task = task
         self._parameter_server = parameter_server
@@ -89,17 +97,24 @@ class GradientLearner(Learner):
         self._has_failed = False  # permanently
         task.wants_rows = data_handler is not None
         tally = Tally()
-        self._queue = RequestQueue(
-            make_collector(plan, _UNBOUNDED, data_handler),
-            tally,
-            RolloutBarrier(isinstance(plan, OnPolicy) and not has_others),
-            data_handler,
-            trajectories,
-            max_lag,
-            lambda: parameter_server.version,
-        )
         self._sink = Pushing(parameter_server, task, tally)
-        self._policy = GradientPolicy(task, plan, seed, self._sink)
+        self._queue: RequestSource
+        self._policy: GradientPolicy
+        if isinstance(plan, Replay):
+            assert make_replayed is not None, "a plan Replay without a table"
+            self._queue = ReplayQueue(make_replayed(tally), tally, holds_agents)
+            self._policy = ReplayGradientPolicy(task, plan, seed, self._sink)
+        else:
+            self._queue = RequestQueue(
+                make_collector(plan, _UNBOUNDED, data_handler),
+                tally,
+                RolloutBarrier(isinstance(plan, OnPolicy) and not has_others),
+                data_handler,
+                trajectories,
+                max_lag,
+                lambda: parameter_server.version,
+            )
+            self._policy = GradientPolicy(task, plan, seed, self._sink)
         learner = learner or BaseLearner({"hook": NO_HOOKS}, exp_dir=".")
         learner.policy = self._policy
         self._loop = LearnerLoop(
@@ -202,7 +217,7 @@ class GradientLearner(Learner):
                 self._note_failure("after a gradient that was applied", error)
 
     def _handle_failure(
-        self, iteration: TrainingData | Requests, error: Exception
+        self, iteration: TrainingData | ReplayIteration | Requests, error: Exception
     ) -> LearnerUpdate | None:
         """Skips an iteration, except for its pushed gradients; see `LearnerLoop`."""
         if isinstance(error, ConfigError):
@@ -211,7 +226,7 @@ class GradientLearner(Learner):
             # Before the agents continue: their owner ends them.
             self._on_failure(error)
             return self._sink.report(iteration.tickets)
-        if isinstance(iteration, TrainingData) and self._policy.has_pushed:
+        if not isinstance(iteration, Requests) and self._policy.has_pushed:
             self._note_failure("after a gradient that was applied", error)
         else:
             self._failures += 1

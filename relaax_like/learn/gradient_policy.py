@@ -1,14 +1,15 @@
 """GradientPolicy: the policy of a BaseLearner beside its agents, which pushes gradients."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from relaax_like.config.plan import RolloutPlan
+from relaax_like.config.plan import LearningPlan
 from relaax_like.core.moments import Moments
 from relaax_like.experience.collector import TrainingData
+from relaax_like.learn.computation_task import Gradient
 from relaax_like.learn.gradients import GradientTask, merge_numbers
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.update_policy import UpdatePolicy
@@ -34,7 +35,7 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
       sink: receives the gradients.
     """
 
-    def __init__(self, task: GradientTask, plan: RolloutPlan, seed: int, sink: Pushing):
+    def __init__(self, task: GradientTask, plan: LearningPlan, seed: int, sink: Pushing):
         super().__init__(task, plan, seed)
         self.has_pushed = False
         self.is_ending = False
@@ -66,8 +67,7 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
             self._sink.push_counts()
             self.rows = {}
             return {"updates": 0}
-        chosen = self._choose_minibatches(arguments)
-        gradients = self._task.compute_epochs(**chosen, **arguments)
+        gradients = self._compute_gradients(arguments)
         sums: dict[str, list[float]] = {}
         numbers: dict[str, float] = {}
         rows: Mapping[str, np.ndarray] = {}
@@ -116,6 +116,11 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
         """Restores what `take_state` returned."""
         self._updates = int(state["updates"])
         self.set_sums(state["reward_sums"])
+
+    def _compute_gradients(self, arguments: Mapping[str, Any]) -> Iterator[Gradient]:
+        """Yields the gradients of an iteration."""
+        chosen = self._choose_minibatches(arguments)
+        return self._task.compute_epochs(**chosen, **arguments)
 
     def _add_statistic(self, name: str, moments: Moments) -> None:
         self._sink.add_statistics(name, moments)

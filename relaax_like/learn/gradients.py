@@ -111,6 +111,40 @@ class GradientTask(ComputationTask):
             if gradient.is_last:
                 return
 
+    def compute_minibatches(
+        self, *, minibatch: int, global_t: int = 0, **batch: Any
+    ) -> Iterator[Gradient]:
+        """Yields the gradients of each minibatch, in the order of the batch.
+
+        They lead to the updates of `LearningTask.update_minibatches`. Each one is computed on
+        demand, with the values at that time.
+
+        Args:
+          minibatch: rows in one update.
+          global_t: environment steps of the whole run, for schedules.
+          batch: as for `compute_gradients`: rows `[n * minibatch, ...]`, one minibatch after
+            another.
+
+        Raises:
+          ConfigError: the algorithm's code fails while it is compiled; the error names the line.
+          InvalidInputError: lengths that do not fit together.
+        """
+        parts = self._make_batch(**batch)
+        length = validate_lengths(parts, plan_cut(parts, 1, "steps"), minibatch)
+        rows: dict[str, np.ndarray] = {}
+        for start in range(0, length, minibatch):
+            chosen = slice(start, start + minibatch)
+            one = {
+                part: {name: tensor[chosen] for name, tensor in tensors.items()}
+                for part, tensors in parts.items()
+            }
+            for gradient in self._compute_update(one, global_t, chosen.stop >= length):
+                for name, results in gradient.rows.items():
+                    rows.setdefault(name, np.full(length, np.nan, results.dtype))[chosen] = results
+                yield replace(gradient, rows=rows)
+            if gradient.is_last:
+                return
+
     def _compute_update(
         self, parts: Parts, global_t: int, is_end: bool = True
     ) -> Iterator[Gradient]:
@@ -124,7 +158,11 @@ class GradientTask(ComputationTask):
         self._num_gradients += 1
         if not self._algorithm.phases and CHOSEN not in parts:
             groups = self._order(self._phases[0]) if self._algorithm.frozen else None
-            yield self._compute("gradients", parts, self._make_compile(groups, False), global_t)
+            gradient = self._compute(
+                "gradients", parts, self._make_compile(groups, False), global_t
+            )
+            is_last = is_end or self._stops(gradient.numbers, global_t)
+            yield replace(gradient, is_last=is_last)
             return
         what = "phase"
         if CHOSEN in parts:

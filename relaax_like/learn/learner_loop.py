@@ -6,6 +6,7 @@
 | the same, with a plan `Replay` | `Replayed` | `ReplayPolicy` | `Publishing` |
 | `relaax train --offline` | `RecordedFiles` | `LearningPolicy` | `Publishing` |
 | `placement: agent` | `RequestQueue` | `GradientPolicy` | `Pushing` |
+| the same, with a plan `Replay` | `ReplayQueue` | `ReplayGradientPolicy` | `Pushing` |
 
 The update is the policy of a `BaseLearner`, whose `train` calls the hooks around it. Without a
 loop, in `start`, that learner trains with the data of its data loader, and has no sink.

@@ -11,6 +11,7 @@ from relaax_like.experience.collector import TrainingData
 from relaax_like.learn.computation_task import Gradient
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learner_loop import Sink
+from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.request_queue import Requests
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
@@ -87,12 +88,14 @@ class Pushing(Sink):
         self.hand_counts_over()
         self.values = self._client.push_pull()
 
-    def deliver(self, iteration: TrainingData) -> LearnerUpdate:
+    def deliver(self, iteration: TrainingData | ReplayIteration) -> LearnerUpdate:
         """Returns the values from the last push; see `Sink`."""
         self._number += 1
         return self.report(iteration.tickets, with_values=True)
 
-    def count(self, iteration: TrainingData | Requests | None = None) -> LearnerUpdate:
+    def count(
+        self, iteration: TrainingData | ReplayIteration | Requests | None = None
+    ) -> LearnerUpdate:
         """Counts without a gradient, and pulls the newest values; see `Sink`."""
         tickets = () if iteration is None else iteration.tickets
         if isinstance(iteration, Requests) and not iteration.wants_values:

@@ -1,6 +1,6 @@
-"""ReplayPolicy: what a BaseLearner trains with minibatches from a replay table."""
+"""Policies of a BaseLearner that learns from minibatches of a replay table."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +9,13 @@ import numpy as np
 from relaax_like.algorithm.parts import DISCOUNT, WEIGHTS
 from relaax_like.config.plan import Replay
 from relaax_like.core.prediction import LOG_PROB
+from relaax_like.learn.computation_task import Gradient
+from relaax_like.learn.gradient_policy import GradientPolicy
+from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.replayed import ReplayIteration
+from relaax_like.learn.update_policy import Task
 from relaax_like.learn.updates import LearningTask, NotFiniteError
 from relaax_like.replay import TransitionBatch
 
@@ -38,22 +43,7 @@ class ReplayPolicy(LearningPolicy):
         Raises:
           NotFiniteError: a number is not finite; nothing has changed.
         """
-        batch = data.minibatches
-        assert isinstance(batch, TransitionBatch), "sequences are refused when the run starts"
-        rewards = _merge(batch.returns)
-        arguments = {
-            "inputs": _merge_all(batch.observations),
-            "next_inputs": _merge_all(batch.next_observations),
-            "next_alive": {"alive": (_merge(batch.discounts) > 0).astype(np.float32)},
-            "rewards": self._task.split_rewards(rewards),
-            "actions": {**_merge_all(batch.actions), LOG_PROB: _merge(batch.log_prob)},
-            "states": {},
-            "extras": {
-                **_merge_all(batch.extras),
-                DISCOUNT: _merge(batch.discounts),
-                WEIGHTS: _merge(batch.weights),
-            },
-        }
+        arguments = _make_arguments(self._task, data)
         self._validate(arguments)
         return arguments
 
@@ -75,6 +65,58 @@ class ReplayPolicy(LearningPolicy):
         self._updates += learned.updates
         self.rows = learned.rows
         return {**learned.costs, "updates": learned.updates}
+
+
+class ReplayGradientPolicy(GradientPolicy):
+    """Pushes the gradients of each minibatch, one after another; see `GradientPolicy`.
+
+    Args:
+      task: computes gradients.
+      plan: of the algorithm.
+      seed: unused; see `ReplayPolicy`.
+      sink: receives the gradients.
+    """
+
+    def __init__(self, task: GradientTask, plan: Replay, seed: int, sink: Pushing):
+        super().__init__(task, plan, seed, sink)
+        self._minibatch_size = plan.minibatch_size
+        task.wants_rows = plan.priority_exponent is not None
+
+    def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
+        """Returns the arguments of `forward`, rows `[U * B, ...]`."""
+        self.has_pushed = False
+        return _make_arguments(self._task, data)
+
+    def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Computes and pushes the gradients of each minibatch; see `GradientPolicy.forward`."""
+        results = super().forward(arguments)
+        if self.is_ending:  # rows of updates that were left out have no results
+            self.rows = {}
+        return results
+
+    def _compute_gradients(self, arguments: Mapping[str, Any]) -> Iterator[Gradient]:
+        return self._task.compute_minibatches(
+            minibatch=self._minibatch_size, global_t=self.global_t, **arguments
+        )
+
+
+def _make_arguments(task: Task, data: ReplayIteration) -> dict[str, Any]:
+    """Returns the arguments of the updates of minibatches of single steps, rows `[U * B, ...]`."""
+    batch = data.minibatches
+    assert isinstance(batch, TransitionBatch), "sequences are refused when the run starts"
+    return {
+        "inputs": _merge_all(batch.observations),
+        "next_inputs": _merge_all(batch.next_observations),
+        "next_alive": {"alive": (_merge(batch.discounts) > 0).astype(np.float32)},
+        "rewards": task.split_rewards(_merge(batch.returns)),
+        "actions": {**_merge_all(batch.actions), LOG_PROB: _merge(batch.log_prob)},
+        "states": {},
+        "extras": {
+            **_merge_all(batch.extras),
+            DISCOUNT: _merge(batch.discounts),
+            WEIGHTS: _merge(batch.weights),
+        },
+    }
 
 
 def _merge(array: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """RequestQueue: agents' requests as a source of iterations, for the learner beside them."""
 
+import abc
 import contextlib
 import logging
 import queue
@@ -43,55 +44,21 @@ class Requests:
     mean_version: float | None = None
 
 
-class RequestQueue(Source):
-    """Collects agents' requests, in the order of their arrival, until they make an iteration.
+class RequestSource(Source):
+    """Takes agents' requests in the order of their arrival.
 
-    `put` and `end` can be called from any thread.
-
-    Args:
-      collector: makes iterations; used only by the learning thread.
-      tally: counts the steps and episodes of each request, once.
-      holding: decides which agents wait for an iteration that is not complete.
-      data_handler: the collector's, to name its code in errors.
-      trajectories: writes what was learned from; None: nothing is written.
-      max_lag: maximum number of versions between the oldest step of an iteration and the values
-        that would learn from it; older iterations are dropped, and counted. None: no limit.
-      get_version: returns the version of the values that learn.
+    `put` and `end` can be called from any thread; all else belongs to the learning thread.
 
     Attributes:
       has_ended: whether everything before `end` was returned.
     """
 
-    def __init__(
-        self,
-        collector: Collector,
-        tally: Tally,
-        holding: RolloutBarrier,
-        data_handler: DataHandler | None = None,
-        trajectories: TrajectoryGatherer | None = None,
-        max_lag: int | None = None,
-        get_version: Callable[[], int] = lambda: 0,
-    ):
+    def __init__(self) -> None:
         self.has_ended = False
-        self._collector = collector
-        self._tally = tally
-        self._holding = holding
-        self._data_handler = data_handler
-        self._trajectories = trajectories
-        self._max_lag = max_lag
-        self._get_version = get_version
-        # Bounded by its users: each agent has at most one or two requests in it.
+        # Bounded by its users: each agent has a few requests in it.
         self._queue: queue.SimpleQueue[LearnRequest | None] = queue.SimpleQueue()
-        # Only used in the learning thread.
-        self._numbers: dict[int, int] = {}  # ticket -> number of a request that waits for it
-        self._slots: dict[str, Sequence[int]] = {}  # agent -> slots of its newest rollout
-        self._reports: list[int] = []  # numbers of requests to be answered with the newest values
-        self._taken: Sequence[int] = ()  # tickets of the iteration that was returned last
-        self._failed: Requests | None = None
         self._finished = False
         self._has_read_end = False
-        self._dropped = 0
-        self._next_line = 0.0
 
     def put(self, request: LearnRequest) -> None:
         """Puts a request at the end of the queue."""
@@ -110,11 +77,9 @@ class RequestQueue(Source):
         """Ends the learning: from now on, requests are only counted."""
         self._finished = True
 
-    def get(self, done: int, timeout_sec: float) -> TrainingData | Requests | None:
+    def get(self, done: int, timeout_sec: float) -> Any | None:
         """Waits for the next iteration, or for requests to answer without one; see `Source`."""
         deadline = time.monotonic() + timeout_sec
-        self._holding.release(self._taken)
-        self._taken = ()
         while True:
             self._read()
             found = self._find()
@@ -125,7 +90,78 @@ class RequestQueue(Source):
                     request = self._queue.get(timeout=max(deadline - time.monotonic(), 0.0))
             except queue.Empty:
                 return None
+            self._take_or_end(request)
+
+    @abc.abstractmethod
+    def _find(self) -> Any | None:
+        """Returns the next iteration or requests; None: nothing yet."""
+
+    @abc.abstractmethod
+    def _take(self, request: LearnRequest) -> None:
+        """Takes a request from the queue."""
+
+    @abc.abstractmethod
+    def _may_read(self) -> bool:
+        """Returns whether to take another request before something is returned."""
+
+    def _read(self) -> None:
+        """Reads all requests in the queue, without waiting."""
+        with contextlib.suppress(queue.Empty):
+            while not self._has_read_end and self._may_read():
+                self._take_or_end(self._queue.get_nowait())
+
+    def _take_or_end(self, request: LearnRequest | None) -> None:
+        if request is None:
+            self._has_read_end = True
+        else:
             self._take(request)
+
+
+class RequestQueue(RequestSource):
+    """Collects agents' requests until they make an iteration; see `RequestSource`.
+
+    Args:
+      collector: makes iterations; used only by the learning thread.
+      tally: counts the steps and episodes of each request, once.
+      holding: decides which agents wait for an iteration that is not complete.
+      data_handler: the collector's, to name its code in errors.
+      trajectories: writes what was learned from; None: nothing is written.
+      max_lag: maximum number of versions between the oldest step of an iteration and the values
+        that would learn from it; older iterations are dropped, and counted. None: no limit.
+      get_version: returns the version of the values that learn.
+    """
+
+    def __init__(
+        self,
+        collector: Collector,
+        tally: Tally,
+        holding: RolloutBarrier,
+        data_handler: DataHandler | None = None,
+        trajectories: TrajectoryGatherer | None = None,
+        max_lag: int | None = None,
+        get_version: Callable[[], int] = lambda: 0,
+    ):
+        super().__init__()
+        self._collector = collector
+        self._tally = tally
+        self._holding = holding
+        self._data_handler = data_handler
+        self._trajectories = trajectories
+        self._max_lag = max_lag
+        self._get_version = get_version
+        self._numbers: dict[int, int] = {}  # ticket -> number of a request that waits for it
+        self._slots: dict[str, Sequence[int]] = {}  # agent -> slots of its newest rollout
+        self._reports: list[int] = []  # numbers of requests to be answered with the newest values
+        self._taken: Sequence[int] = ()  # tickets of the iteration that was returned last
+        self._failed: Requests | None = None
+        self._dropped = 0
+        self._next_line = 0.0
+
+    def get(self, done: int, timeout_sec: float) -> TrainingData | Requests | None:
+        """Waits for the next iteration, or for requests to answer without one; see `Source`."""
+        self._holding.release(self._taken)
+        self._taken = ()
+        return super().get(done, timeout_sec)
 
     def has_rollouts(self, iteration: TrainingData | Requests) -> bool:
         """Returns whether there is something to learn from; see `Source`.
@@ -183,16 +219,10 @@ class RequestQueue(Source):
         if self._trajectories is not None:
             self._trajectories.flush()
 
-    def _read(self) -> None:
-        """Reads all requests in the queue, without waiting."""
-        with contextlib.suppress(queue.Empty):
-            while not self._has_read_end and self._failed is None:
-                self._take(self._queue.get_nowait())
+    def _may_read(self) -> bool:
+        return self._failed is None
 
-    def _take(self, request: LearnRequest | None) -> None:
-        if request is None:
-            self._has_read_end = True
-            return
+    def _take(self, request: LearnRequest) -> None:
         if request.is_leaving:
             self._holding.leave(request.agent)
             self._collector.forget(self._slots.pop(request.agent, ()))

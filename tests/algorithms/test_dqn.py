@@ -103,7 +103,7 @@ def test_spaces_come_from_the_environment():
 @pytest.mark.parametrize(
     ("sets", "want"),
     [
-        (["learner.placement=agent"], r"plan is Replay, whose table is in the server"),
+        (["learner.placement=agent", "learner.max_lag=3"], "plan Replay learns from old steps"),
         (["algorithm.batch_size=200000"], "batch_size: 200000 is larger than capacity"),
         (["algorithm.warm_up_steps=200000"], "warm_up_steps: 200000 is larger than capacity"),
         (["algorithm.priority_exponent=2"], "priority_exponent"),

@@ -129,7 +129,6 @@ def test_spaces_come_from_the_environment():
 @pytest.mark.parametrize(
     ("sets", "want"),
     [
-        (["learner.placement=agent"], r"plan is Replay, whose table is in the server"),
         (["algorithm.num_states=4"], "sac observes one vector"),
         (["algorithm.temperature=0"], "temperature"),
     ],

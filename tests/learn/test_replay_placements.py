@@ -1,0 +1,173 @@
+"""Minibatches of a replay table: the same gradients and values beside agents and in a server.
+
+covers F6, F24
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.batch import load
+
+from relaax_like.algorithm.model import get_trainable_variables, get_variables
+from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.core.manifest import find_follows, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.pushing import Pushing
+from relaax_like.learn.replay_policy import ReplayGradientPolicy, ReplayPolicy
+from relaax_like.learn.replayed import PRIORITY, ReplayIteration
+from relaax_like.learn.tally import Tally
+from relaax_like.learn.updates import LearningTask
+from relaax_like.nn.module import get_name
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.store import Store
+from relaax_like.replay import TransitionBatch
+
+UPDATES, ROWS = 2, 8
+NETWORK = {"network": {"layers": (16,)}, "batch_size": ROWS, "updates_at_once": UPDATES}
+PRIORITIES = {"priority_exponent": 0.6}
+CASES: dict[str, dict[str, Any]] = {
+    "dqn": {"state_size": 3, "num_actions": 3, "target_every": 3, **PRIORITIES},
+    "sac": {"state_size": 3, "action_size": 2, "action_low": -2.0, "action_high": 2.0},
+}
+
+
+def make_algorithm(name: str) -> Any:
+    config = load("config", name).Config.model_validate({**NETWORK, **CASES[name]})
+    model = load("model", name).make_model(config, 0)
+    model.xla = False  # compiling takes longer than all else here
+    return load("algorithm", name).make_algorithm(config, model, 0)
+
+
+def make_iteration(algorithm: Any, seed: int) -> ReplayIteration:
+    random, shape = np.random.default_rng(seed), (UPDATES, ROWS)
+
+    def draw(*more: int) -> np.ndarray:
+        return random.standard_normal((*shape, *more)).astype(np.float32)
+
+    ((_, spec),) = algorithm.model.get_action_specs()
+    is_discrete = spec.get("dtype") == "int64"
+    batch = TransitionBatch(
+        ids=np.arange(UPDATES * ROWS).reshape(shape),
+        weights=random.uniform(0.5, 1.0, shape).astype(np.float32),
+        observations={"observation": draw(3)},
+        actions={"action": random.integers(3, size=shape) if is_discrete else np.tanh(draw(2))},
+        returns=draw(1),
+        discounts=random.choice([0.0, 0.9], shape).astype(np.float32),
+        next_observations={"observation": draw(3)},
+        log_prob=draw(),
+        versions=np.zeros(shape, np.int64),
+        extras={},
+        steps=np.ones(shape, np.int64),
+        ages=np.ones(shape, np.int64),
+        keys=np.zeros((*shape, 3), np.int64),
+    )
+    return ReplayIteration(batch, ROWS, (), 0.0)
+
+
+def make_server(algorithm: Any) -> ParameterServer:
+    variables = get_variables(algorithm.model)
+    manifest = make_manifest(variables)
+    flat = manifest.pack([variable.value for variable in variables])
+    store = Store(manifest, flat, algorithm.config.optimizers, find_follows(variables))
+    return ParameterServer(store, metrics=NullMetrics())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_a_hundred_minibatches_are_those_of_the_compiled_update(name: str) -> None:
+    """Each at the values of a run: to 1e-5 of the norm of its variable group."""
+    walking = make_algorithm(name)
+    walk = ReplayPolicy(LearningTask(walking, walking.config.optimizers), walking.config.plan, 0)
+    inside, beside = make_algorithm(name), make_algorithm(name)
+    rates = {g: replace_optimizer(o) for g, o in inside.config.optimizers.items()}
+    whole, task = LearningTask(inside, rates), GradientTask(beside)
+    variables = [variable.name for variable in get_variables(inside.model)]
+    trainable = [get_name(variable) for variable in get_trainable_variables(inside.model)]
+    places = [variables.index(trained) for trained in trainable]
+    compared = 0
+    for number in range(100 // UPDATES):
+        iteration = make_iteration(inside, number)
+        arguments = walk.data_preprocess(iteration)
+        first = take_first(arguments)
+        values = walk.get_values()
+        whole.set_values(values)
+        state = whole.export_optimizers()
+        whole.import_optimizers(replace(state, steps=dict.fromkeys(state.steps, number)))
+        whole.update_minibatches(minibatch=ROWS, **first)
+        want = [before - after for before, after in zip(values, whole.get_values(), strict=True)]
+        task.set_values(values)
+        task.num_gradients = number
+        for gradient in task.compute_minibatches(minibatch=ROWS, **first):
+            groups = gradient.groups or tuple(inside.trained_groups)
+            own = [
+                place
+                for place, trained in zip(places, trainable, strict=True)
+                if inside.model.get_group(trained) in groups
+            ]
+            assert len(own) == len(gradient.arrays)
+            for group in groups:
+                pairs = [
+                    (array.ravel(), want[place].ravel())
+                    for array, place in zip(gradient.arrays, own, strict=True)
+                    if inside.model.get_group(variables[place]) == group
+                ]
+                mine, theirs = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+                assert np.linalg.norm(mine - theirs) <= 1e-5 * np.linalg.norm(theirs), group
+            for array, place in zip(gradient.arrays, own, strict=True):
+                values[place] = values[place] - array
+            task.set_values(values)
+        compared += 1
+        walk.forward(arguments)
+    assert compared == 100 // UPDATES
+
+
+def replace_optimizer(optimizer: Any) -> Any:
+    """Returns one that subtracts the gradient."""
+    return optimizer.model_copy(update={"name": "sgd", "learning_rate": 1.0})
+
+
+def take_first(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of the first minibatch."""
+    return {
+        part: {name: array[:ROWS] for name, array in arrays.items()}
+        for part, arrays in arguments.items()
+    }
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_ten_updates_lead_to_the_same_values_beside_agents_and_in_the_server(name: str) -> None:
+    inside, beside = make_algorithm(name), make_algorithm(name)
+    plan, tally = inside.config.plan, Tally()
+    with make_server(inside) as home, make_server(beside) as server:
+        whole: LearningPolicy = ReplayPolicy(
+            LearningTask(inside, inside.config.optimizers), plan, 0
+        )
+        whole.load(home.lease())
+        task = GradientTask(beside)
+        with InProcessClient(server) as client:
+            sink = Pushing(client, task, tally)
+            policy = ReplayGradientPolicy(task, plan, 0, sink)
+            sink.load()
+            before = whole.get_values()
+            for seed in range(10 // UPDATES):
+                iteration = make_iteration(inside, seed)
+                want = whole.forward(whole.data_preprocess(iteration))
+                tally.add(ROWS)
+                came = policy.forward(policy.data_preprocess(iteration))
+                task.set_values(sink.values)
+                assert came == pytest.approx(want, rel=1e-3, abs=1e-4)
+                assert set(policy.rows) <= {PRIORITY}
+                for rows, results in policy.rows.items():
+                    np.testing.assert_allclose(results, whole.rows[rows], rtol=1e-3, atol=1e-4)
+            assert bool(policy.rows) == (plan.priority_exponent is not None)
+            assert server.global_t == ROWS * (10 // UPDATES)
+            names = [variable.name for variable in get_variables(inside.model)]
+            for variable, old, own, others in zip(
+                names, before, sink.values, whole.get_values(), strict=True
+            ):
+                moved = np.linalg.norm(others - old)
+                assert moved > 0, variable
+                assert np.linalg.norm(own - others) <= 1e-3 * moved, variable
