@@ -37,6 +37,7 @@ _ENDED = re.compile(r"training has finished: (.*)")
 _FINISHED = re.compile(r" finished: (.*)")
 _LAST = re.compile(r"step ([\d,]+) \| .* mean return (\S+) \(last (\d+)\) .* (\d+) episodes")
 _EVALUATION = re.compile(r"mean return (\S+) \+- (\S+) .* (\d+) greedy episodes")
+_SUCCESS = re.compile(r"success rate (\S+);")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +162,8 @@ def evaluate(run_dir: Path, version: str = "latest") -> dict[str, float]:
       version: of `relaax eval`.
 
     Returns:
-      Their mean return, and half of the 95 % interval of the mean.
+      Their mean return, half of the 95 % interval of the mean, and the share that was solved, if
+      the environment reports it.
 
     Raises:
       RuntimeError: it failed.
@@ -172,7 +174,9 @@ def evaluate(run_dir: Path, version: str = "latest") -> dict[str, float]:
     match = _EVALUATION.search(done.stdout)
     if match is None:
         raise RuntimeError(f"relaax eval failed:\n{done.stdout[-2000:]}")
-    return {"greedy_mean": float(match.group(1)), "greedy_half_95": float(match.group(2))}
+    found = {"greedy_mean": float(match.group(1)), "greedy_half_95": float(match.group(2))}
+    success = _SUCCESS.search(done.stdout)
+    return found if success is None else {**found, "success_rate": float(success.group(1))}
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from relaax_like.wire import ConfigError
+from relaax_like.client.program import refuse_keys
 
 from .recall import RecallSlots, make_recall
 
@@ -17,16 +17,5 @@ def make_slots(environment: Any, seed: int) -> RecallSlots:
     Raises:
       ConfigError: an argument is invalid, or the program has no flag for a key.
     """
-    for key, default in (
-        ("env", None),
-        ("action_repeat", 1),
-        ("random_steps", 0),
-        ("max_episode_steps", None),
-    ):
-        value = getattr(environment, key)
-        if value != default:
-            raise ConfigError(
-                f"environment.{key}: {value!r} is not supported by the program memory, which "
-                f"has no --{key.replace('_', '-')}; remove the key"
-            )
+    refuse_keys(environment, "memory")
     return make_recall(environment.args, environment.slots, seed)

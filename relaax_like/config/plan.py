@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from relaax_like.config.hindsight import HindsightConfig
 from relaax_like.config.places import describe_place
 from relaax_like.wire.errors import ConfigError
 
@@ -192,6 +193,7 @@ class Replay:
         valid.
       discount: per step; `Batch.discount` is its n-th power.
       next_actions: whether the algorithm reads `Batch.next_actions`.
+      hindsight: how goals are replaced in the steps that are drawn; None: they are not.
     """
 
     capacity: int
@@ -207,6 +209,7 @@ class Replay:
     burn_in_steps: int = 0
     discount: float = 0.99
     next_actions: bool = False
+    hindsight: HindsightConfig | None = None
     # What other plans let one choose.
     columns: ClassVar[int] = 1
     epochs: ClassVar[int] = 1

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from relaax_like.config import hyper
 from relaax_like.config.encoder import EncoderConfig
+from relaax_like.config.hindsight import HindsightConfig
 from relaax_like.config.plan import Replay
 
 
@@ -36,6 +37,9 @@ class ReplayConfig(EncoderConfig):
     weight_exponent: float = Field(default=0.4, ge=0, le=1)
     """With priority_exponent: how far weights correct that preference at the start; it rises to 1
     by 0.001 per update."""
+    hindsight: HindsightConfig | None = None
+    """Learn from goals that were achieved by chance, where a goal is a part of the observation: see
+    config/hindsight.py; null: only from the goals that were desired."""
     adam_epsilon: float = Field(default=1e-8, gt=0)
     """Epsilon of Adam."""
 
@@ -55,6 +59,12 @@ class ReplayConfig(EncoderConfig):
                 f"warm_up_steps: {self.warm_up_steps} is larger than capacity ({self.capacity}); "
                 "lower it"
             )
+        if self.hindsight is not None and (self.n_step > 1 or self.observation_history > 1):
+            raise ValueError(
+                f"hindsight: works with n_step: 1 and observation_history: 1, got {self.n_step} "
+                f"and {self.observation_history}: the rewards of other steps and earlier "
+                "observations have the old goal"
+            )
         return self
 
     @property
@@ -71,4 +81,5 @@ class ReplayConfig(EncoderConfig):
             weight_exponent=self.weight_exponent,
             n_step=self.n_step,
             discount=self.gamma,
+            hindsight=self.hindsight,
         )

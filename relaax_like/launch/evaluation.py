@@ -41,6 +41,7 @@ class Evaluation:
       global_t: training steps of the evaluated weights.
       version: of the weights.
       video: description of the video; "" without a video.
+      success: [n] int8, 1 solved, 0 not solved, -1 not reported by the environment; None: unknown.
     """
 
     returns: np.ndarray
@@ -48,6 +49,14 @@ class Evaluation:
     global_t: int
     version: int
     video: str = ""
+    success: np.ndarray | None = None
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the episodes that were solved; None: the environment did not report any."""
+        if self.success is None or not (told := self.success >= 0).any():
+            return None
+        return float((self.success[told] == 1).mean())
 
     @property
     def half_interval(self) -> float:
@@ -98,6 +107,7 @@ def evaluate_snapshot(
         global_t=state.global_t,
         version=state.version,
         video=filmed,
+        success=np.array([episode.success for episode in ended], np.int8),
     )
 
 
@@ -206,19 +216,28 @@ class _Patience:
 
 
 def format_evaluation(evaluation: Evaluation) -> str:
-    """Returns one line: mean, 95 % confidence interval of the mean, spread, episodes, weights."""
+    """Returns one line: mean, 95 % confidence interval of the mean, spread, episodes, weights.
+
+    If the environment reports success, also the share of solved episodes.
+    """
     returns, half = evaluation.returns, evaluation.half_interval
     interval = "" if math.isnan(half) else f" +- {half:.2f} (95 % confidence interval of the mean)"
+    rate = evaluation.success_rate
+    solved = "" if rate is None else f", success rate {rate:.2f}"
     return (
         f"mean return {returns.mean():.2f}{interval}, min {returns.min():g}, max "
         f"{returns.max():g}, {len(returns)} greedy episodes, mean length "
-        f"{evaluation.lengths.mean():.1f}; weights of step {evaluation.global_t:,}, version "
-        f"{evaluation.version:,}"
+        f"{evaluation.lengths.mean():.1f}{solved}; weights of step {evaluation.global_t:,}, "
+        f"version {evaluation.version:,}"
     )
 
 
 def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
-    """Returns an evaluation as JSON types; `interval` is None if there is only one episode."""
+    """Returns an evaluation as JSON types.
+
+    `interval` is None if there is only one episode, `success_rate` if the environment does not
+    report success.
+    """
     returns = evaluation.returns
     mean, half = float(returns.mean()), evaluation.half_interval
     return {
@@ -228,6 +247,7 @@ def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
         "max": float(returns.max()),
         "episodes": len(returns),
         "mean_length": float(evaluation.lengths.mean()),
+        "success_rate": evaluation.success_rate,
         "step": evaluation.global_t,
         "version": evaluation.version,
     }

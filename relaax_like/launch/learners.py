@@ -277,7 +277,8 @@ def _make_replayed(
     history = {name: number for name, _ in model.get_input_specs()} if number > 1 else {}
     slots = experiment.rlx_server.max_slots_per_client
     seed = derive_seed(derive_seed(config.seed, "learn"), "replay", task)
-    table = make_table(plan, model, history, slots, seed)
+    compute_rewards = getattr(module, "compute_rewards", None)
+    table = make_table(plan, model, history, slots, seed, compute_rewards)
     log = None
     if keeps_experience:
         settings = experiment.parameter_server

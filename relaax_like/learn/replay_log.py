@@ -45,7 +45,7 @@ _LENGTH = struct.Struct("<I")
 _PRIORITIES = "priorities.npz"
 _KIND = "priorities 1"
 _SEGMENT_BYTES = 32 << 20
-# Bytes that a power cut may lose; agents wait for a disk that is slower than they are.
+# Bytes that a power cut can lose; agents wait for a disk that is slower than they are.
 _MAX_UNSYNCED_BYTES = 256 << 20
 
 

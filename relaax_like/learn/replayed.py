@@ -18,6 +18,7 @@ from relaax_like.learn.rollout_layout import RolloutLayout
 from relaax_like.learn.tally import Tally
 from relaax_like.replay import (
     Column,
+    Hindsight,
     Prioritized,
     RateLimiter,
     RowSpec,
@@ -25,8 +26,10 @@ from relaax_like.replay import (
     Table,
     Transitions,
     Uniform,
+    make_sparse_rewards,
 )
-from relaax_like.replay.items import Minibatches
+from relaax_like.replay.hindsight import ComputeRewards
+from relaax_like.replay.items import Items, Minibatches
 from relaax_like.wire.errors import (
     CollectorFullError,
     ConfigError,
@@ -287,7 +290,12 @@ def _is_published(origin: Origin | None, published: Mapping[str, Received]) -> b
 
 
 def make_table(
-    plan: Replay, model: Model, history: Mapping[str, int], max_slots: int, seed: int
+    plan: Replay,
+    model: Model,
+    history: Mapping[str, int],
+    max_slots: int,
+    seed: int,
+    compute_rewards: ComputeRewards | None = None,
 ) -> Table:
     """Makes the table of a plan, which is empty.
 
@@ -297,9 +305,11 @@ def make_table(
       history: input -> how many observations the model sees at once, where it is more than one.
       max_slots: slots whose steps come at once, at most.
       seed: of the draws.
+      compute_rewards: of goals, with `plan.hindsight`; None: 0 at the goal, -1 elsewhere.
 
     Raises:
-      ConfigError: the table does not fit into memory, or numbers contradict each other.
+      ConfigError: the observations have no such goals, the table does not fit into memory, or
+        numbers contradict each other.
     """
     limiter = RateLimiter(
         plan.updates_per_step,
@@ -314,11 +324,44 @@ def make_table(
     )
     return Table(
         Storage(_make_spec(model, history), plan.capacity, history=history, max_streams=4096),
-        Transitions(n_step=plan.n_step, discount=plan.discount),
+        _make_items(plan, model, compute_rewards),
         selector,
         minibatch_size=plan.minibatch_size,
         limiter=limiter,
         seed=seed,
+    )
+
+
+def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | None) -> Items:
+    """Returns what minibatches consist of.
+
+    Raises:
+      ConfigError: goals are to be replaced, and the observations have none.
+    """
+    settings = plan.hindsight
+    if settings is None:
+        return Transitions(n_step=plan.n_step, discount=plan.discount)
+    specs = dict(get_learning_specs(model))
+    for key in ("achieved", "desired"):
+        name = getattr(settings, key)
+        if name not in specs:
+            raise ConfigError(
+                f"algorithm.hindsight.{key}: there is no observation {name!r}, only "
+                f"{', '.join(map(repr, specs))}; name the one that has the goal"
+            )
+    achieved, desired = (tuple(specs[n]["shape"]) for n in (settings.achieved, settings.desired))
+    if achieved != desired:
+        raise ConfigError(
+            f"algorithm.hindsight: {settings.achieved!r} has shape {list(achieved)} and "
+            f"{settings.desired!r} {list(desired)}, expected the same; name other observations"
+        )
+    return Hindsight(
+        compute_rewards or make_sparse_rewards(settings.tolerance, settings.ends_at_goal),
+        settings.achieved,
+        settings.desired,
+        settings.strategy,
+        settings.goals,
+        plan.discount,
     )
 
 

@@ -1,5 +1,6 @@
 """Replay: a table of past steps, from which minibatches are drawn."""
 
+from relaax_like.replay.hindsight import Hindsight, make_sparse_rewards
 from relaax_like.replay.items import (
     CompleteEpisodes,
     SequenceBatch,
@@ -18,6 +19,7 @@ __all__ = [
     "Column",
     "CompleteEpisodes",
     "Fifo",
+    "Hindsight",
     "Inserted",
     "OldestFirst",
     "Prioritized",
@@ -31,4 +33,5 @@ __all__ = [
     "TransitionBatch",
     "Transitions",
     "Uniform",
+    "make_sparse_rewards",
 ]

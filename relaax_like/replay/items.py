@@ -113,8 +113,14 @@ class Items(Protocol):
     def rule(self) -> ItemRule:
         """Which rows are items, and when they are complete."""
 
-    def gather(self, storage: Storage, drawn: Drawn) -> Minibatches:
-        """Returns the arrays of items that are in the table."""
+    def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> Minibatches:
+        """Returns the arrays of items that are in the table.
+
+        Args:
+          storage: has the rows.
+          drawn: what a selector has drawn.
+          random: of kinds that change items at random; is advanced by these.
+        """
 
 
 def _validate(kind: str, **numbers: tuple[int, int]) -> None:
@@ -159,7 +165,9 @@ class Transitions:
         """Each row, n - 1 steps later."""
         return ItemRule(lookahead=self.n_step - 1, period=1)
 
-    def gather(self, storage: Storage, drawn: Drawn) -> TransitionBatch:
+    def gather(
+        self, storage: Storage, drawn: Drawn, random: np.random.Generator
+    ) -> TransitionBatch:
         """Returns the arrays of items that are in the table."""
         shape = drawn.ids.shape
         ids = drawn.ids.reshape(-1)
@@ -293,7 +301,7 @@ class Sequences(_SequenceItems):
         """Every `period`-th row, once all its steps are there."""
         return ItemRule(lookahead=self.steps - self.burn_in - 1, period=self.period)
 
-    def gather(self, storage: Storage, drawn: Drawn) -> SequenceBatch:
+    def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> SequenceBatch:
         """Returns the arrays of items that are in the table."""
         return self._gather(storage, drawn, self.steps, self.burn_in)
 
@@ -324,7 +332,7 @@ class CompleteEpisodes(_SequenceItems):
         """The first row of each episode, once that has ended."""
         return ItemRule(lookahead=None, period=1)
 
-    def gather(self, storage: Storage, drawn: Drawn) -> SequenceBatch:
+    def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> SequenceBatch:
         """Returns the arrays of items that are in the table."""
         longest = self._count(drawn.ids.reshape(-1), storage.capacity, storage.links)
         return self._gather(storage, drawn, -(-longest // self.multiple) * self.multiple, 0)

@@ -45,6 +45,9 @@ AGENT, EPISODE, STEP, TAIL, LAST_USED, PENDING = range(6)
 # Columns of `rule`, int64; see `storage.ItemRule`.
 LOOKAHEAD, PERIOD, WHOLE_EPISODES = range(3)
 
+# Which steps `find_goals` chooses from.
+FUTURE_GOAL, FINAL_GOAL, EPISODE_GOAL = range(3)
+
 # What a row is copied from.
 FROM_STEP, FROM_NEXT, FROM_HISTORY = range(3)
 
@@ -454,6 +457,42 @@ def _count_steps(ids: np.ndarray, capacity: int, links: np.ndarray) -> int:
     return longest
 
 
+def _find_goals(
+    ids: np.ndarray,
+    uniforms: np.ndarray,
+    strategy: int,
+    oldest: int,
+    capacity: int,
+    links: np.ndarray,
+    places: np.ndarray,
+) -> None:
+    """Chooses a step of each item's chain; `places` gets where the observation after it is.
+
+    `uniforms` in [0, 1) choose among the steps from the item's on (`FUTURE`), or among all that are
+    there (`EPISODE`); with `FINAL` it is the last one.
+    """
+    for i in range(ids.size):
+        first = ids[i]
+        if strategy == EPISODE_GOAL:
+            before = links[first % capacity, PREVIOUS]
+            while before >= oldest and (links[before % capacity, STATE] & _KIND) != OBSERVATION:
+                first = before
+                before = links[first % capacity, PREVIOUS]
+        length = 0
+        row = first
+        while row >= 0 and (links[row % capacity, STATE] & _KIND) != OBSERVATION:
+            length += 1
+            row = links[row % capacity, FOLLOWING]
+        hops = length - 1
+        if strategy != FINAL_GOAL:
+            hops = min(hops, int(uniforms[i] * length))
+        row = first
+        for _ in range(hops):
+            row = links[row % capacity, FOLLOWING]
+        following = links[row % capacity, FOLLOWING]
+        places[i] = following % capacity if following >= 0 else capacity - following - 1
+
+
 def _find_stacks(
     tokens: np.ndarray,
     oldest: int,
@@ -614,6 +653,11 @@ KERNELS: dict[str, Kernel] = {
     ),
     "find_sequences": Kernel(
         _find_sequences, 0, (_IDS, _INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)
+    ),
+    "find_goals": Kernel(
+        _find_goals,
+        0,
+        (_IDS, _Type("float64", 1), _INT, _INT, _INT, _OUT_TABLE, _OUT_IDS),
     ),
     "count_steps": Kernel(_count_steps, 1, (_IDS, _INT, _OUT_TABLE)),
     "find_stacks": Kernel(_find_stacks, 0, (_IDS, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)),

@@ -225,7 +225,7 @@ class Table:
                 limiter.note_sample(minibatches)
             self._minibatches += minibatches
             self._changed.notify_all()
-            return self._items.gather(self._storage, Drawn(ids, weights))
+            return self._items.gather(self._storage, Drawn(ids, weights), self._random)
 
     def can_insert(self, steps: int) -> bool:
         """Returns whether a segment of that many steps would be inserted at once."""

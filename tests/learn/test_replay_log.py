@@ -103,7 +103,7 @@ def test_a_run_continues_where_updates_and_steps_were(tmp_path):
     after = again._table.counts
     assert (after.steps, after.minibatches) == (21, 6)
     assert after.deficit == 0.5 * (21 - 6) - 6
-    # The exponent of the weights goes on, too.
+    # The exponent of the weights continues, too.
     assert again._table._minibatches == 6
 
 

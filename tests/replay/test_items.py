@@ -65,7 +65,9 @@ def gather_all(table, storage, items):
     """Returns the batch of all items, one minibatch, in the order of their ids."""
     ids = np.sort(table.get_state()["selector"]["members"])
     weights = np.ones(len(ids), np.float32)
-    return ids, items.gather(storage, Drawn(ids[None], weights[None])) if len(ids) else None
+    return ids, items.gather(
+        storage, Drawn(ids[None], weights[None]), np.random.default_rng(0)
+    ) if len(ids) else None
 
 
 def stack_all(stacks, has_history):

@@ -1,4 +1,4 @@
-"""Sources of minibatches from a replay table, of dqn; steps of one slot that are told apart."""
+"""Sources of minibatches from a replay table, of dqn; steps of one slot, each different."""
 
 from pathlib import Path
 from typing import Any

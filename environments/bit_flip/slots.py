@@ -1,0 +1,21 @@
+"""The environments as objects, for training in one process (`relaax train`, `relaax eval`)."""
+
+from typing import Any
+
+from relaax_like.client.program import refuse_keys
+
+from .bits import BitSlots, make_bits
+
+
+def make_slots(environment: Any, seed: int) -> BitSlots:
+    """Makes the environments described by the section `environment` of an experiment.
+
+    Args:
+      environment: the section: `slots`, `args`.
+      seed: seed of bits and goals.
+
+    Raises:
+      ConfigError: an argument is invalid, or the program has no flag for a key.
+    """
+    refuse_keys(environment, "bit_flip")
+    return make_bits(environment.args, environment.slots, seed)

@@ -1,0 +1,113 @@
+"""The command line of a program that plays many environments of its own on one connection."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from relaax_like.client.arguments import add_security_arguments, make_security
+from relaax_like.client.client import Retry, RlxClient
+from relaax_like.client.interactor import EnvironmentSlots, Interactor, RunSummary
+from relaax_like.wire.errors import ConfigError, NotAllowedError, ProtocolError, RelaaxError
+
+# Arguments by name, number of slots, seed or None -> the environments.
+MakeSlots = Callable[[Mapping[str, Any], int, int | None], EnvironmentSlots]
+
+
+def run_program(program: str, description: str, make_slots: MakeSlots, arguments: str) -> int:
+    """Reads the command line, plays, and prints how it ended; returns the exit status.
+
+    Args:
+      program: name of the folder in environments/.
+      description: shown by `--help`.
+      make_slots: makes the environments; raises ConfigError for what it does not know.
+      arguments: describes the keys of `--env-arg`.
+
+    Returns:
+      0: done; 1: an error that can pass; 2: one that no later attempt cures; 130: Ctrl-C.
+    """
+    args = _parse(program, description, arguments)
+    try:
+        summary = _play(args, make_slots)
+    except RelaaxError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return _find_status(error)
+    except KeyboardInterrupt:
+        return 130
+    reason = summary.finished or "done"
+    print(f"{program}: {reason}; {summary.episodes} episodes, {summary.steps} steps")
+    return 0
+
+
+def refuse_keys(environment: Any, program: str) -> None:
+    """Refuses keys of the section `environment` that such a program has no flag for.
+
+    Raises:
+      ConfigError: one is set; names it.
+    """
+    for key, default in (
+        ("env", None),
+        ("action_repeat", 1),
+        ("random_steps", 0),
+        ("max_episode_steps", None),
+    ):
+        value = getattr(environment, key)
+        if value != default:
+            raise ConfigError(
+                f"environment.{key}: {value!r} is not supported by the program {program}, which "
+                f"has no --{key.replace('_', '-')}; remove the key"
+            )
+
+
+def _play(args: argparse.Namespace, make_slots: MakeSlots) -> RunSummary:
+    slots = make_slots(dict(args.env_arg), args.num_envs, args.seed)
+    with RlxClient(
+        args.rlx_server,
+        slots.observation_space,
+        slots.action_space,
+        slots=slots.slots,
+        name=args.name,
+        exploit=args.exploit,
+        security=make_security(args),
+        retry=Retry(),
+    ) as client:
+        return Interactor(slots, client, max_episodes=args.episodes).run()
+
+
+def _parse(program: str, description: str, arguments: str) -> argparse.Namespace:
+    # Without allow_abbrev=False, --env would be taken for --env-arg.
+    parser = argparse.ArgumentParser(f"{program}/main", description=description, allow_abbrev=False)
+    add = parser.add_argument
+    add("--rlx-server", default="localhost:7001", metavar="HOST:PORT", help="default: %(default)s")
+    add("--num-envs", type=int, default=1, metavar="K", help="slots of the connection; default: 1")
+    add(
+        "--env-arg",
+        type=_parse_env_arg,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"{arguments}; repeatable",
+    )
+    add("--exploit", action="store_true", help="best actions, nothing is learned")
+    add("--seed", type=int, metavar="N", help="of the environments; default: random")
+    add("--name", default=f"{program}-{os.getpid()}", help="shown in the server's log")
+    add("--episodes", type=int, metavar="N", help="end after so many; default: with the training")
+    add_security_arguments(parser)
+    return parser.parse_args()
+
+
+def _parse_env_arg(text: str) -> tuple[str, object]:
+    """Splits KEY=VALUE; VALUE is JSON."""
+    key, _, value = text.partition("=")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected KEY=NUMBER, as delay=4") from None
+
+
+def _find_status(error: RelaaxError) -> int:
+    if isinstance(error, ProtocolError):
+        return 2 if error.code in ("SPACE_MISMATCH", "VERSION_MISMATCH") else 1
+    return 2 if isinstance(error, ConfigError | NotAllowedError) else 1

@@ -1,0 +1,30 @@
+"""Settings of hindsight: goals that are replaced when steps are drawn from a replay table."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from relaax_like.config.base import Settings
+
+
+class HindsightConfig(Settings):
+    """Hindsight experience replay: Andrychowicz et al. 2017, https://arxiv.org/abs/1707.01495.
+
+    Goals are observations: one says which goal was achieved, another which is desired.
+    """
+
+    strategy: Literal["future", "final", "episode"] = "future"
+    """Whose achieved goal takes the place of the desired one: that of a later step of the episode,
+    of its last one, or of any."""
+    goals: int = Field(default=4, ge=1)
+    """k: of k + 1 steps that are drawn, k get another goal."""
+    achieved: str = "achieved_goal"
+    """Name of the observation that says which goal has been achieved."""
+    desired: str = "desired_goal"
+    """Name of the observation that says which goal is desired."""
+    tolerance: float = Field(default=0.05, ge=0)
+    """Largest Euclidean distance at which a goal counts as achieved; its reward is 0, that of all
+    others -1. The folder's `compute_rewards` can define other rewards."""
+    ends_at_goal: bool = False
+    """Whether the environment terminates an episode when it achieves the desired goal. It must not
+    terminate otherwise; a time limit is no termination."""

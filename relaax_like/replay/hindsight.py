@@ -1,0 +1,121 @@
+"""Hindsight: transitions whose goal is one that was reached later."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from relaax_like.replay.items import Drawn, TransitionBatch, Transitions
+from relaax_like.replay.kernels import EPISODE_GOAL, FINAL_GOAL, FUTURE_GOAL, load_kernel
+from relaax_like.replay.storage import Storage
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+STRATEGIES: Mapping[str, int] = {
+    "future": FUTURE_GOAL,
+    "final": FINAL_GOAL,
+    "episode": EPISODE_GOAL,
+}
+# Achieved and desired goals, both [N, ...] -> rewards, [N] float32, and whether the episode ends
+# there, [N] bool.
+ComputeRewards = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Hindsight(Transitions):
+    """Single steps, of which a share k / (k + 1) gets another goal when it is drawn.
+
+    The goal is what was achieved after a step of the same episode: of one from the drawn step on
+    (`future`), of its last one so far (`final`), or of any (`episode`). Observations have it in the
+    place of the desired goal; reward and discount are computed from it. Nothing of this is stored.
+
+    Source: hindsight experience replay, Andrychowicz et al. 2017,
+    https://arxiv.org/abs/1707.01495: algorithm 1, and the strategies of section 4.5.
+
+    Args:
+      compute_rewards: of goals that were achieved and desired; its rewards replace the only one.
+      achieved: name of the observation that says which goal has been reached.
+      desired: name of the observation that says which one is to be reached.
+      strategy: key in `STRATEGIES`.
+      goals: k.
+      discount: per step.
+
+    Raises:
+      ConfigError: a number or a name is not one of these.
+    """
+
+    def __init__(
+        self,
+        compute_rewards: ComputeRewards,
+        achieved: str = "achieved_goal",
+        desired: str = "desired_goal",
+        strategy: str = "future",
+        goals: int = 4,
+        discount: float = 0.99,
+    ):
+        super().__init__(1, discount)
+        if strategy not in STRATEGIES:
+            raise ConfigError(
+                f"replay: Hindsight with strategy {strategy!r}, expected one of "
+                f"{', '.join(STRATEGIES)}"
+            )
+        if goals < 1:
+            raise ConfigError(f"replay: Hindsight with goals {goals}, expected 1 or more")
+        self._compute_rewards = compute_rewards
+        self._achieved = achieved
+        self._desired = desired
+        self._strategy = STRATEGIES[strategy]
+        self._share = goals / (goals + 1)
+        self._find_goals = load_kernel("find_goals")
+
+    def gather(
+        self, storage: Storage, drawn: Drawn, random: np.random.Generator
+    ) -> TransitionBatch:
+        """Returns the arrays of items that are in the table.
+
+        Raises:
+          InvalidInputError: `compute_rewards` returns something else.
+        """
+        batch = super().gather(storage, drawn, random)
+        ids = drawn.ids.reshape(-1)
+        changed = np.flatnonzero(random.random(ids.size) < self._share)
+        places = np.empty(len(changed), np.int64)
+        self._find_goals(
+            *(ids[changed], random.random(len(changed)), self._strategy, storage.oldest_id),
+            *(storage.capacity, storage.links, places),
+        )
+        goals = storage.observations[self._achieved].take(places, 0)
+        following = batch.next_observations[self._achieved]
+        achieved = following.reshape(-1, *following.shape[2:])[changed]
+        rewards, ended = self._compute_rewards(achieved, goals)
+        _validate(rewards, len(changed), "rewards")
+        _validate(ended, len(changed), "whether episodes end")
+        for observations in (batch.observations, batch.next_observations):
+            desired = observations[self._desired]
+            desired.reshape(-1, *desired.shape[2:])[changed] = goals
+        batch.returns.reshape(ids.size, -1)[changed, 0] = rewards
+        batch.discounts.reshape(-1)[changed] = np.where(ended, 0.0, self.discount)
+        return batch
+
+
+def make_sparse_rewards(tolerance: float, ends: bool) -> ComputeRewards:
+    """Returns rewards of 0 within a distance of the goal, and -1 elsewhere.
+
+    Args:
+      tolerance: largest Euclidean distance at which a goal is reached.
+      ends: whether the environment ends an episode at its goal.
+    """
+
+    def compute(achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        apart = np.asarray(achieved, np.float32) - np.asarray(desired, np.float32)
+        distance = np.linalg.norm(apart.reshape(len(apart), -1), axis=1)
+        reached = distance <= tolerance
+        return np.where(reached, 0.0, -1.0).astype(np.float32), reached & ends
+
+    return compute
+
+
+def _validate(array: np.ndarray, length: int, what: str) -> None:
+    if np.shape(array) != (length,):
+        raise InvalidInputError(
+            f"compute_rewards returned {what} of shape {list(np.shape(array))}, expected "
+            f"[{length}]: one for each pair of goals",
+            "compute_rewards",
+        )
