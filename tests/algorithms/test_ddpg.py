@@ -1,4 +1,4 @@
-"""ddpg: its updates against a slow reference."""
+"""ddpg: its updates against a slow reference. covers X19"""
 
 import numpy as np
 from support.deterministic import compute_losses, draw_batches, make, make_reference, update_all

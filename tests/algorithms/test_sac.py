@@ -1,4 +1,4 @@
-"""sac: its costs against a slow reference, and what it refuses. covers X20"""
+"""sac: its costs against a slow reference, and what it refuses."""
 
 import numpy as np
 import pytest
