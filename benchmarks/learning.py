@@ -242,9 +242,32 @@ def _is_of(row: Mapping[str, Any], key: Mapping[str, Any]) -> bool:
     return same and key.items() <= row.items()
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Runs what is missing and shows all."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def run_missing(
+    config: Path,
+    overrides: Sequence[str],
+    seeds: Sequence[int],
+    steps: int,
+    command: str,
+    version: str,
+    fresh: bool = False,
+) -> list[dict[str, Any]]:
+    """Returns a row per seed; makes the runs that are missing, or all if `fresh`."""
+    path = RESULTS / f"{config.stem}.jsonl"
+    kept = [] if fresh else read_rows(path)
+    rows = []
+    for seed in seeds:
+        key = _key(config, overrides, seed, steps, command, version)
+        row = next((row for row in kept if _is_of(row, key)), None)
+        if row is None:
+            row = learn(config, overrides, seed, steps, command, version)
+            append_row(path, row)
+        rows.append(row)
+    return rows
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Returns a parser of the arguments of `run_missing`."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("config", type=Path)
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--steps", type=int, required=True, help="algorithm.max_global_step")
@@ -252,22 +275,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--command", choices=("run", "train"), default="run")
     parser.add_argument("--version", choices=("latest", "best"), default="latest")
     parser.add_argument("--fresh", action="store_true", help="run again what is there")
-    args = parser.parse_args(argv)
-    path = RESULTS / f"{args.config.stem}.jsonl"
-    keys = [
-        _key(args.config, args.overrides, seed, args.steps, args.command, args.version)
-        for seed in args.seeds
-    ]
-    kept = [] if args.fresh else read_rows(path)
-    rows = []
-    for key in keys:
-        row = next((row for row in kept if _is_of(row, key)), None)
-        if row is None:
-            row = learn(
-                args.config, args.overrides, key["seed"], args.steps, args.command, args.version
-            )
-            append_row(path, row)
-        rows.append(row)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs what is missing and shows all."""
+    args = make_parser(__doc__).parse_args(argv)
+    rows = run_missing(**vars(args))
     columns = ("seed", "steps", "training_mean", "greedy_mean", "greedy_half_95", "wall_sec")
     report(f"learning, {args.config}", [{name: row[name] for name in columns} for row in rows])
 

@@ -21,7 +21,7 @@ SECTIONS = {
     "relaax-parameter-server": [ParameterServerConfig],
     "algorithm": [
         AlgorithmConfig,
-        *(load_config_class(find_algorithm(name)) for name in ("a2c", "ppo")),
+        *(load_config_class(find_algorithm(name)) for name in ("a2c", "dqn", "ppo", "td3")),
     ],
 }
 

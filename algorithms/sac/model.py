@@ -7,35 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.algorithm import Encoder, Model, Specs, Target, Tensors, make_policy
-from relaax_like.nn import Dense, Module, Parameter, make_network
+from relaax_like.algorithm import Critics, Encoder, Model, Specs, Target, Tensors, make_policy
+from relaax_like.config.continuous import ACTOR, CRITIC
+from relaax_like.nn import Dense, Parameter
 from relaax_like.nn.lazy_tensorflow import tf
 
-from .config import ACTOR, CRITIC, TEMPERATURE, Config
+from .config import TEMPERATURE, Config
 
 # Of the logarithm of the actor's standard deviation, before tanh.
 _LOG_STD_RANGE = (-20.0, 2.0)
-
-
-class Critics(Module):
-    """Several values of the same observation and action."""
-
-    def __init__(self, config: Config, seed: int):
-        super().__init__()
-        space = config.action_space
-        self._low, self._width = space.low, space.high - space.low
-        [(self._name, [size])] = config.input_shapes.items()
-        shape = (size + len(self._low),)
-        self.networks = [
-            make_network(f"critic{i}", config.network, shape, 1, seed=seed + 1000 * i)
-            for i in range(1, config.critics + 1)
-        ]
-
-    def __call__(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
-        """Returns `[..., critics]`; an action is scaled to [-1, 1] first."""
-        scaled = 2.0 * (action - self._low) / self._width - 1.0
-        x = tf.concat([inputs[self._name], scaled], -1)
-        return tf.concat([network(x) for network in self.networks], -1)
 
 
 class SACModel(Model):
@@ -56,7 +36,7 @@ class SACModel(Model):
         size = len(self.space.low)
         self.encoder = Encoder(config, seed=seed, name="actor")
         self.head = Dense("policy", self.encoder.features, 2 * size, seed=seed + 1, gain=0.01)
-        self.critics = Critics(config, seed)
+        self.critics = Critics(config, seed, config.critics)
         self.targets = Target(self.critics, tau=config.tau)
         groups = {CRITIC: ("critics",), ACTOR: ("encoder", "head")}
         self.log_alpha: Parameter | None = None

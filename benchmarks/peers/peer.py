@@ -17,7 +17,7 @@ class Settings(TypedDict):
     """What `benchmarks.peers.sb3` is to train.
 
     Attributes:
-      algorithm: "a2c" or "ppo".
+      algorithm: "a2c", "ppo", "dqn", "sac", "td3" or "ddpg".
       env: Gymnasium's name.
       env_args: of its constructor.
       n_envs: environments side by side.
@@ -26,12 +26,16 @@ class Settings(TypedDict):
       hyperparameters: arguments of the algorithm.
       falling: names of those that fall to 0 at the end of the steps, in a straight line.
       policy: `policy_kwargs`; `activation_fn` is "tanh" or "relu".
+      action_noise: standard deviation of the noise that td3 and ddpg explore with; None: none.
       normalize_observations: by a VecNormalize.
       normalize_rewards: by the same.
       target: mean return of the last 100 training episodes at which it ends; None: not before.
       limit_sec: ends it at the latest, seconds after `started`.
       started: monotonic time of the program's start.
       eval_episodes: with the best actions, after the training; 0: none.
+      evaluations: during the training; the weights of the best one then play `eval_episodes`; 0:
+        the last weights do.
+      evaluation_episodes: of each of these.
     """
 
     algorithm: str
@@ -43,12 +47,15 @@ class Settings(TypedDict):
     hyperparameters: dict[str, Any]
     falling: list[str]
     policy: dict[str, Any]
+    action_noise: float | None
     normalize_observations: bool
     normalize_rewards: bool
     target: float | None
     limit_sec: float
     started: float
     eval_episodes: int
+    evaluations: int
+    evaluation_episodes: int
 
 
 class Evaluation(TypedDict):

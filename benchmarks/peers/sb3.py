@@ -8,16 +8,23 @@ Reads `benchmarks.peers.peer.Settings`, trains on one torch thread, prints `Resu
 import json
 import statistics
 import sys
+import tempfile
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import stable_baselines3  # type: ignore[import-not-found]
 import torch  # type: ignore[import-not-found]
-from stable_baselines3.common.callbacks import BaseCallback  # type: ignore[import-not-found]
+from stable_baselines3.common.callbacks import (  # type: ignore[import-not-found]
+    BaseCallback,
+    EvalCallback,
+)
 from stable_baselines3.common.env_util import make_vec_env  # type: ignore[import-not-found]
 from stable_baselines3.common.evaluation import evaluate_policy  # type: ignore[import-not-found]
+from stable_baselines3.common.noise import NormalActionNoise  # type: ignore[import-not-found]
 from stable_baselines3.common.vec_env import (  # type: ignore[import-not-found]
     VecNormalize,
     sync_envs_normalization,
@@ -76,7 +83,11 @@ def make_model(settings: Settings, env: Any) -> Any:
         policy["activation_fn"] = {"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[
             policy["activation_fn"]
         ]
-    algorithm = {"a2c": stable_baselines3.A2C, "ppo": stable_baselines3.PPO}[settings["algorithm"]]
+    if settings["action_noise"] is not None:
+        zeros = np.zeros(env.action_space.shape)
+        noise = NormalActionNoise(zeros, zeros + settings["action_noise"])
+        hyperparameters["action_noise"] = noise
+    algorithm = getattr(stable_baselines3, settings["algorithm"].upper())
     return algorithm(
         "MlpPolicy",
         env,
@@ -91,9 +102,9 @@ def record_updates(model: Any) -> list[tuple[float, float]]:
     """Makes the model note when each of its updates begins and ends, in monotonic seconds."""
     train, moments = model.train, []
 
-    def train_and_note() -> None:
+    def train_and_note(**arguments: Any) -> None:
         began = time.monotonic()
-        train()
+        train(**arguments)
         moments.append((began, time.monotonic()))
 
     model.train = train_and_note
@@ -121,6 +132,22 @@ def evaluate(settings: Settings, model: Any, env: Any) -> Evaluation:
     }
 
 
+def make_evaluations(settings: Settings, folder: str) -> list[Any]:
+    """Makes what evaluates during the training, and saves the best weights in the folder."""
+    if not settings["evaluations"]:
+        return []
+    calls = settings["steps"] // settings["evaluations"] // settings["n_envs"]
+    return [
+        EvalCallback(
+            make_environment(settings, settings["seed"] + 2 * _EVALUATION_SEED),
+            n_eval_episodes=settings["evaluation_episodes"],
+            eval_freq=calls,
+            best_model_save_path=folder,
+            verbose=0,
+        )
+    ]
+
+
 def run(settings: Settings) -> Result:
     """Trains once."""
     imported = time.monotonic()
@@ -130,8 +157,11 @@ def run(settings: Settings) -> Result:
     model = make_model(settings, env)
     moments = record_updates(model)
     watch = Watch(settings["target"], started + settings["limit_sec"])
-    model.learn(settings["steps"], callback=watch)
-    ended = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        model.learn(settings["steps"], callback=[watch, *make_evaluations(settings, folder)])
+        ended = time.monotonic()
+        if settings["evaluations"]:
+            model.set_parameters(str(Path(folder) / "best_model.zip"), device="cpu")
     modules = (stable_baselines3, torch, gymnasium)
     return {
         "reached": watch.reached,

@@ -6,6 +6,7 @@ TensorFlow is not imported before it is used.
 from relaax_like.algorithm.actor_critic import ActorCritic, Evaluation
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Batch, Losses, Tensors
+from relaax_like.algorithm.critics import Critics, DeterministicModel
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.model import Model, Specs, get_variables
@@ -13,7 +14,12 @@ from relaax_like.algorithm.phases import Phase
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
 from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
-from relaax_like.nn.action_heads import make_epsilon_greedy, make_policy
+from relaax_like.nn.action_heads import (
+    make_epsilon_greedy,
+    make_noisy_policy,
+    make_policy,
+    squash_to_box,
+)
 from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.target import Target
 
@@ -23,6 +29,8 @@ __all__ = [
     "AlgorithmConfig",
     "Batch",
     "Constant",
+    "Critics",
+    "DeterministicModel",
     "Encoder",
     "Episodes",
     "Evaluation",
@@ -44,5 +52,7 @@ __all__ = [
     "get_variables",
     "make_epsilon_greedy",
     "make_network",
+    "make_noisy_policy",
     "make_policy",
+    "squash_to_box",
 ]

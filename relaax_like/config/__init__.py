@@ -2,6 +2,7 @@
 
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.continuous import ContinuousReplayConfig, NoisyReplayConfig
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.network import NetworkConfig
@@ -16,12 +17,14 @@ __all__ = [
     "ActorCriticConfig",
     "AlgorithmConfig",
     "Constant",
+    "ContinuousReplayConfig",
     "EncoderConfig",
     "Episodes",
     "Exponential",
     "Linear",
     "Mirror",
     "NetworkConfig",
+    "NoisyReplayConfig",
     "Offline",
     "OnPolicy",
     "OptimizerConfig",

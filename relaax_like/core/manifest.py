@@ -43,12 +43,12 @@ _MAX_START = (1e30, 1e101, 1e290)
 
 @dataclass(frozen=True)
 class Follow:
-    """How a target variable follows a trainable one; either `every` or `tau` is set.
+    """How a target variable follows a trainable one; `every`, `tau` or both are set.
 
     Attributes:
       source: name of the trainable variable.
-      every: number of optimizer steps between two copies.
-      tau: proportion of the source that is mixed in after each optimizer step.
+      every: number of optimizer steps between two updates; None: 1.
+      tau: proportion of the source that is mixed in at each update; None: 1, it is copied.
     """
 
     source: str

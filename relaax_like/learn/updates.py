@@ -444,17 +444,18 @@ class LearningTask(ComputationTask):
             traced.draw_for("+".join(phase.groups), number)
 
             def run(phase: Phase = phase, finite: tf.Tensor = finite) -> Any:
-                return self._run_phase(batch, phase, global_t, finite)
+                own, results, finite = self._run_phase(batch, phase, global_t, finite)
+                new = {n: y for n, y in own.items() if n in phase.groups or n not in numbers}
+                return new, results, finite
 
             if phase.every == 1:
                 own, results, finite = run()
             else:
                 own, results, finite = self._run_if_due(run, number, phase, finite)
-            wanted = {*phase.groups, *(name for name in own if name not in numbers)}
             if index == 0:
                 rows = results
-            numbers.update({name: y for name, y in own.items() if name in wanted})
-            names.every.update(dict.fromkeys(wanted, phase.every))
+            numbers.update(own)
+            names.every.update(dict.fromkeys(own, phase.every))
         return numbers, rows, finite
 
     def _run_phase(

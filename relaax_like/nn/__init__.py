@@ -4,7 +4,9 @@ from relaax_like.nn.action_heads import (
     make_action_spec,
     make_distribution,
     make_epsilon_greedy,
+    make_noisy_policy,
     make_policy,
+    squash_to_box,
 )
 from relaax_like.nn.layers import Dense, Parameter, take
 from relaax_like.nn.module import Module
@@ -23,6 +25,8 @@ __all__ = [
     "make_distribution",
     "make_epsilon_greedy",
     "make_network",
+    "make_noisy_policy",
     "make_policy",
+    "squash_to_box",
     "take",
 ]

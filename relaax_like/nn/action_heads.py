@@ -13,6 +13,8 @@
 | Box | DiagonalGaussian | d means, then d log_stds unless separate | `[B, d] float32` |
 | Box, `bounded` | TanhGaussian | the same, before squashing | `[B, d] float32`, in the box |
 
+`make_epsilon_greedy` and `make_noisy_policy` are for algorithms that learn values of actions.
+
 Distributions count from 0 and are flat. On the wire a Discrete action starts at `start`, and every
 action has the space's shape and type: see `actions_to_wire`. The distribution's action is stored
 and learned from.
@@ -144,11 +146,32 @@ def make_epsilon_greedy(values: Any, epsilon: Any) -> Any:
       values: `[..., n] float32`, the value of each action; an array or a tensor.
       epsilon: `[...]` or `[]`, 0 to 1.
     """
-    if isinstance(values, np.ndarray):
-        return numpy_distributions.EpsilonGreedy(values, epsilon)
-    from relaax_like.nn import distributions
+    return _get_module(values).EpsilonGreedy(values, epsilon)
 
-    return distributions.EpsilonGreedy(values, epsilon)
+
+def squash_to_box(space: Box, outputs: Any) -> Any:
+    """Returns low + (high - low) (tanh(outputs) + 1) / 2, in the box.
+
+    Args:
+      space: one with finite bounds.
+      outputs: `[..., d] float32`; an array or a tensor.
+    """
+    return _get_module(outputs).squash(outputs, *_get_bounds(space))
+
+
+def make_noisy_policy(space: Box, actions: Any, noise: Any) -> Any:
+    """Returns the policy that adds Gaussian noise to actions and clips the sum to the box.
+
+    Its best action is the one without noise.
+
+    Args:
+      space: one with finite bounds.
+      actions: `[B, d] float32`, in the box; an array or a tensor.
+      noise: `[B]`, standard deviations of the noise, of actions scaled to [-1, 1]; more than 0.
+    """
+    low, high = _get_bounds(space)
+    std = noise[..., None] * (0.5 * (high - low))
+    return _get_module(actions).ClippedGaussian(actions, std, low, high)
 
 
 def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
@@ -206,10 +229,22 @@ def _make(module: Any, space: Space, parameters: Any, log_std: Any, bounded: boo
         parameters, log_std = parameters[..., :half], parameters[..., half:]
     if not bounded:
         return module.DiagonalGaussian(parameters, log_std)
+    return module.TanhGaussian(parameters, log_std, *_get_bounds(space))
+
+
+def _get_module(values: Any) -> Any:
+    """Returns the module that computes with arrays, or else the one that does with tensors."""
+    if isinstance(values, np.ndarray):
+        return numpy_distributions
+    from relaax_like.nn import distributions
+
+    return distributions
+
+
+def _get_bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:
     assert space.low is not None
     assert space.high is not None
-    low, high = space.low.reshape(-1), space.high.reshape(-1)
-    return module.TanhGaussian(parameters, log_std, low, high)
+    return space.low.reshape(-1), space.high.reshape(-1)
 
 
 def _validate_box(space: Box, bounded: bool) -> None:

@@ -323,6 +323,34 @@ class DiagonalGaussian(Distribution):
         return 0.5 * tf.reduce_sum(tf.math.expm1(log_ratio) - log_ratio + shift**2, axis=-1)
 
 
+class ClippedGaussian(DiagonalGaussian):
+    """An action with Gaussian noise, clipped to a box, as DDPG and TD3 explore.
+
+    `mode` is the action itself. `log_prob`, `entropy` and `kl` are of the noise before clipping.
+
+    Args:
+      mean: the action, `[B, d] float32`, in the box.
+      std: standard deviation of the noise, `[d]` or `[B, d]`, more than 0.
+      low: finite, scalar or `[d]`.
+      high: finite and above low, scalar or `[d]`.
+    """
+
+    def __init__(
+        self,
+        mean: tf.Tensor,
+        std: tf.Tensor,
+        low: float | np.ndarray = -1.0,
+        high: float | np.ndarray = 1.0,
+    ):
+        super().__init__(mean, tf.math.log(std))
+        self._low = np.asarray(low, np.float32)
+        self._high = np.asarray(high, np.float32)
+
+    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
+        """Draws mean + std * standard normal and clips it, `[B, d] float32`."""
+        return tf.clip_by_value(super().sample(generator), self._low, self._high)
+
+
 class TanhGaussian(Distribution):
     """Normal components squashed into a box: a = low + (high - low) (tanh(u) + 1) / 2.
 
@@ -395,9 +423,13 @@ class TanhGaussian(Distribution):
         return self._base.kl(other._base)
 
     def _squash(self, u: tf.Tensor) -> tf.Tensor:
-        actions = 0.5 * (self._low + self._high) + 0.5 * self._width * tf.tanh(u)
-        # Rounding can exceed the box.
-        return tf.clip_by_value(actions, self._low, self._high)
+        return squash(u, self._low, self._high)
+
+
+def squash(u: tf.Tensor, low: np.ndarray, high: np.ndarray) -> tf.Tensor:
+    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box."""
+    # Rounding can exceed the box.
+    return tf.clip_by_value(0.5 * (low + high) + 0.5 * (high - low) * tf.tanh(u), low, high)
 
 
 def _add(terms: Sequence[tf.Tensor]) -> tf.Tensor:

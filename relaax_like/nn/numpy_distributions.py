@@ -314,6 +314,34 @@ class DiagonalGaussian(Distribution):
         return 0.5 * (np.expm1(log_ratio) - log_ratio + shift**2).sum(axis=-1)
 
 
+class ClippedGaussian(DiagonalGaussian):
+    """An action with Gaussian noise, clipped to a box, as DDPG and TD3 explore.
+
+    `mode` is the action itself. `log_prob`, `entropy` and `kl` are of the noise before clipping.
+
+    Args:
+      mean: the action, `[B, d] float32`, in the box.
+      std: standard deviation of the noise, `[d]` or `[B, d]`, more than 0.
+      low: finite, scalar or `[d]`.
+      high: finite and above low, scalar or `[d]`.
+    """
+
+    def __init__(
+        self,
+        mean: np.ndarray,
+        std: np.ndarray,
+        low: float | np.ndarray = -1.0,
+        high: float | np.ndarray = 1.0,
+    ):
+        super().__init__(mean, np.log(std))
+        self._low = np.asarray(low, np.float32)
+        self._high = np.asarray(high, np.float32)
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws mean + std * standard normal and clips it, `[B, d] float32`."""
+        return _clip(super().sample(rng), self._low, self._high)
+
+
 class TanhGaussian(Distribution):
     """Normal components squashed into a box: a = low + (high - low) (tanh(u) + 1) / 2.
 
@@ -380,9 +408,13 @@ class TanhGaussian(Distribution):
         return self._base.kl(other._base)
 
     def _squash(self, u: np.ndarray) -> np.ndarray:
-        actions = 0.5 * (self._low + self._high) + 0.5 * self._width * np.tanh(u)
-        # Rounding can exceed the box.
-        return _clip(actions, self._low, self._high)
+        return squash(u, self._low, self._high)
+
+
+def squash(u: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box."""
+    # Rounding can exceed the box.
+    return _clip(0.5 * (low + high) + 0.5 * (high - low) * np.tanh(u), low, high)
 
 
 @functools.lru_cache(maxsize=64)

@@ -14,28 +14,35 @@ Source = TypeVar("Source", bound=Module)
 
 
 class Target(Module, Generic[Source]):
-    """A copy of a module that is updated every `every` optimizer steps, or by a share of `tau`.
+    """A copy of a module that is updated after optimizer steps of its source, completely or partly.
 
         self.online = make_network("q", config.network, shape, actions, seed=seed)
         self.target = Target(self.online, every=500)
         ...
         values = self.model.target.module(batch.next_inputs["observation"])
 
+    | settings | update of the copy |
+    |---|---|
+    | `every=500` | copied at every 500th step |
+    | `tau=0.005` | mixed at every step |
+    | `every=2, tau=0.005` | mixed at every 2nd step |
+
     The copy is made immediately, so make the Target when the source is complete. Its variables are
     named `target/NAME`; they are not trained, and they are part of publications, snapshots and
     resumed runs. Normalizers are not copied: both use the same running statistics.
 
     Mnih et al. 2015 (https://doi.org/10.1038/nature14236) copy, Lillicrap et al. 2016
-    (https://arxiv.org/abs/1509.02971) mix: target <- tau source + (1 - tau) target.
+    (https://arxiv.org/abs/1509.02971) mix: target <- tau source + (1 - tau) target. Fujimoto et al.
+    2018 (https://arxiv.org/abs/1802.09477) mix when the actor takes a step.
 
     Attributes:
       module: the copy, used like the source.
-      every: optimizer steps of the source's variable group between two copies; None with `tau`.
-      tau: share of the source in each mix, after each optimizer step; None with `every`.
+      every: optimizer steps of the source's variable group between two updates; None: 1.
+      tau: share of the source in each update; None: 1, the source is copied.
 
     Args:
       source: the module to copy.
-      every: see above; set exactly one of every and tau.
+      every: see above; set every, tau, or both.
       tau: see above.
       name: first part of the variables' names; a second target of one source needs its own.
     """
@@ -51,8 +58,10 @@ class Target(Module, Generic[Source]):
         name: str = "target",
     ):
         super().__init__()
-        if (every is None) == (tau is None):
-            raise ValueError("Target: set exactly one of every (copy) and tau (mix)")
+        if every is None and tau is None:
+            raise ValueError(
+                "Target: set every (copy), tau (mix), or both (mix at every n-th step)"
+            )
         if every is not None and every < 1:
             raise ValueError(f"Target: every is {every}, expected 1 or more optimizer steps")
         if tau is not None and not 0 < tau <= 1:

@@ -24,9 +24,9 @@ class TargetRule(Settings):
     source: str
     """Name of the trainable variable."""
     every: int | None = Field(default=None, ge=1)
-    """Optimizer steps of the source's group between two copies; null if tau is set."""
+    """Optimizer steps of the source's group between two updates; null: 1."""
     tau: float | None = Field(default=None, gt=0, le=1)
-    """Proportion of the source in each mix; null if every is set."""
+    """Proportion of the source in each update; null: 1, the source is copied."""
 
 
 class GroupStep(OptimizerConfig):
@@ -95,11 +95,13 @@ def mix(
       step: number of the group's step, 1 for the first.
     """
     for rule in rules:
+        if rule.every is not None and step % rule.every != 0:
+            continue
         target, source = (_view(values, segments[name]) for name in (rule.name, rule.source))
         if rule.tau is not None:
             target *= np.float32(1.0 - rule.tau)
             target += np.float32(rule.tau) * source
-        elif rule.every is not None and step % rule.every == 0:
+        else:
             target[...] = source
 
 

@@ -1,4 +1,4 @@
-"""dqn: its costs against numbers from hand, its network, and what it refuses. covers X19"""
+"""dqn: its costs against numbers from hand, its network, and what it refuses. covers X20"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""sac: its costs against a slow reference, and what it refuses. covers X20"""
+"""sac: its costs against a slow reference, and what it refuses."""
 
 import numpy as np
 import pytest
@@ -115,7 +115,7 @@ def test_a_step_of_the_temperature_needs_it_to_be_tuned():
 
 
 def test_spaces_come_from_the_environment():
-    config = load("config", "sac").Config()
+    config = load("config", "sac").Config(name="sac")
     observations = {"observation": Box(dtype="float32", shape=(4,))}
     low, high = np.array([-2.0, -2.0], np.float32), np.array([2.0, 2.0], np.float32)
     action = Box(dtype="float32", shape=(2,), low=low, high=high)

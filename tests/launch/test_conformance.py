@@ -32,6 +32,8 @@ FOLDERS: dict[str, dict[str, str]] = {
     "bc": {"placements agree": "Offline", "learns": "Offline"},
     "dqn": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "sac": {"padding changes nothing": "Replay", "placements agree": "Replay"},
+    "td3": {"padding changes nothing": "Replay", "placements agree": "Replay"},
+    "ddpg": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "policy_gradient": {
         "numpy equals tensorflow": "compiled by TensorFlow",
         **dict.fromkeys(("padding changes nothing", "placements agree"), "no plan"),

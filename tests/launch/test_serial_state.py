@@ -116,6 +116,25 @@ def test_a_replay_table_goes_on(tmp_path):
     assert read_run(tmp_path / "b" / "run")["steps"] == {"default": (768 - 32) // 4}
 
 
+def test_delayed_updates_of_the_actor_go_on(tmp_path):
+    """td3 stopped between two updates of its actor, with the noise of its actions."""
+    path = copy_uncompiled("td3", tmp_path)
+    settings = (
+        f"{{path: '{path}', network: {{layers: [8]}}, batch_size: 8, capacity: 300, "
+        "warm_up_steps: 32, updates_per_step: 0.25, updates_at_once: 1, policy_delay: 5}"
+    )
+    budget = ("algorithm.max_global_step=832", "environment.env=Pendulum-v1")
+    straight, stopped = write_two(tmp_path, placement="server", algorithm=settings)
+    assert train(straight, *budget) == 0
+    assert train(stopped, *budget, stop_at=120) == STOPPED
+    steps = read_run(tmp_path / "b" / "run")["steps"]
+    assert steps["critic"] % 5 != 0
+    assert steps["actor"] == steps["critic"] // 5 > 0
+    assert train(stopped, *budget) == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
+    assert read_run(tmp_path / "b" / "run")["steps"] == {"actor": 40, "critic": 200}
+
+
 def test_memories_of_both_kinds_go_on(tmp_path):
     sets = (
         *("algorithm.network={layers: [{lstm: 8}, {gru: 4}]}", "algorithm.batch_size=4"),

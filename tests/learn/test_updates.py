@@ -412,6 +412,10 @@ class Mixed(Followed):
     how: ClassVar = {"tau": 0.25}
 
 
+class MixedLater(Followed):
+    how: ClassVar = {"every": 3, "tau": 0.5}
+
+
 class Rise(Algorithm):
     """The actor climbs by 1 per update."""
 
@@ -428,8 +432,9 @@ class Rise(Algorithm):
     [
         (Followed, [0, 0, 3, 3, 3, 6, 6, 6, 9]),
         (Mixed, np.cumsum([0.25 * sum(0.75**j for j in range(i)) for i in range(1, 10)])),
+        (MixedLater, [0, 0, 1.5, 1.5, 1.5, 3.75, 3.75, 3.75, 6.375]),
     ],
-    ids=["every", "tau"],
+    ids=["every", "tau", "both"],
 )
 def test_a_target_follows_its_source_also_after_a_resume(model, wanted, xla):
     def make():

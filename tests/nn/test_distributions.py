@@ -86,6 +86,13 @@ CASES = {
         (normal(3, 5, 2), normal(2, scale=0.5)),
         normal(3, 5, 2),
     ),
+    "ClippedGaussian": (
+        "ClippedGaussian",
+        (LOW, HIGH),
+        (RNG.uniform(LOW, HIGH, (5, 2)).astype(np.float32), np.exp(normal(5, 2))),
+        (RNG.uniform(LOW, HIGH, (5, 2)).astype(np.float32), np.exp(normal(2))),
+        normal(5, 2),
+    ),
     "TanhGaussian": (
         "TanhGaussian",
         (LOW, HIGH),
@@ -285,6 +292,28 @@ def test_kl_of_two_nearly_equal_gaussians_is_not_lost_in_rounding():
     second = np_form.DiagonalGaussian(mean, np.zeros(1, np.float32))
     # (exp(2 e) - 1 - 2 e) / 2 = e^2 + ...
     assert first.kl(second)[0] == pytest.approx(1e-8, rel=1e-2)
+
+
+@pytest.mark.parametrize("form", [np_form, tf_form], ids=["NumPy", "TensorFlow"])
+def test_a_clipped_gaussian_is_a_gaussian_but_for_its_draws(form):
+    mean, std = np.array([[1.0, 9.0]], np.float32), np.array([2.0, 3.0], np.float32)
+    clipped = form.ClippedGaussian(mean, std, LOW, HIGH)
+    plain = form.DiagonalGaussian(mean, np.log(std))
+    np.testing.assert_array_equal(clipped.mode(), mean)
+    for outside in ([[1.0, 9.0]], [[-7.0, 40.0]]):
+        action = np.array(outside, np.float32)
+        np.testing.assert_allclose(clipped.log_prob(action), plain.log_prob(action), rtol=1e-6)
+    np.testing.assert_allclose(clipped.entropy(), plain.entropy(), rtol=1e-6)
+
+    def draw(distribution):
+        if form is np_form:
+            return distribution.sample(np.random.default_rng(0))
+        return distribution.sample(tf.random.Generator.from_seed(0, alg="philox"))
+
+    many = np.repeat(mean, 1000, 0)
+    drawn = draw(form.ClippedGaussian(many, std, LOW, HIGH))
+    want = np.clip(draw(form.DiagonalGaussian(many, np.log(std))), LOW, HIGH)
+    np.testing.assert_allclose(drawn, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("form", [np_form, tf_form], ids=["NumPy", "TensorFlow"])

@@ -32,7 +32,7 @@ from relaax_like.wire.errors import ConfigError
 
 ADAM = OptimizerConfig(learning_rate=0.1)
 OPTIMIZERS = {"actor": ADAM, "critic": ADAM}
-HOWS = [{"every": 3}, {"tau": 0.25}]
+HOWS = [{"every": 3}, {"tau": 0.25}, {"every": 2, "tau": 0.25}]
 
 
 class ActorCritic(Model):
@@ -129,6 +129,17 @@ def test_only_steps_of_the_source_s_group_count():
     store.apply(np.ones(part // 4, np.float32), groups=("critic",))
     values = name_values(store)
     np.testing.assert_array_equal(values["target/critic.W"], values["critic.W"])
+
+
+def test_mixing_at_every_second_step_by_hand():
+    store = make_store(get_variables(ActorCritic(every=2, tau=0.25)))
+    start = name_values(store)
+    for _ in range(3):
+        store.apply(np.ones(store.manifest.gradient_bytes // 4, np.float32))
+    want, source = start["target/critic.W"], start["critic.W"] - 0.2  # Adam moves by 0.1 per step
+    np.testing.assert_allclose(
+        name_values(store)["target/critic.W"], 0.75 * want + 0.25 * source, rtol=1e-5
+    )
 
 
 def test_a_publication_says_where_targets_are():

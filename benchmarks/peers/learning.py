@@ -1,0 +1,105 @@
+"""Learning runs of ours beside Stable-Baselines3's with the same settings.
+
+    python -m benchmarks.peers.learning algorithms/sac/sac.yaml --steps 20000 --command train \\
+        --seeds 101 102 103 104 105
+
+Arguments are those of `benchmarks.learning`, whose rows and runs are used for ours. The peer gets
+the file's settings (`benchmarks.peers.translation` lists what differs), one torch thread, and the
+same seeds and budget. Of both, the last weights play 100 fresh greedy episodes; with `--version
+best` those of the best of 20 evaluations during the training, of `learner.num_eval_eps` episodes
+each. The peer's rows are appended to benchmarks/results/NAME_sb3.jsonl.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.learning import (
+    EPISODES,
+    RESULTS,
+    append_row,
+    make_parser,
+    read_rows,
+    run_missing,
+)
+from benchmarks.peers.peer import install, run_sb3
+from benchmarks.peers.translation import make_settings
+from benchmarks.report import report
+from relaax_like.config.loader import load_experiment
+
+_EVALUATIONS = 20
+_COLUMNS = ("training_mean", "greedy_mean", "greedy_half_95", "wall_sec")
+
+
+def run_peer(key: dict[str, Any]) -> dict[str, Any]:
+    """Returns a row of Stable-Baselines3.
+
+    Args:
+      key: config, overrides, seed, max_steps and version of the run.
+    """
+    sets = [f"seed={key['seed']}", f"algorithm.max_global_step={key['max_steps']}"]
+    experiment = load_experiment(Path(key["config"]), [*key["overrides"], *sets])
+    settings = make_settings(experiment)
+    settings["eval_episodes"] = EPISODES
+    if key["version"] == "best":
+        settings["evaluations"] = _EVALUATIONS
+        settings["evaluation_episodes"] = experiment.learner.num_eval_eps
+    result, wall_sec = run_sb3(settings)
+    assert result["evaluation"] is not None
+    assert result["training_mean"] is not None
+    return {
+        **key,
+        "steps": result["env_steps"],
+        "updates": len(result["updates"]) * settings["hyperparameters"].get("gradient_steps", 1),
+        "training_mean": round(result["training_mean"], 1),
+        "training_episodes": result["training_episodes"],
+        **result["evaluation"],
+        "wall_sec": round(wall_sec, 1),
+        "versions": result["versions"],
+    }
+
+
+def run_missing_peers(
+    config: Path,
+    overrides: Sequence[str],
+    seeds: Sequence[int],
+    steps: int,
+    version: str,
+    fresh: bool,
+) -> list[dict[str, Any]]:
+    """Returns a row per seed of the peer; makes the runs that are missing, or all if `fresh`."""
+    path = RESULTS / f"{config.stem}_sb3.jsonl"
+    kept = [] if fresh else read_rows(path)
+    rows = []
+    for seed in seeds:
+        key = {
+            "config": str(config),
+            "overrides": list(overrides),
+            "seed": seed,
+            "max_steps": steps,
+            "version": version,
+        }
+        row = next((row for row in kept if key.items() <= row.items()), None)
+        if row is None:
+            row = run_peer(key)
+            append_row(path, row)
+        rows.append(row)
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs what is missing and shows all."""
+    args = make_parser(__doc__).parse_args(argv)
+    install()
+    same = {name: value for name, value in vars(args).items() if name != "command"}
+    programs = {"relaax": run_missing(**vars(args)), "sb3": run_missing_peers(**same)}
+    table = [
+        {"program": name, "seed": row["seed"], **{column: row[column] for column in _COLUMNS}}
+        for name, rows in programs.items()
+        for row in rows
+    ]
+    report(f"learning, {args.config}", table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Settings of off-policy algorithms with one bounded continuous action."""
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from relaax_like.config import hyper
+from relaax_like.config.actions import ActionConfig, Bound
+from relaax_like.config.found_spaces import describe_actions
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.replay import ReplayConfig
+from relaax_like.config.schedule import Constant, Schedule
+from relaax_like.config.spaces import validate_bounds, validate_continuous
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import ACTION, Box, Spaces
+
+ACTOR, CRITIC = "actor", "critic"
+
+
+class ContinuousReplayConfig(ReplayConfig):
+    """Base of the `Config` of an algorithm with an actor and `Critics`.
+
+    Fields are read from the keys of the YAML's `algorithm` section.
+    """
+
+    action_size: int | None = Field(default=None, ge=1)
+    """Number of components of the action; by default it comes from the environment."""
+    action_low: Bound | None = None
+    """Lowest action of the environment, as one number or one per component."""
+    action_high: Bound | None = None
+    """Highest action of the environment, as one number or one per component."""
+    tau: float = Field(default=0.005, gt=0, le=1)
+    """Fraction of the networks that is mixed into their targets after each update."""
+    learning_rate: hyper.LearningRate = 1e-3
+    """Learning rate of Adam, for the actor."""
+    critic_learning_rate: hyper.CriticLearningRate = 1e-3
+    """Learning rate of Adam, for the critics."""
+
+    @model_validator(mode="after")
+    def _validate_vector(self) -> Self:
+        if self.image is not None or self.num_states is not None or self.observations is not None:
+            raise ValueError(
+                f"image, num_states or observations: {self._own_name} observes one vector in this "
+                "version; set state_size, or choose another algorithm"
+            )
+        return self
+
+    @property
+    def _own_name(self) -> str:
+        return self.name or "this algorithm"
+
+    @property
+    def lacks_spaces(self) -> bool:
+        """Whether the file does not define observations or actions."""
+        return super().lacks_spaces or self.action_size is None
+
+    @property
+    def action_spaces(self) -> Spaces:
+        """One bounded continuous action."""
+        return {} if self.action_size is None else {ACTION: self.action_space}
+
+    @property
+    def action_space(self) -> Box:
+        """The action, with its bounds."""
+        action = ActionConfig(
+            size=self.action_size, bounded=True, low=self.action_low, high=self.action_high
+        )
+        space = action.space
+        assert isinstance(space, Box)
+        return space
+
+    def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
+        """Returns the keys of observations and actions that the file does not set."""
+        keys = super().describe_spaces(observation_spaces, action_spaces)
+        if self.action_size is None:
+            actions = describe_actions(action_spaces, self.action_low is None)
+            if "action_size" not in actions:
+                raise InvalidInputError(
+                    f"action_spaces: {', '.join(action_spaces)}: {self._own_name} needs one "
+                    "continuous action (Box); choose another algorithm for other actions",
+                    "action_spaces",
+                )
+            keys |= actions
+        return keys
+
+    def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
+        """Refuses environments whose spaces do not fit these networks."""
+        super().validate_spaces(observation_spaces, action_spaces)
+        if self.action_size is not None:
+            validate_continuous(action_spaces, self.action_size)
+            space = self.action_space
+            validate_bounds(action_spaces, space.low, space.high)
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerConfig]:
+        """Adam for critics and actor."""
+        return {
+            CRITIC: self.make_adam(self.critic_learning_rate),
+            ACTOR: self.make_adam(self.learning_rate),
+        }
+
+    def make_adam(self, rate: float) -> OptimizerConfig:
+        """Returns Adam with a learning rate, and the file's epsilon."""
+        return OptimizerConfig(learning_rate=rate, epsilon=self.adam_epsilon)
+
+
+class NoisyReplayConfig(ContinuousReplayConfig):
+    """Base of the `Config` of an algorithm with a `DeterministicModel`."""
+
+    exploration_noise: Schedule = Constant(0.1)
+    """Standard deviation of the noise that agents add to the action, of actions scaled to [-1, 1],
+    by environment steps of all slots together; the sum is clipped to the bounds."""
+
+    @model_validator(mode="after")
+    def _validate_noise(self) -> Self:
+        noise = self.exploration_noise
+        if min(noise.start, noise.end) <= 0:
+            raise ValueError(
+                f"exploration_noise: {noise.start:g} to {noise.end:g}, expected more than 0; for "
+                "actions without noise, evaluate the policy (relaax eval)"
+            )
+        return self
