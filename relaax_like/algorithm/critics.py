@@ -17,7 +17,7 @@ from relaax_like.nn.target import Target
 
 
 class Critics(Module):
-    """Several values of the same observation and action.
+    """Several values of the same observations, all of them vectors, and action.
 
     Args:
       config: describes the observation, the action, and the layers of each network.
@@ -29,7 +29,8 @@ class Critics(Module):
         super().__init__()
         space = config.action_space
         self._low, self._width = space.low, space.high - space.low
-        [(self._name, [size])] = config.input_shapes.items()
+        self._names = sorted(config.input_shapes)
+        size = sum(config.input_shapes[name][0] for name in self._names)
         shape = (size + len(self._low),)
         self.networks = [
             make_network(f"critic{i}", config.network, shape, 1, seed=seed + 1000 * i)
@@ -47,7 +48,7 @@ class Critics(Module):
 
     def _join(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
         scaled = 2.0 * (action - self._low) / self._width - 1.0
-        return tf.concat([inputs[self._name], scaled], -1)
+        return tf.concat([*(inputs[name] for name in self._names), scaled], -1)
 
 
 class DeterministicActor(Module):

@@ -38,10 +38,15 @@ class ContinuousReplayConfig(ReplayConfig):
 
     @model_validator(mode="after")
     def _validate_vector(self) -> Self:
-        if self.image is not None or self.num_states is not None or self.observations is not None:
+        given = [name for name in ("image", "num_states") if getattr(self, name) is not None]
+        for leaf, own in (self.observations or {}).items():
+            found = [key for key in ("image", "num", "layers") if getattr(own, key)]
+            given += [f"observations.{leaf}.{key}" for key in found]
+        if given:
             raise ValueError(
-                f"image, num_states or observations: {self._own_name} observes one vector in this "
-                "version; set state_size, or choose another algorithm"
+                f"{given[0]}: {self._own_name} observes vectors without layers of their own in "
+                "this version; set state_size, or the size of each observation, or choose another "
+                "algorithm"
             )
         return self
 

@@ -49,6 +49,17 @@ def test_critics_see_actions_scaled_to_one():
     assert get_acting_names(model) == {"actor.0.W", "actor.0.b", "policy.W", "policy.b"}
 
 
+def test_critics_see_all_observations():
+    observations = {"goal": {"size": 1}, "arm": {"size": 2}}
+    config, _, _ = make("td3", state_size=None, observations=observations)
+    critics = Critics(config, seed=1, number=1)
+    inputs = {"goal": tf.constant([[5.0]]), "arm": tf.constant([[3.0, 4.0]])}
+    middle = (np.array(LOW, np.float32) + np.array(HIGH, np.float32)) / 2
+    values = critics(inputs, tf.constant(middle[None]))
+    want = critics.networks[0](tf.constant([[3.0, 4.0, 5.0, 0.0, 0.0]]))
+    np.testing.assert_allclose(values, want, rtol=1e-6)
+
+
 @FORMS
 def test_noise_is_normal_in_units_of_the_box(get_actor):
     actor = get_actor(exploration_noise=0.02)

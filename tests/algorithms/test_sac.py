@@ -129,7 +129,7 @@ def test_spaces_come_from_the_environment():
 @pytest.mark.parametrize(
     ("sets", "want"),
     [
-        (["algorithm.num_states=4"], "sac observes one vector"),
+        (["algorithm.num_states=4"], "num_states: sac observes vectors"),
         (["algorithm.temperature=0"], "temperature"),
     ],
 )

@@ -81,8 +81,11 @@ def test_spaces_come_from_the_environment():
 @pytest.mark.parametrize(
     ("sets", "want"),
     [
-        (["learner.placement=agent"], r"plan is Replay, whose table is in the server"),
-        (["algorithm.num_states=4"], "td3 observes one vector"),
+        (["algorithm.num_states=4"], "num_states: td3 observes vectors"),
+        (
+            ["algorithm.observations={a: {size: 2}, b: {size: 3, layers: [4]}}"],
+            r"observations\.b\.layers: td3 observes vectors without layers of their own",
+        ),
         (["algorithm.policy_delay=0"], "policy_delay"),
         (["algorithm.target_noise=-1"], "target_noise"),
         (["algorithm.exploration_noise=0"], "exploration_noise: 0 to 0, expected more than 0"),

@@ -31,7 +31,10 @@ NETWORK = {"network": {"layers": (16,)}, "batch_size": ROWS, "updates_at_once": 
 PRIORITIES = {"priority_exponent": 0.6}
 CASES: dict[str, dict[str, Any]] = {
     "dqn": {"state_size": 3, "num_actions": 3, "target_every": 3, **PRIORITIES},
-    "sac": {"state_size": 3, "action_size": 2, "action_low": -2.0, "action_high": 2.0},
+    **{
+        name: {"state_size": 3, "action_size": 2, "action_low": -2.0, "action_high": 2.0}
+        for name in ("sac", "td3", "ddpg")
+    },
 }
 
 
