@@ -22,8 +22,9 @@ class SAC(Algorithm):
 
     def __init__(self, model: SACModel, config: Config, seed: int):
         super().__init__(model, config, seed)
-        tuned = (Phase(TEMPERATURE),) if config.temperature is None else ()
-        self.phases = (Phase(CRITIC), Phase(ACTOR), *tuned)
+        every = config.actor_every
+        tuned = (Phase(TEMPERATURE, every=every),) if config.temperature is None else ()
+        self.phases = (Phase(CRITIC), Phase(ACTOR, every=every), *tuned)
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the costs of a minibatch of steps; a' and a~ are drawn from the policy.
@@ -35,6 +36,10 @@ class SAC(Algorithm):
 
         Equations 5, 7 and 18, with the logarithm of alpha in the last, as is usual; H is
         `entropy_target`. Log-probabilities are of actions scaled to [-1, 1].
+
+        The smallest value in y is of `target_critics` critics drawn at random (REDQ: Chen et al.
+        2021, https://arxiv.org/abs/2101.05982, algorithm 1); with `actor_value: mean` the actor's
+        cost has the mean of all values.
         """
         config, model = self.config, self.model
         if model.log_alpha is None:
@@ -45,14 +50,16 @@ class SAC(Algorithm):
         next_policy = model.policy(batch.next_inputs, {})[0]["action"]
         next_action, next_log_prob = next_policy.sample_with_log_prob(self.random)
         next_log_prob += model.log_volume
-        next_value = tf.reduce_min(model.targets.module(batch.next_inputs, next_action), -1)
+        next_values = model.targets.module(batch.next_inputs, next_action, self.random)
+        next_value = tf.reduce_min(self._choose(next_values), -1)
         goal = batch.returns + batch.discount * (next_value - alpha * next_log_prob)
-        values = model.critics(batch.inputs, batch.actions["action"])
+        values = model.critics(batch.inputs, batch.actions["action"], self.random)
         errors = values - tf.stop_gradient(goal)[..., None]
         policy = model.policy(batch.inputs, {})[0]["action"]
         action, log_prob = policy.sample_with_log_prob(self.random)
         log_prob += model.log_volume
-        value = tf.reduce_min(model.critics(batch.inputs, action), -1)
+        reduce = tf.reduce_min if config.actor_value == "min" else tf.reduce_mean
+        value = reduce(model.critics(batch.inputs, action, self.random), -1)
         costs = {
             CRITIC: batch.mean(tf.reduce_sum(errors**2, -1)),
             ACTOR: batch.mean(alpha * log_prob - value),
@@ -68,6 +75,14 @@ class SAC(Algorithm):
             rows={"priority": tf.reduce_mean(tf.abs(errors), -1)},
             metrics={"entropy": -batch.mean(log_prob), "alpha": alpha, "value": batch.mean(value)},
         )
+
+    def _choose(self, values: tf.Tensor) -> tf.Tensor:
+        """Returns the values `[B, m]` of as many critics as a target is made of."""
+        number = self.config.target_critics
+        if number is None or number == values.shape[-1]:
+            return values
+        order = self.random.uniform([values.shape[-1]])
+        return tf.gather(values, tf.math.top_k(order, number).indices, axis=-1)
 
 
 def make_algorithm(config: Config, model: SACModel, seed: int) -> SAC:

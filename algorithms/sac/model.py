@@ -36,7 +36,9 @@ class SACModel(Model):
         size = len(self.space.low)
         self.encoder = Encoder(config, seed=seed, name="actor")
         self.head = Dense("policy", self.encoder.features, 2 * size, seed=seed + 1, gain=0.01)
-        self.critics = Critics(config, seed, config.critics)
+        self.critics = Critics(
+            config, seed, config.critics, config.critic_layer_norm, config.critic_dropout
+        )
         self.targets = Target(self.critics, tau=config.tau)
         groups = {CRITIC: ("critics",), ACTOR: ("encoder", "head")}
         self.log_alpha: Parameter | None = None

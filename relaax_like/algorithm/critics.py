@@ -8,12 +8,14 @@ from typing import Any
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.model import Model, Specs, Tensors
 from relaax_like.config.continuous import ACTOR, CRITIC, ContinuousReplayConfig, NoisyReplayConfig
+from relaax_like.config.network import DenseConfig, NetworkConfig
 from relaax_like.nn.action_heads import make_noisy_policy, squash_to_box
-from relaax_like.nn.layers import Dense
+from relaax_like.nn.layers import ACTIVATIONS, Dense, LayerNorm
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import make_network
 from relaax_like.nn.target import Target
+from relaax_like.wire.errors import ConfigError
 
 
 class Critics(Module):
@@ -23,23 +25,43 @@ class Critics(Module):
       config: describes the observation, the action, and the layers of each network.
       seed: of the initial values.
       number: of critics.
+      layer_norm: whether hidden layers are normalised before their activation.
+      dropout: fraction of the units of hidden layers that are left out, at random, where `random`
+        is given. Both: Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, section 3.1.
     """
 
-    def __init__(self, config: ContinuousReplayConfig, seed: int, number: int):
+    def __init__(
+        self,
+        config: ContinuousReplayConfig,
+        seed: int,
+        number: int,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+    ):
         super().__init__()
         space = config.action_space
         self._low, self._width = space.low, space.high - space.low
         self._names = sorted(config.input_shapes)
         size = sum(config.input_shapes[name][0] for name in self._names)
         shape = (size + len(self._low),)
-        self.networks = [
-            make_network(f"critic{i}", config.network, shape, 1, seed=seed + 1000 * i)
-            for i in range(1, number + 1)
-        ]
+        self._is_regular = layer_norm or dropout > 0
 
-    def __call__(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
-        """Returns `[..., number]`; an action is scaled to [-1, 1] first."""
+        def make(i: int) -> Any:
+            name, own_seed = f"critic{i}", seed + 1000 * i
+            if not self._is_regular:
+                return make_network(name, config.network, shape, 1, seed=own_seed)
+            return RegularNetwork(name, config.network, shape[0], own_seed, layer_norm, dropout)
+
+        self.networks = [make(i) for i in range(1, number + 1)]
+
+    def __call__(self, inputs: Tensors, action: tf.Tensor, random: Any = None) -> tf.Tensor:
+        """Returns `[..., number]`; an action is scaled to [-1, 1] first.
+
+        `random` draws which units are left out (`Algorithm.random`); None: none are.
+        """
         x = self._join(inputs, action)
+        if self._is_regular:
+            return tf.concat([network(x, random) for network in self.networks], -1)
         return tf.concat([network(x) for network in self.networks], -1)
 
     def compute_first(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
@@ -49,6 +71,69 @@ class Critics(Module):
     def _join(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
         scaled = 2.0 * (action - self._low) / self._width - 1.0
         return tf.concat([*(inputs[name] for name in self._names), scaled], -1)
+
+
+class RegularNetwork(Module):
+    """Dense layers with dropout, normalisation, then the activation; one linear output.
+
+    Args:
+      name: of the network; its variables are named as those of `make_network`, with `norm0` and so
+        on for the normalisations.
+      config: its layers, all of them dense, and their activation.
+      inputs: length of the last axis of x.
+      seed: of the initial values.
+      layer_norm: whether hidden layers are normalised.
+      dropout: fraction of the units that are left out.
+
+    Raises:
+      ConfigError: a layer is not dense.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: NetworkConfig,
+        inputs: int,
+        seed: int,
+        layer_norm: bool,
+        dropout: float,
+    ):
+        super().__init__()
+        self._dropout = dropout
+        self._activation = ACTIVATIONS[config.activation]
+        self.hidden: list[Dense] = []
+        self.norms: list[LayerNorm] = []
+        for index, layer in enumerate(config.layers):
+            if not isinstance(layer, DenseConfig):
+                raise ConfigError(
+                    f"network: layer {index} of a critic with layer normalisation or dropout is "
+                    "not dense; list numbers of units alone"
+                )
+            dense = Dense(
+                f"{name}.{index}",
+                inputs,
+                layer.units,
+                seed=seed + index,
+                initializer="orthogonal",
+                gain=2**0.5,
+            )
+            self.hidden.append(dense)
+            if layer_norm:
+                self.norms.append(LayerNorm(f"{name}.norm{index}", layer.units))
+            inputs = layer.units
+        self.out = Dense(f"{name}.out", inputs, 1, seed=seed + 100, initializer="orthogonal")
+
+    def __call__(self, x: tf.Tensor, random: Any = None) -> tf.Tensor:
+        """Maps `[..., inputs]` to `[..., 1]`."""
+        for index, dense in enumerate(self.hidden):
+            x = dense(x)
+            if random is not None and self._dropout > 0:
+                kept = random.uniform(tf.shape(x)) >= self._dropout
+                x = tf.where(kept, x / (1.0 - self._dropout), 0.0)
+            if self.norms:
+                x = self.norms[index](x)
+            x = self._activation(x)
+        return self.out(x)
 
 
 class DeterministicActor(Module):

@@ -8,7 +8,7 @@ from relaax_like.nn.action_heads import (
     make_policy,
     squash_to_box,
 )
-from relaax_like.nn.layers import Dense, Parameter, take
+from relaax_like.nn.layers import Dense, LayerNorm, Parameter, take
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.normalization import Normalizer
@@ -16,6 +16,7 @@ from relaax_like.nn.target import Target
 
 __all__ = [
     "Dense",
+    "LayerNorm",
     "Module",
     "Network",
     "Normalizer",

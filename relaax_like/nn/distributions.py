@@ -63,7 +63,11 @@ class Distribution(abc.ABC):
         return {}
 
     def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
-        """Draws one action per row; returns the actions and their log-probabilities."""
+        """Draws one action per row; returns the actions and their log-probabilities.
+
+        For costs that are differentiated with respect to both. The log-probability is that of the
+        draw, before the action is rounded.
+        """
         actions = self.sample(generator)
         return actions, self.log_prob(actions)
 
@@ -386,6 +390,17 @@ class TanhGaussian(Distribution):
     def sample(self, generator: tf.random.Generator) -> tf.Tensor:
         """Draws u and squashes it, `[B, d] float32`, differentiable in mean and log_std."""
         return self._squash(self._base.sample(generator))
+
+    def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
+        """Draws u and squashes it; the log-probability is computed from u itself.
+
+        Where tanh(u) is rounded to 1, `log_prob` of the action would be that of another u: with a
+        mean of 20 and a deviation of 0.1, -7 000 instead of 40.
+        """
+        u = self._base.sample(generator)
+        log_slopes = 2.0 * (LOG_2 - u - tf.nn.softplus(-2.0 * u)) + np.log(0.5 * self._width)
+        log_prob = self._base.log_prob(u) - tf.reduce_sum(log_slopes, axis=-1)
+        return self._squash(u), log_prob
 
     def mode(self) -> tf.Tensor:
         """Returns the squashed mean, which is the median, not the maximum of the density."""

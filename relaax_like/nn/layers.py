@@ -76,6 +76,8 @@ _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 _GELU_SCALE = math.sqrt(2 / math.pi)
 
 # The names of `config.network.Activation`.
+_NORM_EPSILON = np.float32(1e-5)
+
 ACTIVATIONS: Mapping[str, Callable[[Values], Values]] = {
     "tanh": _tanh,
     "relu": _relu,
@@ -238,6 +240,35 @@ class Dense(Layer):
             if self._use_bias:
                 y += self.b
         return self._activation(y)
+
+
+class LayerNorm(Layer):
+    """y = gain (x - mean) / sqrt(variance + 1e-5) + shift, over the last axis of x.
+
+    Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450, equation 4.
+
+    Args:
+      name: of the layer; its variables are `NAME.gain` and `NAME.shift`.
+      width: length of the last axis.
+    """
+
+    gain: tf.Variable
+    shift: tf.Variable
+
+    def __init__(self, name: str, width: int):
+        super().__init__()
+        self._declare("gain", f"{name}.gain", np.ones(width, np.float32))
+        self._declare("shift", f"{name}.shift", np.zeros(width, np.float32))
+
+    def __call__(self, x: Values) -> Values:
+        """Maps `[..., width]` to the same shape, float32."""
+        if isinstance(x, np.ndarray):
+            centered = x - x.mean(-1, keepdims=True)
+            deviation = np.sqrt((centered**2).mean(-1, keepdims=True) + _NORM_EPSILON)
+            return centered / deviation * self.arrays["gain"] + self.arrays["shift"]
+        centered = x - tf.reduce_mean(x, -1, keepdims=True)
+        variance = tf.reduce_mean(centered**2, -1, keepdims=True)
+        return centered * tf.math.rsqrt(variance + _NORM_EPSILON) * self.gain + self.shift
 
 
 class Parameter(Layer):

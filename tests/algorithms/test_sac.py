@@ -47,6 +47,8 @@ class Draws:
     def normal(self, shape, **kwargs):
         return tf.constant(self.draws.pop(0))
 
+    uniform = normal
+
 
 @pytest.mark.parametrize("temperature", [None, 0.3])
 def test_the_costs_are_those_of_the_paper(temperature, monkeypatch):
@@ -103,6 +105,65 @@ def test_the_costs_are_those_of_the_paper(temperature, monkeypatch):
         assert set(losses.costs) == {"critic", "actor"}
 
 
+def learn_with(monkeypatch, draws, **settings):
+    _, model, algorithm = make(temperature=0.3, **settings)
+    monkeypatch.setattr(type(algorithm), "random", Draws(*draws))
+    return model, algorithm.learn(make_batch())
+
+
+def test_a_target_is_of_critics_drawn_at_random_and_the_actor_takes_the_mean(monkeypatch):
+    noise = np.random.default_rng(1).standard_normal((2, 3, 2)).astype(np.float32)
+    order = np.array([0.1, 0.9, 0.3, 0.8], np.float32)  # the second and the fourth
+    model, losses = learn_with(
+        monkeypatch,
+        (noise[0], order, noise[1]),
+        critics=4,
+        target_critics=2,
+        actor_value="mean",
+    )
+    policy = model.policy({"observation": tf.constant(NEXT_X)}, {})[0]["action"]
+    action, log_prob = policy.sample_with_log_prob(Draws(noise[0]))
+    values = model.critics({"observation": tf.constant(NEXT_X)}, action).numpy()
+    chosen = values[:, [1, 3]].min(1)
+    assert (chosen != values.min(1)).any()
+    goal = RETURNS + DISCOUNTS * (chosen - 0.3 * (log_prob.numpy() + model.log_volume))
+    taken = model.critics({"observation": tf.constant(X)}, tf.constant(ACTIONS)).numpy()
+    want = (WEIGHTS * ((taken - goal[:, None]) ** 2).sum(1)).mean()
+    np.testing.assert_allclose(losses.costs["critic"], want, rtol=1e-4)
+    policy = model.policy({"observation": tf.constant(X)}, {})[0]["action"]
+    action, log_prob = policy.sample_with_log_prob(Draws(noise[1]))
+    values = model.critics({"observation": tf.constant(X)}, action).numpy()
+    want = (WEIGHTS * (0.3 * (log_prob.numpy() + model.log_volume) - values.mean(1))).mean()
+    np.testing.assert_allclose(losses.costs["actor"], want, rtol=1e-4)
+
+
+def test_the_actor_can_wait_for_several_updates_of_the_critics():
+    assert [phase.every for phase in make(actor_every=20)[2].phases] == [1, 20, 20]
+
+
+def test_critics_can_have_dropout_and_layer_normalization():
+    config, model, _ = make(critics=1, critic_layer_norm=True, critic_dropout=0.25)
+    [network] = model.critics.networks
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    kept = np.random.default_rng(1).random((3, 5)).astype(np.float32)
+    weights = {v.name: as_tf_variable(v).numpy() for v in network.find_variables()}
+    hidden = x @ weights["critic1.0.W"] + weights["critic1.0.b"]
+    for draw in (None, kept):
+        y = hidden if draw is None else np.where(draw >= 0.25, hidden / 0.75, 0.0)
+        y = (y - y.mean(1, keepdims=True)) / np.sqrt(y.var(1, keepdims=True) + 1e-5)
+        y = np.tanh(y) @ weights["critic1.out.W"] + weights["critic1.out.b"]
+        found = network(tf.constant(x), None if draw is None else Draws(draw))
+        np.testing.assert_allclose(found, y, rtol=1e-4, atol=1e-5)
+    assert config.network.activation == "tanh"
+    assert {name.rsplit(".", 1)[0] for name in weights} == {
+        "critic1.0",
+        "critic1.norm0",
+        "critic1.out",
+    }
+    plain = make(critics=1, critic_dropout=0.25)[1].critics.networks[0]
+    assert not any("norm" in v.name for v in plain.find_variables())
+
+
 def test_a_step_of_the_temperature_needs_it_to_be_tuned():
     assert [phase.groups for phase in make()[2].phases] == [
         ("critic",),
@@ -131,6 +192,8 @@ def test_spaces_come_from_the_environment():
     [
         (["algorithm.num_states=4"], "num_states: sac observes vectors"),
         (["algorithm.temperature=0"], "temperature"),
+        (["algorithm.target_critics=3"], "target_critics: 3, but there are 2 critics"),
+        (["algorithm.critic_dropout=1"], "critic_dropout"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(sets, want):

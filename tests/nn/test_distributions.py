@@ -365,6 +365,25 @@ def test_actions_outside_the_box_count_as_on_its_bound():
     assert inside == outside
 
 
+@pytest.mark.parametrize("mean", [0.3, 20.0, -15.0, 40.0])
+def test_log_probs_of_draws_are_those_of_u_where_the_action_is_on_a_bound(mean):
+    """Against float64; the slope with respect to the mean is that of -sum log(da/du)."""
+    low, high = np.array([-2.0, 0.0], np.float32), np.array([1.0, 5.0], np.float32)
+    where = tf.Variable(np.full((3, 2), mean, np.float32))
+    log_std = tf.constant([-2.0, 0.5])
+    with tf.GradientTape() as tape:
+        distribution = tf_form.TanhGaussian(where, log_std, low, high)
+        actions, log_prob = distribution.sample_with_log_prob(tf.random.Generator.from_seed(1))
+    noise = tf.random.Generator.from_seed(1).normal((3, 2)).numpy().astype(np.float64)
+    u = mean + np.exp([-2.0, 0.5]) * noise
+    normal = -0.5 * noise**2 - np.array([-2.0, 0.5]) - 0.5 * np.log(2 * np.pi)
+    log_slope = 2 * np.log(2) - 2 * np.logaddexp(u, -u) + np.log((high - low) / 2.0)
+    np.testing.assert_allclose(log_prob, (normal - log_slope).sum(1), rtol=1e-5)
+    np.testing.assert_allclose(tape.gradient(log_prob, where), 2 * np.tanh(u), rtol=1e-5)
+    if abs(mean) < 1:
+        np.testing.assert_allclose(log_prob, distribution.log_prob(actions), rtol=1e-4)
+
+
 @pytest.mark.parametrize("mean", [100.0, -100.0])
 def test_saturated_draws_stay_in_the_box_and_agree_with_the_learner(mean):
     low, high = np.float32(-3.2), np.float32(-1.0)
