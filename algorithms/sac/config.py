@@ -20,8 +20,8 @@ class Config(ContinuousReplayConfig):
     critics: int = Field(default=2, ge=1)
     """Number of critics."""
     target_critics: int | None = Field(default=None, ge=1)
-    """Number of critics, drawn anew for each update, the smallest of whose values is the target's
-    (REDQ); null: all."""
+    """Number of critics, drawn at random for each update, the smallest of whose values is the
+    target's (REDQ); null: all."""
     actor_value: Literal["min", "mean"] = "min"
     """What the actor maximises: the smallest of the critics' values, or their mean (REDQ)."""
     actor_every: int = Field(default=1, ge=1)
