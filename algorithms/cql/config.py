@@ -11,11 +11,11 @@ class Config(OfflineConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
     cql_weight: Tunable = Field(default=5.0, ge=0)
-    """Weight of the penalty on values of actions that were not recorded; alpha of the paper. 0: none,
-    as in sac."""
+    """Weight of the penalty on values of actions that were not recorded; alpha of the paper. 0: no
+    penalty, as in sac."""
     cql_actions: int = Field(default=10, ge=1)
-    """Number of actions of each kind (uniform, of the policy at the observation, and at the next one)
-    that the penalty compares with the recorded one."""
+    """Number of actions of each kind (uniform, of the policy at the observation, and of the policy
+    at the next one) that the penalty compares with the recorded one."""
     critics: int = Field(default=2, ge=1)
     """Number of critics; targets use the smallest of their values."""
     entropy_target: Tunable | None = None

@@ -266,7 +266,9 @@ class LearnerConfig(Settings):
     @field_validator("offline", mode="before")
     @classmethod
     def _make_list(cls, value: Any) -> Any:
-        return (str(value),) if isinstance(value, str | Path) else value
+        if isinstance(value, str | Path):
+            return (str(value),)
+        return tuple(value) if isinstance(value, list) else value
 
     @field_validator("backprop_workers")
     @classmethod

@@ -22,12 +22,8 @@ from relaax_like.config.seeds import derive_seed
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import TASK, Prediction
 from relaax_like.core.records import LearnRequest
-from relaax_like.experience.rollout import Arrays, Rollout
-from relaax_like.experience.trajectory_files import (
-    TrajectoryGatherer,
-    TrajectoryWriter,
-    find_trajectories,
-)
+from relaax_like.experience.rollout import Arrays, Rollout, concatenate
+from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.launch.algorithm_code import (
     has_plain_agents,
     load_agent_class,
@@ -50,6 +46,8 @@ SAMPLED, GREEDY, RANDOM = "sampled", "greedy", "random"
 POLICIES = (SAMPLED, GREEDY, RANDOM)
 # Steps of a slot that stay together in a file.
 _ROLLOUT_STEPS = 128
+# A file has at least so many steps, unless fewer are recorded.
+_FILE_STEPS = 4096
 _PROGRESS_SEC = 5.0
 
 
@@ -68,7 +66,7 @@ class Recorded:
     def __str__(self) -> str:
         number = len(self.returns)
         mean = f", mean return {self.returns.mean():.2f}" if number else ""
-        return f"{self.steps:,} steps, {number:,} complete episodes{mean}"
+        return f"{self.steps:,} steps, {number:,} episodes ended{mean}"
 
 
 def record(
@@ -134,7 +132,9 @@ class _Recorder(FrozenPolicy):
     ):
         super().__init__(values, version, global_t)
         self._writer = writer
-        self._gatherer = TrajectoryGatherer(writer)
+        self._number = writer.find_next()
+        self._rollouts: list[Rollout] = []
+        self._waiting = 0  # steps in them
         self._wanted = steps
         self._steps = 0
         self._returns: list[float] = []
@@ -154,8 +154,11 @@ class _Recorder(FrozenPolicy):
                 rollout = _take_first(rollout, missing)
             self._steps += rollout.env_steps
             self._returns += [episode.episode_return for episode in work.episodes]
-            self._gatherer.add(rollout)
-            self._validate()
+            self._rollouts.append(rollout)
+            self._waiting += rollout.env_steps
+            # So the last file is not a small one, which might have too few steps for an update.
+            if self._waiting >= _FILE_STEPS and self._wanted - self._steps >= _FILE_STEPS:
+                self.flush()
         if self._steps == self._wanted:
             self.finish("recorded")
         elif time.monotonic() >= self._next_line:
@@ -164,11 +167,16 @@ class _Recorder(FrozenPolicy):
         super().submit(work)
 
     def flush(self) -> None:
-        """Writes what is not in a file yet."""
-        self._gatherer.flush()
-        self._validate()
+        """Writes what is not in a file yet.
 
-    def _validate(self) -> None:
+        Raises:
+          ConfigError: the file cannot be written.
+        """
+        if not self._rollouts:
+            return
+        rollouts, self._rollouts, self._waiting = self._rollouts, [], 0
+        self._writer.write(self._number, concatenate(rollouts))
+        self._number += 1
         if self._writer.has_failed:
             raise ConfigError("the recording could not be written; see above")
 
@@ -314,22 +322,6 @@ def _play(experiment: Experiment, slots: EnvironmentSlots, agents: LocalAgents) 
 
 
 def _take_first(rollout: Rollout, steps: int) -> Rollout:
-    """Returns the first steps of a rollout; slots that lack the last row have a hole there."""
-    rows = -(-steps // rollout.slots)
-
-    def cut(arrays: Arrays) -> dict[str, np.ndarray]:
-        return {name: array[:rows] for name, array in arrays.items()}
-
-    valid = np.arange(rows * rollout.slots).reshape(rows, -1) < steps
-    return dataclasses.replace(
-        rollout,
-        inputs=cut(rollout.inputs),
-        next_inputs=cut(rollout.next_inputs),
-        next_alive=rollout.next_alive[:rows],
-        rewards=rollout.rewards[:rows],
-        actions=cut(rollout.actions),
-        log_prob=rollout.log_prob[:rows],
-        versions=rollout.versions[:rows],
-        valid=None if valid.all() else valid,
-        extras=cut(rollout.extras),
-    )
+    """Returns a rollout of which only the first steps of all slots are valid."""
+    valid = np.arange(rollout.next_alive.size).reshape(rollout.next_alive.shape) < steps
+    return dataclasses.replace(rollout, valid=valid)
