@@ -1,4 +1,4 @@
-"""`relaax`: run, train, resume, eval, serve, export, examples, keys, gym, plot, compare, ..."""
+"""`relaax`: run, train, resume, eval, record, serve, export, examples, keys, gym, plot, compare, ..."""
 
 import os
 import sys
@@ -243,9 +243,8 @@ def record(
 ) -> None:
     """Play with a run's policy, or at random, and write the steps to files to learn from.
 
-    `relaax train FILE --offline FOLDER` learns from them, with an algorithm such as bc, td3_bc or
-    cql. After Ctrl-C, the files that were written can be used; --append continues with new
-    episodes.
+    `relaax train FILE --offline FOLDER` learns from them, with an algorithm that supports it.
+    After Ctrl-C, the files that were written can be used; --append adds new episodes.
     """
 
     def start() -> int:

@@ -49,7 +49,7 @@ class OfflineConfig(EncoderConfig):
         if self.image is not None or self.num_states is not None or self.observations is not None:
             raise ValueError(
                 f"image, num_states or observations: {self._own_name} observes one vector in this "
-                "version; set state_size, or use bc"
+                "version; set state_size, or use behaviour cloning"
             )
         if self.network.is_recurrent:
             raise ValueError(
@@ -90,7 +90,7 @@ class OfflineConfig(EncoderConfig):
             if "action_size" not in actions:
                 raise InvalidInputError(
                     f"action_spaces: {', '.join(action_spaces)}: {self._own_name} needs one "
-                    "continuous action (Box); use bc for others",
+                    "continuous action (Box); use behaviour cloning for others",
                     "action_spaces",
                 )
             keys |= actions

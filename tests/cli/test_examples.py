@@ -35,7 +35,7 @@ def test_examples_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert re.search(r" ppo +.*ppo/ppo\.yaml.*CartPole-v1 with ppo", text)
     assert "a2c/acrobot" in text
-    for line in ("algorithms: a2c, bc, cql, dqn, policy_gradient,", "environments: OpenAI_Gym, bandit,"):
+    for line in ("algorithms: a2c, bc, cql, dqn,", "environments: OpenAI_Gym, bandit,"):
         assert line in text
 
 

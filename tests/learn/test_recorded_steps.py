@@ -73,7 +73,7 @@ def test_draws_depend_on_the_seed_and_the_number_of_the_iteration(files: Any) ->
     def draw(seed: int, done: int) -> Any:
         return make_source(files, seed=seed).get(done, 1.0).rollout.inputs["observation"]
 
-    np.testing.assert_array_equal(draw(1, 7), draw(1, 7))  # a run that goes on
+    np.testing.assert_array_equal(draw(1, 7), draw(1, 7))  # a run that resumes
     assert (draw(1, 7) != draw(1, 8)).any()
     assert (draw(1, 7) != draw(2, 7)).any()
 
