@@ -1,4 +1,4 @@
-"""`relaax`: run, train, resume, eval, record, serve, export, examples, keys, gym, plot, compare, ..."""
+"""`relaax`: run, train, resume, eval, record, serve, export, examples, keys, gym, plot, ..."""
 
 import os
 import sys

@@ -46,6 +46,7 @@ from relaax_like.launch.online_tester import (
     require_environment,
 )
 from relaax_like.learn.collected import make_collector
+from relaax_like.replay.row_spec import read_available_bytes
 from relaax_like.supervision.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -385,7 +386,8 @@ def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> N
     """Reads all recordings that a run will learn from, and compares them with its settings.
 
     Raises:
-      ConfigError: see `validate_files`; or the algorithm cannot learn from files.
+      ConfigError: see `validate_files`; the algorithm cannot learn from recordings; or it mixes
+        them, and they do not fit into memory.
     """
     plan = require_plan(experiment)
     assert not isinstance(plan, Replay), "it does not learn from files"
@@ -394,10 +396,30 @@ def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> N
 
     size = sum(file.bytes for file in files)
     logger.info("checking %d recordings, %.1f MB", len(files), size / 1e6)
+    if isinstance(plan, Offline) and plan.updates_at_once is not None:
+        _validate_memory(size * experiment.algorithm.observation_history)
     try:
         validate_files(files, make_model(experiment), experiment.algorithm.action_spaces, plan)
     except InvalidInputError as error:
         raise ConfigError(f"learner.offline: {error}") from error
+
+
+def _validate_memory(size: int) -> None:
+    """Refuses recordings that do not fit into memory, from which minibatches would be mixed.
+
+    Args:
+      size: bytes of all steps; while they are joined, twice as many are needed.
+
+    Raises:
+      ConfigError: has both figures.
+    """
+    available = read_available_bytes()
+    if available is not None and 2 * size > available:
+        raise ConfigError(
+            f"learner.offline: this algorithm keeps all recordings in memory, which takes up to "
+            f"{2e-9 * size:.2f} GB of memory, but only {1e-9 * available:.2f} GB are available; "
+            "name fewer recordings"
+        )
 
 
 def require_plan(experiment: Experiment) -> LearningPlan:

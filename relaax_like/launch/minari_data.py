@@ -14,7 +14,7 @@ from relaax_like.experience.trajectory_files import DamagedFileError
 from relaax_like.extras import describe_cure
 from relaax_like.nn.action_heads import actions_from_wire
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, MultiDiscrete, Space
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, MultiDiscrete, Space, Spaces
 
 # Short episodes are joined, one after another, until they have this many steps.
 _STEPS = 4096
@@ -123,6 +123,24 @@ def find_episodes(name: str) -> list[Recording]:
             recordings.append(Episodes(source, data_set, chosen, share))
             chosen, steps = [], 0
     return recordings
+
+
+def read_spaces(name: str) -> tuple[Spaces, Spaces]:
+    """Returns the spaces of observations and actions of a local data set, by leaf.
+
+    Args:
+      name: see `find_episodes`.
+
+    Raises:
+      ConfigError: as `find_episodes`.
+    """
+    with _explain(f"{MINARI}{name}"):
+        from relaax_like.client.gym_spaces import GymValues
+
+        data_set = _load(name)
+        observations = GymValues(data_set.observation_space, OBSERVATION)
+        actions = GymValues(data_set.action_space, ACTION)
+    return observations.spaces, actions.spaces
 
 
 def _load(name: str) -> Any:

@@ -7,6 +7,7 @@ from relaax_like.config.models import MINARI
 from relaax_like.experience.recordings import RecordedFile, Recording
 from relaax_like.experience.trajectory_files import find_trajectories
 from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import Spaces
 
 
 def find_recordings(sources: Sequence[str]) -> list[Recording]:
@@ -29,6 +30,26 @@ def find_recordings(sources: Sequence[str]) -> list[Recording]:
         else:
             recordings += _find_files(Path(source))
     return recordings
+
+
+def find_recorded_spaces(sources: Sequence[str]) -> tuple[Spaces, Spaces] | None:
+    """Returns the spaces of observations and actions of the first Minari data set, by leaf.
+
+    Args:
+      sources: see `find_recordings`.
+
+    Returns:
+      The spaces; None: no source is a Minari data set, and files do not contain spaces.
+
+    Raises:
+      ConfigError: the data set does not exist, or cannot be read.
+    """
+    for source in sources:
+        if source.startswith(MINARI):
+            from relaax_like.launch.minari_data import read_spaces
+
+            return read_spaces(source.removeprefix(MINARI))
+    return None
 
 
 def _find_files(folder: Path) -> list[RecordedFile]:

@@ -158,12 +158,14 @@ def test_a_run_learns_from_a_data_set(place: Callable[[Path], str], tmp_path: Pa
     file.write_text(
         f"run_dir: {tmp_path / 'run'}\n"
         f"learner: {{offline: '{source}'}}\n"
-        f"algorithm: {{path: '{path}', state_size: 2, action_size: 1, action_low: -2,\n"
-        "  action_high: 2, network: {layers: [4]}, batch_size: 8, updates_at_once: 2,\n"
-        "  max_global_step: 64}\n"
+        f"algorithm: {{path: '{path}', network: {{layers: [4]}}, batch_size: 8,\n"
+        "  updates_at_once: 2, max_global_step: 64}\n"
     )
     assert load_experiment(file).learner.offline == (source,)
     assert train(file) == 0
     state = read_latest(tmp_path / "run" / "checkpoints")
     assert state is not None
     assert (state.global_t, state.steps["critic"]) == (64, 8)
+    # The spaces came from the data set, and are kept.
+    algorithm: Any = load_experiment(tmp_path / "run" / "config.yaml").algorithm
+    assert (algorithm.state_size, algorithm.action_low, algorithm.action_high) == (2, (-2,), (2,))
