@@ -156,9 +156,10 @@ def _explain(source: str) -> Iterator[None]:
     """Converts errors of Minari to one that names the data set."""
     try:
         yield
-    except ModuleNotFoundError as error:
+    except ImportError as error:  # also of h5py, which Minari describes by itself
+        what = f"{error.name} is not installed" if error.name else str(error)
         raise ConfigError(
-            f"learner.offline: {source}: {error.name} is not installed; {describe_cure('offline')}"
+            f"learner.offline: {source}: {what}; {describe_cure('offline')}"
         ) from error
     except Exception as error:
         raise ConfigError(

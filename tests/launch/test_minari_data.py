@@ -149,6 +149,17 @@ def test_without_minari_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         find_recordings([f"minari:{ID}"])
 
 
+def test_without_h5py_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minari is there, but not what it reads files with."""
+
+    def load(name: str) -> Any:
+        raise ImportError("h5py is not installed")
+
+    monkeypatch.setattr(minari_data, "_load", load)
+    with pytest.raises(ConfigError, match=r"h5py is not installed; .*relaax_like\[offline\]"):
+        find_recordings([f"minari:{ID}"])
+
+
 @pytest.mark.parametrize("place", [lambda folder: ID, lambda folder: str(folder / ID)])
 def test_a_run_learns_from_a_data_set(place: Callable[[Path], str], tmp_path: Path) -> None:
     write(10)

@@ -1,4 +1,4 @@
-"""`relaax train` with minibatches from all recordings: statistics, tests, resuming, memory."""
+"""`relaax train` with minibatches from all recordings: statistics, tests, resuming. covers J11"""
 
 from pathlib import Path
 
