@@ -22,7 +22,7 @@ RETURN_STATISTIC = "return"
 # What a minibatch consists of: steps, or rollouts of one slot with all their steps in order.
 Unit = Literal["steps", "rollouts"]
 Placement = Literal["agent", "server"]
-OverriddenUse = Literal["cut", "only"]
+OverriddenUse = Literal["cut", "only", "keep"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -332,8 +332,13 @@ def get_rollout_steps(config: Any, task: str) -> int:
 
 
 def get_overridden_use(config: Any, task: str) -> OverriddenUse:
-    """Returns what happens to steps of a task whose action was overridden; see `OnPolicy`."""
+    """Returns what happens to steps of a task whose action was overridden; see `OnPolicy`.
+
+    With `Replay` it is "keep": they are learned from like all others, with the executed actions.
+    """
     plan = get_task_plan(config, task)
+    if isinstance(plan, Replay):
+        return "keep"
     return plan.overridden if isinstance(plan, OnPolicy) else "cut"
 
 

@@ -164,6 +164,10 @@ def test_each_group_takes_its_step_in_order():
     assert rates == {"critic": 0.2, "actor": 0.1, "temperature": 0.1}
 
 
+def test_targets_follow_by_tau():
+    assert make(tau=0.25)[1].targets.tau == 0.25
+
+
 def test_it_draws_minibatches_from_all_recordings_and_normalises_by_them():
     plan = make(batch_size=32, updates_at_once=7, gamma=0.5)[0].plan
     assert (plan.minibatch_size, plan.updates_at_once, plan.discount) == (32, 7, 0.5)

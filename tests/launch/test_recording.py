@@ -239,4 +239,9 @@ def test_the_command_says_what_it_wrote_and_refuses_in_one_line(tmp_path: Path) 
     assert again.lines[-1].startswith("error: out: already contains 1 trajectory files")
     assert "train the run first" in untrained.lines[-1]
     assert TRACE not in done.output + again.output + untrained.output
-    assert count(read(tmp_path / "out")) == 500
+    [rollout] = read(tmp_path / "out")
+    assert rollout.env_steps == 500
+    record(load_experiment("sac", ["seed=5"]), tmp_path / "own", 500, "random")
+    [own] = read(tmp_path / "own")
+    np.testing.assert_array_equal(rollout.actions["action"], own.actions["action"])
+    np.testing.assert_array_equal(rollout.inputs["observation"], own.inputs["observation"])
