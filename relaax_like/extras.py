@@ -11,6 +11,7 @@ _MODULES = {
     "plot": "imageio imageio_ffmpeg matplotlib",
     "wandb": "wandb",
     "export": "onnx onnxruntime tf2onnx",
+    "offline": "minari",
 }
 
 

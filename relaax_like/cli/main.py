@@ -1,4 +1,4 @@
-"""`relaax`: run, train, resume, eval, serve, export, examples, keys, gym, plot, compare, ..."""
+"""`relaax`: run, train, resume, eval, record, serve, export, examples, keys, gym, plot, ..."""
 
 import os
 import sys
@@ -210,6 +210,55 @@ def evaluate(
 
         wish = None if video is None else Video(path=video, episodes=video_episodes)
         return show_evaluation(experiment, episodes, version, wish, timeout, as_json)
+
+    run_main(start)
+
+
+@app.command()
+def record(
+    config: RunArgument,
+    steps: Annotated[
+        int, typer.Option(min=1, help="Environment steps to record, of all slots together.")
+    ],
+    output: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder to write to; it is created.")
+    ],
+    policy: Annotated[
+        str,
+        typer.Option(
+            metavar="sampled|greedy|random",
+            help="Actions: drawn as in training; the best ones; or uniform ones, without a "
+            "snapshot.",
+        ),
+    ] = "sampled",
+    version: VersionOption = "latest",
+    append: Annotated[
+        bool,
+        typer.Option("--append", help="Add to the recordings that FOLDER already contains."),
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of environments and actions; default: the run's.")
+    ] = None,
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> None:
+    """Play with a run's policy, or at random, and write the steps to files to learn from.
+
+    `relaax train FILE --offline FOLDER` learns from them, with an algorithm that supports it.
+    After Ctrl-C, the files that were written can be used; --append adds new episodes.
+    """
+
+    def start() -> int:
+        from relaax_like.config.run_folder import find_experiment
+
+        file, folders = find_experiment(config)
+        seeds = [] if seed is None else [f"seed={seed}"]
+        experiment = load_experiment(file, [*folders, *sets, *seeds])
+        setup_logging("INFO")
+        from relaax_like.launch.recording import record
+
+        recorded = record(experiment, output, steps, policy, version, append)
+        print(f"recorded {recorded} to {output}")
+        return 0
 
     run_main(start)
 

@@ -6,6 +6,7 @@ from relaax_like.config.continuous import ContinuousReplayConfig, NoisyReplayCon
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.network import NetworkConfig
+from relaax_like.config.offline import OfflineConfig
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
 from relaax_like.config.replay import ReplayConfig
@@ -26,6 +27,7 @@ __all__ = [
     "NetworkConfig",
     "NoisyReplayConfig",
     "Offline",
+    "OfflineConfig",
     "OnPolicy",
     "OptimizerConfig",
     "Replay",

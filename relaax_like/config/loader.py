@@ -19,6 +19,7 @@ from relaax_like.config.algorithm_folder import (
 from relaax_like.config.aliases import get_aliases, get_key
 from relaax_like.config.base import Settings
 from relaax_like.config.models import (
+    MINARI,
     EnvironmentConfig,
     Experiment,
     LearnerConfig,
@@ -431,7 +432,7 @@ class _ExperimentLoader:
         self._validate_offline(learner, algorithm)
         # Kept in the run's config.yaml, which can be read from any working directory.
         previous = learner.previous and learner.previous.absolute()
-        offline = learner.offline and learner.offline.absolute()
+        offline = learner.offline and tuple(map(_make_absolute, learner.offline))
         ahead = learner.max_rollouts_ahead
         if ahead is None:  # an iteration of fixed size only has rollouts of the newest policy
             ahead = 1 if placement == "agent" and find_placement(plan) == "agent" else 0
@@ -466,8 +467,8 @@ class _ExperimentLoader:
                 self._problems.add(
                     (LEARNER, "offline"),
                     "missing, but this algorithm only learns from recorded trajectories; name "
-                    "a folder of them, as written by a run with learner.collect_traj: relaax "
-                    "train FILE --offline RUN/trajectories",
+                    "a folder of them, as written by `relaax record` or by a run with "
+                    "learner.collect_traj: relaax train FILE --offline FOLDER",
                 )
             return
         if not learns_offline(algorithm):
@@ -480,8 +481,8 @@ class _ExperimentLoader:
                 which = f" ({place}: plan is {name})"
             self._problems.add(
                 (LEARNER, "offline"),
-                f"{str(learner.offline)!r}, but this algorithm{which} only learns from its own "
-                "policy's experience; remove the key, or use an algorithm that learns from "
+                f"{', '.join(learner.offline)!r}, but this algorithm{which} only learns from its "
+                "own policy's experience; remove the key, or use an algorithm that learns from "
                 "recorded trajectories",
             )
         for key, none in (
@@ -592,3 +593,11 @@ class _ExperimentLoader:
             del data[name]
         data[spellings[0]] = value
         self._document.places[(section, spellings[0])] = given[kept]
+
+
+def _make_absolute(source: str) -> str:
+    """Returns a source of recordings that is valid in any working directory; see `offline`."""
+    prefix = MINARI if source.startswith(MINARI) else ""
+    path = Path(source.removeprefix(prefix))
+    # An id of a data set is not a path.
+    return source if prefix and not path.is_dir() else f"{prefix}{path.absolute()}"

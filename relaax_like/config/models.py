@@ -202,6 +202,10 @@ class SecurityConfig(Settings):
     """Allow listening on other machines' addresses without TLS and tokens."""
 
 
+# First part of a source of `learner.offline` that is a Minari data set.
+MINARI = "minari:"
+
+
 class LearnerConfig(Settings):
     """Section `learner`."""
 
@@ -249,15 +253,23 @@ class LearnerConfig(Settings):
     iteration; with placement agent each learner writes a file per about 4096 steps."""
     collect_traj_max_mb: float = Field(default=1000.0, gt=0)
     """Megabytes of trajectory files after which a learner writes no more; a warning is logged."""
-    offline: Path | None = None
-    """`relaax train`: folder of trajectory files to learn from instead of playing, for algorithms
-    that support it. Relative to the working directory."""
+    offline: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """`relaax train`: recordings to learn from instead of playing, for algorithms that support it:
+    one source, or a list of several. Folders of trajectory files, relative to the working
+    directory; `minari:ID` or `minari:FOLDER`, a local Minari data set."""
     previous: Path | None = None
     """Folder of the run whose newest weights this run starts from; that run is not changed.
     Relative to the working directory."""
     hook: dict[str, JsonValue] = Field(default_factory=dict)
     """Hooks of the learner; see config/base_learner.py. With placement agent, each rlx server's
     or worker's learner has them, except those of checkpoints."""
+
+    @field_validator("offline", mode="before")
+    @classmethod
+    def _make_list(cls, value: Any) -> Any:
+        if isinstance(value, str | Path):
+            return (str(value),)
+        return tuple(value) if isinstance(value, list) else value
 
     @field_validator("backprop_workers")
     @classmethod

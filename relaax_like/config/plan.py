@@ -4,7 +4,7 @@
 |---|---|
 | `OnPolicy` | rollouts of the newest policies, used for some epochs, then dropped |
 | `Episodes` | complete episodes, padded to one length |
-| `Offline` | recorded files |
+| `Offline` | recordings |
 | `Replay` | minibatches drawn from a table of past steps |
 
 An algorithm of several tasks can declare a plan for each: a mapping from task to plan.
@@ -23,7 +23,7 @@ RETURN_STATISTIC = "return"
 # What a minibatch consists of: steps, or rollouts of one slot with all their steps in order.
 Unit = Literal["steps", "rollouts"]
 Placement = Literal["agent", "server"]
-OverriddenUse = Literal["cut", "only"]
+OverriddenUse = Literal["cut", "only", "keep"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,27 +147,61 @@ class Episodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Offline:
-    """Recorded files, each read once per pass over all of them, in a new order each time.
+    """Recordings: learned from one after another, or mixed.
+
+    Without `updates_at_once`, each recording is read once per pass over all of them, in a new order
+    each time, so a minibatch consists of steps of one recording.
 
     Attributes:
       minibatch_size: steps, or rollouts of one slot, of one update.
       minibatch_of: which of the two.
-      epochs: passes over a file each time it is read.
+      epochs: passes over a recording each time it is read.
+      updates_at_once: number of updates that are made in one call, from minibatches whose steps are
+        drawn from all recordings, with replacement; all recordings are then kept in memory. None:
+        recordings are learned from one after another.
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`.
-      update_norm: whether each file feeds the running statistics of the inputs.
+      update_norm: whether each recording feeds the running statistics of the inputs.
+      prenormalize: whether the steps of all recordings are their running statistics, from the first
+        update on; with `updates_at_once`.
     """
 
     minibatch_size: int
     minibatch_of: Unit = "steps"
     epochs: int = 1
+    updates_at_once: int | None = None
     discount: float = 0.99
     next_actions: bool = False
     update_norm: bool = False
+    prenormalize: bool = False
     # Attributes that only a plan with agents sets otherwise.
-    prenormalize_steps: ClassVar[int] = 0
     reward_discount: ClassVar[float | None] = None
     rollout_steps: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.updates_at_once is None:
+            if self.prenormalize:
+                raise ValueError(
+                    "Offline: prenormalize is True, but recordings are read one after another; set "
+                    "updates_at_once, or use update_norm"
+                )
+            return
+        if self.updates_at_once < 1:
+            raise ValueError(
+                f"Offline: updates_at_once is {self.updates_at_once}, expected 1 or more, or None"
+            )
+        fixed = {"minibatch_of": "steps", "epochs": 1, "next_actions": False, "update_norm": False}
+        for name, expected in fixed.items():
+            if getattr(self, name) != expected:
+                raise ValueError(
+                    f"Offline: {name} is {getattr(self, name)!r}, expected {expected!r}: with "
+                    "updates_at_once, minibatches consist of single steps of all recordings"
+                )
+
+    @property
+    def prenormalize_steps(self) -> int:
+        """1 if the first iteration only feeds the statistics; see `OnPolicy`."""
+        return int(self.prenormalize)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,8 +335,13 @@ def get_rollout_steps(config: Any, task: str) -> int:
 
 
 def get_overridden_use(config: Any, task: str) -> OverriddenUse:
-    """Returns what happens to steps of a task whose action was overridden; see `OnPolicy`."""
+    """Returns what happens to steps of a task whose action was overridden; see `OnPolicy`.
+
+    With `Replay` it is "keep": they are learned from like all others, with the executed actions.
+    """
     plan = get_task_plan(config, task)
+    if isinstance(plan, Replay):
+        return "keep"
     return plan.overridden if isinstance(plan, OnPolicy) else "cut"
 
 

@@ -97,14 +97,18 @@ class RolloutBuffer:
     Args:
       steps: T.
       agents: [k] int64, the number of each slot; see `Rollout.starts`.
-      overridden: what happens to steps whose action was overridden; see `OnPolicy`.
+      overridden: what happens to steps whose action was overridden: "cut" and "only", see
+        `OnPolicy`; "keep": they are rows like all others, with the executed actions and the
+        log-probability 0.
 
     Attributes:
       env_steps: number of steps that slots have taken in the unfinished rollout.
       newest_env_steps: the same for the newest complete rollout, including overridden steps.
     """
 
-    def __init__(self, steps: int, agents: np.ndarray, overridden: Literal["cut", "only"] = "cut"):
+    def __init__(
+        self, steps: int, agents: np.ndarray, overridden: Literal["cut", "only", "keep"] = "cut"
+    ):
         self.env_steps = 0
         self.newest_env_steps = 0
         self._overridden = overridden
@@ -213,6 +217,9 @@ class RolloutBuffer:
             finals = {name: np.array(array) for name, array in self._cut(final_inputs).items()}
             self._followers.append((t, next_alive != ALIVE, finals))
         self.env_steps += self._slots
+        if executed is not None and self._overridden == "keep":
+            self._put_executed(executed.actions, executed.overridden)
+            executed = None
         if self._holes is None and (executed is not None or self._overridden == "only"):
             self._holes = self._make_holes()
         if self._holes is not None:
@@ -417,15 +424,20 @@ class RolloutBuffer:
         last_rows[ended] = -1
         holes.carried = None
 
+    def _put_executed(self, actions: Arrays, overridden: np.ndarray) -> None:
+        """Replaces the actions of the current row that were not carried out."""
+        t = self._length
+        for name, array in actions.items():
+            self._actions[name][t, overridden] = array[overridden]
+        self._log_prob[t, overridden] = 0.0
+
     def _take_executed(
         self, holes: "_Holes", actions: Arrays, overridden: np.ndarray
     ) -> np.ndarray:
         """Returns the slots whose trace is cut."""
         t = self._length
-        for name, array in actions.items():
-            self._actions[name][t, overridden] = array[overridden]
+        self._put_executed(actions, overridden)
         if self._overridden == "only":
-            self._log_prob[t, overridden] = 0.0
             holes.valid[t] = overridden
             return np.zeros_like(overridden)
         holes.valid[t, overridden] = False

@@ -83,6 +83,11 @@ class TrajectoryWriter:
         """Whether no more files are written."""
         return self._is_full
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a file could not be written."""
+        return self._has_failed
+
     def find_next(self) -> int:
         """Returns the next number for this learner's files; 1 if it has no files."""
         numbers = (path.stem.removeprefix(self._prefix) for path in find_trajectories(self._folder))

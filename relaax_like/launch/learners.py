@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.config.algorithm import AlgorithmConfig
@@ -28,6 +27,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
 from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.collector import Collector, DataHandler
+from relaax_like.experience.recordings import Recording
 from relaax_like.experience.trajectory_files import (
     TRAJECTORY_FOLDER,
     TrajectoryGatherer,
@@ -46,6 +46,7 @@ from relaax_like.launch.online_tester import (
     require_environment,
 )
 from relaax_like.learn.collected import make_collector
+from relaax_like.replay.row_spec import read_available_bytes
 from relaax_like.supervision.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -53,9 +54,8 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.agent_source import AgentSource
     from relaax_like.learn.base_learner import BaseLearner
     from relaax_like.learn.gradient_learner import GradientLearner
-    from relaax_like.learn.learner_loop import LearnerLoop
+    from relaax_like.learn.learner_loop import LearnerLoop, Source
     from relaax_like.learn.learning_policy import LearningPolicy
-    from relaax_like.learn.recorded_files import RecordedFiles
     from relaax_like.learn.replayed import Replayed
     from relaax_like.learn.tally import Tally
     from relaax_like.learn.updates import LearningTask
@@ -348,16 +348,16 @@ def _make_collector(experiment: Experiment, plan: OnPolicy | Episodes) -> Collec
 
 
 def make_offline_learner(
-    experiment: Experiment, publisher: Publisher, files: Sequence[Path]
-) -> "LearnerLoop[RecordedFiles]":
-    """Loads TensorFlow, and makes the learner of a run that learns from files of trajectories.
+    experiment: Experiment, publisher: Publisher, files: Sequence[Recording]
+) -> "LearnerLoop[Source]":
+    """Loads TensorFlow, and makes the learner of a run that learns from recordings.
 
     Raises:
       ConfigError: the algorithm cannot learn from them.
     """
     plan = require_plan(experiment)
     with without_native_stderr():
-        from relaax_like.learn.recorded_files import RecordedFiles
+        from relaax_like.learn.recorded_files import RecordedFiles, RecordedSteps
         from relaax_like.learn.tally import Tally
 
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
@@ -369,7 +369,12 @@ def make_offline_learner(
     policy, model = _make_policy(experiment, plan)
     seed = derive_seed(experiment.algorithm.seed, "learn")
     tally = Tally()
-    source = RecordedFiles(files, tally, model, experiment.algorithm.action_spaces, seed)
+    spaces = experiment.algorithm.action_spaces
+    source: Source
+    if isinstance(plan, Offline) and plan.updates_at_once is not None:
+        source = RecordedSteps(files, tally, model, spaces, plan, seed)
+    else:
+        source = RecordedFiles(files, tally, model, spaces, seed)
     return _make_publishing_loop(experiment, source, policy, publisher, tally)
 
 
@@ -413,23 +418,44 @@ def _make_publishing_loop(
     )
 
 
-def validate_recordings(experiment: Experiment, files: Sequence[Path]) -> None:
-    """Reads all files that a run will learn from, and compares them with its settings.
+def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> None:
+    """Reads all recordings that a run will learn from, and compares them with its settings.
 
     Raises:
-      ConfigError: see `validate_files`; or the algorithm cannot learn from files.
+      ConfigError: see `validate_files`; the algorithm cannot learn from recordings; or it mixes
+        them, and they do not fit into memory.
     """
     plan = require_plan(experiment)
     assert not isinstance(plan, Replay), "it does not learn from files"
     with without_native_stderr():
         from relaax_like.learn.recorded_files import validate_files
 
-    size = sum(path.stat().st_size for path in files)
-    logger.info("checking %d trajectory files, %.1f MB", len(files), size / 1e6)
+    size = sum(file.bytes for file in files)
+    logger.info("checking %d recordings, %.1f MB", len(files), size / 1e6)
+    if isinstance(plan, Offline) and plan.updates_at_once is not None:
+        _validate_memory(size * experiment.algorithm.observation_history)
     try:
         validate_files(files, make_model(experiment), experiment.algorithm.action_spaces, plan)
     except InvalidInputError as error:
         raise ConfigError(f"learner.offline: {error}") from error
+
+
+def _validate_memory(size: int) -> None:
+    """Refuses recordings that do not fit into memory, from which minibatches would be mixed.
+
+    Args:
+      size: bytes of all steps; while they are joined, twice as many are needed.
+
+    Raises:
+      ConfigError: has both figures.
+    """
+    available = read_available_bytes()
+    if available is not None and 2 * size > available:
+        raise ConfigError(
+            f"learner.offline: this algorithm keeps all recordings in memory, which takes up to "
+            f"{2e-9 * size:.2f} GB of memory, but only {1e-9 * available:.2f} GB are available; "
+            "name fewer recordings"
+        )
 
 
 def require_plan(experiment: Experiment) -> LearningPlan:

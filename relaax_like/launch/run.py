@@ -92,12 +92,14 @@ def validate_served(experiment: Experiment) -> None:
             "set it to 0 (here, environments are clients)"
         )
     if learner.offline is not None:
-        file, folder = shlex.quote(str(experiment.file)), shlex.quote(str(learner.offline))
+        sources = ", ".join(learner.offline)
+        value = shlex.quote(sources if len(learner.offline) == 1 else f"[{sources}]")
+        file = shlex.quote(str(experiment.file))
         online = not isinstance(get_plan(experiment.algorithm), Offline)
         raise ConfigError(
             (
-                f"learner.offline: {learner.offline}, but only relaax train learns from files: run "
-                f"`relaax train {file} --offline {folder}`"
+                f"learner.offline: {sources}, but only relaax train learns from files: run "
+                f"`relaax train {file} --offline {value}`"
             )
             + (
                 ", or learn from live environments with `--set learner.offline=null`"

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relaax_like.config.algorithm_folder import TRAINER, load_algorithm_module
-from relaax_like.config.loader import load_experiment
+from relaax_like.config.loader import add_spaces, load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.local import ask_environment
 from relaax_like.launch.offline_trainer import OfflineTrainer
+from relaax_like.launch.recordings import find_recorded_spaces
 from relaax_like.launch.trainer import Trainer
 from relaax_like.reports.modes import LogMode
 from relaax_like.run_folders.run_folder import begin_run
@@ -84,7 +85,7 @@ def make_trainer(
     Raises:
       ConfigError: `trainer.py` cannot be used, or there are no trajectories.
     """
-    experiment, found = ask_environment(experiment)
+    experiment, found = _find_spaces(experiment)
     trainer_class: type[BaseTrainer] = Trainer
     if (experiment.algorithm_folder / TRAINER).is_file():
         if experiment.learner.workers:
@@ -98,6 +99,16 @@ def make_trainer(
         trainer_class = OfflineTrainer
     overrides = [*overrides, *found, *fix_run_dir(experiment.run_dir)]
     return trainer_class(experiment, overrides, log)
+
+
+def _find_spaces(experiment: Experiment) -> tuple[Experiment, list[str]]:
+    """Completes an experiment with spaces; without an environment, with those of a data set."""
+    recorded = None
+    if experiment.environment is None and experiment.algorithm.lacks_spaces:
+        recorded = find_recorded_spaces(experiment.learner.offline or ())
+    if recorded is None:
+        return ask_environment(experiment)
+    return add_spaces(experiment, *recorded)
 
 
 def _load_trainer_class(folder: Path) -> type[BaseTrainer]:

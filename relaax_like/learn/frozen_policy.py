@@ -25,6 +25,7 @@ class FrozenPolicy(Learner):
 
     def __init__(self, values: Sequence[np.ndarray], version: int, global_t: int = 0):
         self._global_t = global_t
+        self._finished = ""
         self._newest = LearnerUpdate((), version, global_t, "", values)
         self._on_update: OnUpdate = lambda learned: None
 
@@ -39,6 +40,14 @@ class FrozenPolicy(Learner):
         self._newest = LearnerUpdate((), version, self._global_t, "", values)
         self._on_update(self._newest)
 
+    def finish(self, why: str) -> None:
+        """Makes agents that learn stop after their next step.
+
+        Args:
+          why: not empty.
+        """
+        self._finished = why
+
     def start(self, on_update: OnUpdate) -> None:
         """Provides the values; see `Learner`."""
         self._on_update = on_update
@@ -47,7 +56,8 @@ class FrozenPolicy(Learner):
     def submit(self, work: LearnRequest) -> None:
         """Answers immediately."""
         version = self._newest.version
-        self._on_update(LearnerUpdate((work.number,), version, self._global_t, "", None))
+        update = LearnerUpdate((work.number,), version, self._global_t, self._finished, None)
+        self._on_update(update)
 
     def stop(self) -> None:
         """Does nothing."""

@@ -1,17 +1,17 @@
-"""RecordedFiles: files of trajectories as a source of iterations."""
+"""Recordings as sources of iterations: one after another, or minibatches from all of them."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from relaax_like.algorithm.model import Model
-from relaax_like.config.plan import RolloutPlan
+from relaax_like.config.plan import Offline, RolloutPlan
 from relaax_like.config.seeds import derive_seed
-from relaax_like.experience.rollout import Rollout
-from relaax_like.experience.trajectory_files import DamagedFileError, read_trajectories
+from relaax_like.experience.recordings import Recording
+from relaax_like.experience.rollout import Arrays, Rollout, concatenate, get_valid, stack_history
+from relaax_like.experience.trajectory_files import DamagedFileError
 from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.rollout_layout import RolloutLayout
 from relaax_like.learn.tally import Tally
@@ -22,7 +22,7 @@ from relaax_like.wire.spaces import Space
 
 @dataclass(frozen=True)
 class RecordedData:
-    """An iteration from a file.
+    """An iteration from recordings.
 
     Attributes:
       rollout: `[T, k, ...]`.
@@ -46,14 +46,14 @@ class RecordedData:
 
 
 class RecordedFiles(Source):
-    """Each file is an iteration; all are read repeatedly, each time in another order.
+    """Each recording is an iteration; all are read repeatedly, each time in another order.
 
-    The order depends on the seed, the number of files and the number of the iteration: a run that
-    resumes from a snapshot draws what it would have drawn.
+    The order depends on the seed, the number of recordings and the number of the iteration: a run
+    that resumes from a snapshot draws what it would have drawn.
 
     Args:
       files: at least one, in an order that is always the same.
-      tally: counts the steps of each file that is read.
+      tally: counts the steps of each recording that is read.
       model: its specs define the rollouts.
       action_spaces: leaf -> space, if they are known.
       seed: of the orders.
@@ -61,7 +61,7 @@ class RecordedFiles(Source):
 
     def __init__(
         self,
-        files: Sequence[Path],
+        files: Sequence[Recording],
         tally: Tally,
         model: Model,
         action_spaces: Mapping[str, Space],
@@ -74,27 +74,82 @@ class RecordedFiles(Source):
         self._seed = seed
 
     def get(self, done: int, timeout_sec: float) -> RecordedData:
-        """Reads the next file; see `Source`.
+        """Reads the next recording; see `Source`.
 
         Raises:
-          InvalidInputError: the file is damaged, or its rollout does not fit the algorithm.
+          InvalidInputError: it is damaged, or its rollout does not fit the algorithm.
         """
-        path = self._files[draw_index(self._seed, len(self._files), done)]
+        file = self._files[draw_index(self._seed, len(self._files), done)]
         with tracing.span("read"):
-            rollout = _conform(read_trajectories(path), path, self._model, self._action_spaces)
+            rollout = _conform(file, self._model, self._action_spaces)
         self._tally.add(rollout.env_steps)
         return RecordedData(rollout)
 
 
+class RecordedSteps(Source):
+    """An iteration consists of steps drawn uniformly, with replacement, from all recordings.
+
+    They are kept in memory. The draws depend on the seed and the number of the iteration: a run
+    that resumes from a snapshot draws what it would have drawn.
+
+    If the plan requests it, the first iteration has all steps once, for the running statistics of
+    the inputs; it is not counted.
+
+    Args:
+      files: at least one, in an order that is always the same.
+      tally: counts the steps that are drawn.
+      model: its specs define the rollouts.
+      action_spaces: leaf -> space, if they are known.
+      plan: with `updates_at_once`.
+      seed: of the draws.
+
+    Raises:
+      InvalidInputError: a recording is damaged, or its rollout does not fit the algorithm.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Recording],
+        tally: Tally,
+        model: Model,
+        action_spaces: Mapping[str, Space],
+        plan: Offline,
+        seed: int,
+    ):
+        assert plan.updates_at_once is not None, "the plan mixes recordings"
+        self._tally = tally
+        self._seed = seed
+        self._prenormalizes = plan.prenormalize
+        self._size = plan.minibatch_size * plan.updates_at_once
+        with tracing.span("read"):
+            self._steps = concatenate(
+                [_make_steps(_conform(file, model, action_spaces)) for file in files]
+            )
+
+    @property
+    def steps(self) -> Rollout:
+        """All valid steps of the recordings, `[1, n, ...]`."""
+        return self._steps
+
+    def get(self, done: int, timeout_sec: float) -> RecordedData:
+        """Draws the steps of some minibatches; see `Source`."""
+        if self._prenormalizes and not done:
+            return RecordedData(self._steps)
+        generator = np.random.default_rng(derive_seed(self._seed, "steps", done))
+        chosen = generator.integers(self._steps.slots, size=self._size)
+        self._tally.add(self._size)
+        return RecordedData(_select_columns(self._steps, lambda array: array[:, chosen]))
+
+
 def validate_files(
-    files: Sequence[Path], model: Model, action_spaces: Mapping[str, Space], plan: RolloutPlan
+    files: Sequence[Recording], model: Model, action_spaces: Mapping[str, Space], plan: RolloutPlan
 ) -> None:
-    """Reads all files once, so that none of them ends the training hours later.
+    """Reads all recordings once, so that none of them ends the training hours later.
 
     This takes about a second per GB, plus the time of the disk.
 
     Args:
-      files: of trajectories.
+      files: the recordings.
       model: see `RecordedFiles`.
       action_spaces: see `RecordedFiles`.
       plan: of the updates.
@@ -105,10 +160,12 @@ def validate_files(
     """
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
-    for path in files:
+    mixes = isinstance(plan, Offline) and plan.updates_at_once is not None
+    for file in files:
         try:
-            rollout = _conform(read_trajectories(path), path, model, action_spaces)
-            _validate_length(rollout, path, plan)
+            rollout = _conform(file, model, action_spaces)
+            if not mixes:
+                _validate_length(rollout, file.name, plan)
         except DamagedFileError as error:
             damaged.append(error)
         except InvalidInputError as error:
@@ -123,24 +180,23 @@ def validate_files(
         raise unfit
 
 
-def _validate_length(rollout: Rollout, path: Path, plan: RolloutPlan) -> None:
+def _validate_length(rollout: Rollout, name: str, plan: RolloutPlan) -> None:
     rows = plan.minibatch_of == "steps"
     length, what = (rollout.env_steps, "steps") if rows else (rollout.slots, "slots")
     if length < plan.minibatch_size:
         raise InvalidInputError(
-            f"{path} has {length} {what}, but an update needs {plan.minibatch_size} "
+            f"{name} has {length} {what}, but an update needs {plan.minibatch_size} "
             "(algorithm.batch_size); lower batch_size, or remove the file",
             "batch_size",
         )
 
 
-def _conform(
-    rollout: Rollout, path: Path, model: Model, action_spaces: Mapping[str, Space]
-) -> Rollout:
-    """Converts a rollout to what the model reads; each slot begins without memory.
+def _conform(file: Recording, model: Model, action_spaces: Mapping[str, Space]) -> Rollout:
+    """Reads a rollout, and converts it to what the model reads; each slot begins without memory.
 
     The recorded memory belongs to another network.
     """
+    rollout = file.read()
     memory = {
         name: np.zeros((rollout.slots, *properties["shape"]), np.float32)
         for name, properties in model.get_state_specs()
@@ -150,8 +206,39 @@ def _conform(
         return layout.conform(dataclasses.replace(rollout, states=memory))
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"{path} does not fit the algorithm's settings: {error}", error.field
+            f"{file.name} does not fit the algorithm's settings: {error}", error.field
         ) from error
+
+
+def _make_steps(rollout: Rollout) -> Rollout:
+    """Returns the valid rows of a rollout `[T, k, ...]` side by side, `[1, n, ...]`.
+
+    Each row has its own next observation, also where the next row is a hole.
+    """
+    rollout = stack_history(rollout)
+    valid = get_valid(rollout)
+    chosen = _select_columns(rollout, lambda array: array[valid][None])
+    return dataclasses.replace(
+        chosen, valid=None, states={}, versions=rollout.versions.min(keepdims=True), starts=None
+    )
+
+
+def _select_columns(rollout: Rollout, select: Callable[[np.ndarray], np.ndarray]) -> Rollout:
+    """Returns a rollout without memory whose arrays `[T, k, ...]` are changed by a function."""
+
+    def select_all(arrays: Arrays) -> dict[str, np.ndarray]:
+        return {name: select(array) for name, array in arrays.items()}
+
+    return dataclasses.replace(
+        rollout,
+        inputs=select_all(rollout.inputs),
+        next_inputs=select_all(rollout.next_inputs),
+        next_alive=select(rollout.next_alive),
+        rewards=select(rollout.rewards),
+        actions=select_all(rollout.actions),
+        log_prob=select(rollout.log_prob),
+        extras={},
+    )
 
 
 def draw_index(seed: int, number: int, iteration: int) -> int:

@@ -37,6 +37,7 @@ class BatchSlots(BatchAgents):
       shapes: leaf -> shape of one observation as the model's inputs have it, where it differs.
       starts: leaf -> the client's smallest integer, if it is not 0 as in the model.
       cuts_traces: whether the plan can learn from steps with gaps between them.
+      takes_executed: whether the plan can use steps whose action was overridden.
       history: joins the newest observations; None: the model sees one at a time.
       on_ready: called, from any thread, when `ready` has become True.
       exploit: the end of training does not affect the client.
@@ -53,6 +54,7 @@ class BatchSlots(BatchAgents):
         history: ObservationHistory | None = None,
         starts: Mapping[str, int] | None = None,
         cuts_traces: bool = True,
+        takes_executed: bool = True,
     ):
         self._agent = make_agent(on_ready)
         self._processor = processor
@@ -66,18 +68,20 @@ class BatchSlots(BatchAgents):
             self._agent.observation_history = history.length
         self._rewards = max(part.stop for part in processor.reward_columns.values())
         self._all_begin = False
-        self.unsupported = self._find_unsupported(cuts_traces)
+        self.unsupported = self._find_unsupported(cuts_traces, takes_executed)
         self._given: Arrays = {}  # newest actions
 
-    def _find_unsupported(self, cuts_traces: bool) -> dict[str, str]:
+    def _find_unsupported(self, cuts_traces: bool, takes_executed: bool) -> dict[str, str]:
         both = (PRESENT, EXECUTED)
         if not self._agent.can_be_absent:
             return dict.fromkeys(both, "the agents of this algorithm store steps themselves")
-        if not (cuts_traces or self._exploit):
-            return dict.fromkeys(both, "the algorithm's plan cannot learn from such steps")
-        if self._history is None:
-            return {}
-        return {PRESENT: f"observation_history is {self._history.length}, expected 1"}
+        unsupported = {}
+        if self._history is not None:
+            unsupported[PRESENT] = f"observation_history is {self._history.length}, expected 1"
+        for feature, learns in ((PRESENT, cuts_traces), (EXECUTED, takes_executed)):
+            if not (learns or self._exploit):
+                unsupported[feature] = "the algorithm's plan cannot learn from such steps"
+        return unsupported
 
     @property
     def remembers(self) -> bool:

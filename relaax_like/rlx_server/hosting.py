@@ -162,6 +162,7 @@ class BatchHost(AgentHost):
             history,
             _find_starts(self._config, observation_spaces),
             self._takes_holes(self._main_task),
+            self._takes_executed(self._main_task),
         )
 
     def make_agent(
@@ -242,6 +243,9 @@ class BatchHost(AgentHost):
 
     def _takes_holes(self, task: str) -> bool:
         return isinstance(get_task_plan(self._config, task), OnPolicy)
+
+    def _takes_executed(self, task: str) -> bool:
+        return isinstance(get_task_plan(self._config, task), OnPolicy | Replay)
 
     @property
     def _main_task(self) -> str:

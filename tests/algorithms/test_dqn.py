@@ -128,7 +128,7 @@ def test_what_a_replay_plan_cannot_honour_is_refused_when_the_learner_is_made(se
         relaax_like.train("dqn", [*sizes, *sets])
 
 
-def test_steps_that_somebody_else_decides_are_refused_by_name():
+def test_steps_that_somebody_else_decides_are_accepted_and_absent_slots_are_not():
     model, _ = make()
     config = load("config", "dqn").Config.model_validate(
         {"state_size": 2, "num_actions": 3, "network": {"layers": (5,)}}
@@ -141,7 +141,7 @@ def test_steps_that_somebody_else_decides_are_refused_by_name():
         slots = host.make_slot_agents(
             config.observation_spaces, config.action_spaces, 1, client_id="x", exploit=False
         )
-        assert set(slots.unsupported) == {"present", "executed"}
-        assert "plan cannot learn from such steps" in slots.unsupported["executed"]
+        assert set(slots.unsupported) == {"present"}
+        assert "plan cannot learn from such steps" in slots.unsupported["present"]
     finally:
         host.close()

@@ -36,7 +36,7 @@ def test_examples_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r" ppo +.*ppo/ppo\.yaml.*CartPole-v1 with ppo", text)
     assert "a2c/acrobot" in text
     for line in (
-        "algorithms: a2c, bc, ddpg, dqn, policy_gradient,",
+        "algorithms: a2c, bc, cql, ddpg, dqn,",
         "environments: OpenAI_Gym, bandit,",
     ):
         assert line in text

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.cluster import ROOT
 
-from relaax_like.config.loader import load_experiment
+from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.wire.errors import ConfigError
 
@@ -109,11 +109,29 @@ def test_what_contradicts_itself_is_refused(name: str, sets: list[str], want: st
         load(name, *(f"learner.{one}" for one in sets))
 
 
-def test_a_folder_of_trajectories_is_relative_to_where_the_command_is_started(
+def test_folders_of_trajectories_are_relative_to_where_the_command_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    experiment = load_experiment(
-        ROOT / "algorithms" / "bc" / "bc.yaml", ["learner.offline=runs/x/trajectories"]
+    (tmp_path / "walk").mkdir()
+
+    def find(value: str) -> object:
+        return load("bc", f"learner.offline={value}").learner.offline
+
+    first, walk = str(tmp_path / "runs" / "x"), str(tmp_path / "walk")
+    assert find("runs/x") == (first,)
+    assert find("[runs/x, walk]") == (first, walk)
+    # Ids of Minari data sets are not paths; their folders are.
+    assert find("[minari:D4RL/door/human-v2, minari:walk]") == (
+        "minari:D4RL/door/human-v2",
+        f"minari:{walk}",
     )
-    assert experiment.learner.offline == tmp_path / "runs" / "x" / "trajectories"
+    with pytest.raises(ConfigError, match=r"learner\.offline"):
+        find("[]")
+
+
+def test_sources_come_back_from_the_saved_form(tmp_path: Path) -> None:
+    experiment = load("bc", "learner.offline=[runs/x, minari:a/b-v0]")
+    (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
+    again = load_experiment(tmp_path / "config.yaml")
+    assert again.learner.offline == experiment.learner.offline

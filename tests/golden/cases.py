@@ -24,8 +24,9 @@ from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.experience.rollout import Rollout
-from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
+from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.launch.initial_values_main import make_initial_values
+from relaax_like.launch.recordings import find_recordings
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots, read_latest
 from relaax_like.parameter_server.store import Store
@@ -121,7 +122,7 @@ def learn_offline(
     from relaax_like.launch.learners import make_offline_learner
 
     assert experiment.learner.offline is not None
-    files = find_trajectories(experiment.learner.offline)
+    files = find_recordings(experiment.learner.offline)
     learner = make_offline_learner(experiment, server, files)
     learner.load()
     for _ in rollouts:

@@ -30,6 +30,8 @@ FOLDERS: dict[str, dict[str, str]] = {
     "ppo": {},
     "ppo/masked_cartpole.yaml": {},
     "bc": {"placements agree": "Offline", "learns": "Offline"},
+    "cql": {"placements agree": "Offline", "learns": "Offline"},
+    "td3_bc": {"placements agree": "Offline", "learns": "Offline"},
     "dqn": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "sac": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "td3": {"padding changes nothing": "Replay", "placements agree": "Replay"},

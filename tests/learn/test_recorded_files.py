@@ -12,6 +12,7 @@ from support.learning import STEPS, PlainModel, PlainPolicy, make_plain_server, 
 from relaax_like.algorithm.model import Specs
 from relaax_like.config.base_learner import NO_HOOKS
 from relaax_like.config.plan import Offline, Unit
+from relaax_like.experience.recordings import RecordedFile, Recording
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.learner_loop import LearnerLoop
@@ -39,17 +40,21 @@ class KeepingPolicy(PlainPolicy):
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
+def files(tmp_path: Path) -> list[Recording]:
     """File i has i + 1 slots, and the reward i in all steps."""
     writer = TrajectoryWriter(tmp_path / "trajectories", 1e6)
     for number in range(FILES):
         writer.write(number, make_rewarded(number + 1, float(number), seed=number))
-    return find_trajectories(tmp_path / "trajectories")
+    return read_folder(tmp_path / "trajectories")
+
+
+def read_folder(folder: Path) -> list[Recording]:
+    return [RecordedFile(path) for path in find_trajectories(folder)]
 
 
 def make_learner(
     server: ParameterServer,
-    files: Sequence[Path],
+    files: Sequence[Recording],
     policy: PlainPolicy,
     model: Any = None,
     seed: int = 1,
@@ -71,7 +76,7 @@ def test_every_file_comes_once_before_one_comes_again_and_orders_differ() -> Non
     assert [draw_index(4, 6, i) for i in range(60)] != [draw_index(3, 6, i) for i in range(60)]
 
 
-def test_each_file_is_an_iteration_whose_steps_count(files: list[Path]) -> None:
+def test_each_file_is_an_iteration_whose_steps_count(files: list[Recording]) -> None:
     policy = PlainPolicy()
     with make_plain_server() as server:
         learner = make_learner(server, files, policy)
@@ -85,7 +90,7 @@ def test_each_file_is_an_iteration_whose_steps_count(files: list[Path]) -> None:
     ]
 
 
-def test_a_run_that_goes_on_draws_what_it_would_have_drawn(files: list[Path]) -> None:
+def test_a_run_that_goes_on_draws_what_it_would_have_drawn(files: list[Recording]) -> None:
     straight, stopped = PlainPolicy(), PlainPolicy()
     with make_plain_server() as server:
         learner = make_learner(server, files, straight)
@@ -112,7 +117,7 @@ def test_a_network_with_a_memory_begins_each_file_without_any(tmp_path: Path) ->
     TrajectoryWriter(tmp_path, 1e6).write(1, rollout)
     policy = KeepingPolicy()
     with make_plain_server() as server:
-        learner = make_learner(server, find_trajectories(tmp_path), policy, RememberingModel())
+        learner = make_learner(server, read_folder(tmp_path), policy, RememberingModel())
         learner.load()
         learner.learn()
     assert list(policy.newest.states) == ["policy"]
@@ -134,7 +139,7 @@ def test_a_file_that_does_not_fit_is_named_and_not_learned_from(
     TrajectoryWriter(tmp_path, 1e6).write(1, dataclasses.replace(make_rewarded(2, 1.0), **change))
     policy = PlainPolicy()
     with make_plain_server() as server:
-        learner = make_learner(server, find_trajectories(tmp_path), policy)
+        learner = make_learner(server, read_folder(tmp_path), policy)
         learner.load()
         with pytest.raises(InvalidInputError, match=rf"iteration-00000001\.npz .*{want}"):
             learner.learn()
@@ -146,9 +151,9 @@ SPACES = {"action": Discrete(n=2)}
 PLAN = Offline(minibatch_size=STEPS)
 
 
-def test_all_damaged_files_are_named_at_once(files: list[Path]) -> None:
+def test_all_damaged_files_are_named_at_once(files: list[Recording]) -> None:
     validate_files(files, PlainModel(), SPACES, PLAN)
-    cut, flipped = files[1], files[3]
+    cut, flipped = Path(files[1].name), Path(files[3].name)
     content = bytearray(flipped.read_bytes())
     cut.write_bytes(cut.read_bytes()[:-100])
     content[len(content) // 3] ^= 4
@@ -163,7 +168,7 @@ def test_all_damaged_files_are_named_at_once(files: list[Path]) -> None:
 
 
 def test_the_first_file_that_does_not_fit_is_named_before_any_is_learned_from(
-    files: list[Path], tmp_path: Path
+    files: list[Recording], tmp_path: Path
 ) -> None:
     three = {"action": np.full((STEPS, 2), 2)}
     writer = TrajectoryWriter(tmp_path / "trajectories", 1e6)
@@ -174,7 +179,7 @@ def test_the_first_file_that_does_not_fit_is_named_before_any_is_learned_from(
 
 
 @pytest.mark.parametrize("unit", ["steps", "rollouts"])
-def test_a_file_too_short_for_one_update_is_named(files: list[Path], unit: Unit) -> None:
+def test_a_file_too_short_for_one_update_is_named(files: list[Recording], unit: Unit) -> None:
     has = {"steps": STEPS, "rollouts": 1}[unit]  # of the first
     whole = dataclasses.replace(PLAN, minibatch_of=unit, minibatch_size=has)
     validate_files(files, PlainModel(), SPACES, whole)

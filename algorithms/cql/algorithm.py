@@ -1,0 +1,83 @@
+"""CQL: soft actor-critic from recordings, with a penalty on values of other actions."""
+
+import math
+
+import tensorflow as tf
+
+from relaax_like.algorithm import Algorithm, Batch, Losses, Phase
+
+from .config import ACTOR, CRITIC, TEMPERATURE, Config
+from .model import CQLModel
+
+
+class CQL(Algorithm):
+    """Kumar et al. 2020, CQL(H) (https://arxiv.org/abs/2006.04779), on soft actor-critic.
+
+    In each update the critics take a step, then the actor at their new values, then the
+    temperature.
+    """
+
+    autograph = False
+    config: Config
+    model: CQLModel
+    phases = (Phase(CRITIC), Phase(ACTOR), Phase(TEMPERATURE))
+
+    def learn(self, batch: Batch) -> Losses:
+        """Returns the costs of a minibatch of steps; a' and a~ are drawn from the policy.
+
+            critic:       sum_i mean((Q_i(x, a) - y)^2 / 2 + w (log Z_i(x) - Q_i(x, a))),
+                          y = R + discount min_i Q'_i(x', a')
+            actor:        mean(alpha log pi(a~|x) - min_i Q_i(x, a~))
+            temperature:  -log alpha mean(log pi(a~|x) + H)
+
+        Equation 4, with w = `cql_weight`; Z(x) is the integral of exp Q(x, b) over all actions b,
+        estimated as the mean of exp Q(x, b) / p(b) over the n actions b of each of three kinds:
+        uniform, drawn from the policy at x, and drawn from the policy at x' (appendix F). Actor and
+        temperature are those of Haarnoja et al. 2018 (https://arxiv.org/abs/1812.05905), equations
+        7 and 18. Log-probabilities are of actions scaled to [-1, 1].
+        """
+        config, model = self.config, self.model
+        alpha = tf.stop_gradient(tf.exp(model.log_alpha(batch.returns)))
+        number = config.cql_actions
+        drawn, log_prob = model.draw(batch.inputs, number, self.random)
+        next_drawn, next_log_prob = model.draw(batch.next_inputs, number, self.random)
+        uniform = self.random.uniform(tf.shape(drawn))
+        size = len(model.space.low)
+        uniform = model.space.low + (model.space.high - model.space.low) * uniform
+
+        next_values = model.targets.module(batch.next_inputs, next_drawn[:, 0])
+        goal = batch.returns + batch.discount * tf.reduce_min(next_values, -1)
+        values = model.critics(batch.inputs, batch.actions["action"])
+        errors = values - tf.stop_gradient(goal)[..., None]
+        others = tf.concat([uniform, drawn, next_drawn], 1)
+        densities = tf.concat(
+            [tf.fill(tf.shape(log_prob), -size * math.log(2.0)), log_prob, next_log_prob], 1
+        )
+        ratios = model.critics(batch.inputs, tf.stop_gradient(others))
+        ratios -= tf.stop_gradient(densities)[..., None]
+        log_mean = tf.reduce_logsumexp(ratios, 1) - math.log(3.0 * number)  # [B, critics]
+        gap = log_mean - values
+
+        value = tf.reduce_min(model.critics(batch.inputs, drawn[:, 0]), -1)
+        target = config.entropy_target
+        if target is None:
+            target = -float(size)
+        surplus = tf.stop_gradient(batch.mean(log_prob[:, 0] + target))
+        return Losses(
+            {
+                CRITIC: batch.mean(tf.reduce_sum(0.5 * errors**2 + config.cql_weight * gap, -1)),
+                ACTOR: batch.mean(alpha * log_prob[:, 0] - value),
+                TEMPERATURE: -model.log_alpha(batch.returns) * surplus,
+            },
+            metrics={
+                "entropy": -batch.mean(log_prob[:, 0]),
+                "alpha": alpha,
+                "value": batch.mean(value),
+                "gap": batch.mean(tf.reduce_mean(gap, -1)),
+            },
+        )
+
+
+def make_algorithm(config: Config, model: CQLModel, seed: int) -> CQL:
+    """Builds the algorithm."""
+    return CQL(model, config, seed)

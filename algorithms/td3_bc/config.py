@@ -1,0 +1,34 @@
+"""Settings of td3_bc."""
+
+from pydantic import Field
+
+from relaax_like.config import OfflineConfig, OptimizerConfig, Tunable, hyper
+
+ACTOR, CRITIC = "actor", "critic"
+
+
+class Config(OfflineConfig):
+    """Fields are read from the keys of the YAML's `algorithm` section."""
+
+    alpha: Tunable = Field(default=2.5, gt=0)
+    """Weight of the values against the recorded actions. Raise it if recorded actions are poor, or
+    if values differ little between actions, compared with their size."""
+    target_noise: Tunable = Field(default=0.2, ge=0)
+    """Standard deviation of the noise that is added to the target's action, of actions scaled to
+    [-1, 1]."""
+    target_noise_clip: Tunable = Field(default=0.5, ge=0)
+    """Largest absolute value of that noise."""
+    actor_every: int = Field(default=2, ge=1)
+    """Updates of the critics for each update of the actor."""
+    learning_rate: hyper.LearningRate = 3e-4
+    """Learning rate of Adam, for the actor."""
+    critic_learning_rate: hyper.CriticLearningRate = 3e-4
+    """Learning rate of Adam, for the critics."""
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerConfig]:
+        """Adam for each variable group."""
+        return {
+            CRITIC: self.make_adam(self.critic_learning_rate),
+            ACTOR: self.make_adam(self.learning_rate),
+        }

@@ -1,0 +1,73 @@
+"""The networks of td3_bc: an actor without randomness, two critics, and targets of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from relaax_like.algorithm import Encoder, Model, OfflineCritics, Specs, Target, Tensors
+from relaax_like.nn import Dense, Module, numpy_distributions
+from relaax_like.nn.lazy_tensorflow import tf
+
+from .config import ACTOR, CRITIC, Config
+
+
+class Actor(Module):
+    """Maps an observation to an action scaled to [-1, 1], in NumPy for arrays."""
+
+    def __init__(self, config: Config, seed: int):
+        super().__init__()
+        self.encoder = Encoder(config, seed=seed, name="actor")
+        size = config.action_size
+        assert size is not None, "the settings define the spaces"
+        self.head = Dense("policy", self.encoder.features, size, seed=seed + 1, gain=0.01)
+
+    def __call__(self, inputs: Tensors) -> Any:
+        """Returns `[..., d] float32`."""
+        outputs = self.head(self.encoder(inputs, {})[0])
+        return np.tanh(outputs) if isinstance(outputs, np.ndarray) else tf.tanh(outputs)
+
+
+class TD3BCModel(Model):
+    """An actor without randomness; two critics; targets of both."""
+
+    autograph = False
+    acting: Sequence[str] = ("actor",)
+    groups: Mapping[str, Sequence[str]] = {CRITIC: ("critics",), ACTOR: ("actor",)}
+
+    def __init__(self, config: Config, seed: int):
+        super().__init__()
+        self.space = config.action_space
+        self.actor = Actor(config, seed)
+        self.critics = OfflineCritics(config, seed, 2, self.actor.encoder.normalizers)
+        self.target_actor = Target(self.actor, tau=config.tau)
+        self.target_critics = Target(self.critics, tau=config.tau)
+
+    def get_input_specs(self) -> Specs:
+        """Returns the observations."""
+        return self.actor.encoder.get_input_specs()
+
+    def get_action_specs(self) -> Specs:
+        """Returns one continuous action."""
+        return [("action", {"shape": list(self.space.shape)})]
+
+    def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
+        """Returns the action, which is not drawn."""
+        action = self.unscale(self.actor(inputs))
+        if isinstance(action, np.ndarray):
+            return {"action": numpy_distributions.Deterministic(action)}, states
+        from relaax_like.nn import distributions
+
+        return {"action": distributions.Deterministic(action)}, states
+
+    def unscale(self, scaled: Any) -> Any:
+        """Returns the environment's action of one scaled to [-1, 1]; an array or a tensor."""
+        low, high = self.space.low, self.space.high
+        return low + 0.5 * (high - low) * (scaled + 1.0)
+
+
+def make_model(config: Config, seed: int) -> TD3BCModel:
+    """Builds the model with the values that a run starts from."""
+    return TD3BCModel(config, seed)

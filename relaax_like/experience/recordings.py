@@ -1,0 +1,47 @@
+"""Recordings: rollouts of another run, which are read one by one when they are needed."""
+
+from pathlib import Path
+from typing import Protocol
+
+from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.trajectory_files import read_trajectories
+
+
+class Recording(Protocol):
+    """One rollout that is read when it is needed."""
+
+    @property
+    def name(self) -> str:
+        """Describes it in errors: a path, or a data set and its episodes."""
+
+    @property
+    def bytes(self) -> int:
+        """Approximate size."""
+
+    def read(self) -> Rollout:
+        """Reads the rollout.
+
+        Raises:
+          DamagedFileError: it cannot be read.
+        """
+
+
+class RecordedFile:
+    """A file as written by `TrajectoryWriter`; see `Recording`."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self._path)
+
+    @property
+    def bytes(self) -> int:
+        """Size of the file."""
+        return self._path.stat().st_size
+
+    def read(self) -> Rollout:
+        """Reads the file, and compares checksums; see `Recording`."""
+        return read_trajectories(self._path)

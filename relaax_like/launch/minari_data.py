@@ -1,0 +1,187 @@
+"""Recordings from a local Minari data set; needs the extra `offline`. Nothing is downloaded."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.config.models import MINARI
+from relaax_like.experience.recordings import Recording
+from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Rollout
+from relaax_like.experience.trajectory_files import DamagedFileError
+from relaax_like.extras import describe_cure
+from relaax_like.nn.action_heads import actions_from_wire
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, MultiDiscrete, Space, Spaces
+
+# Short episodes are joined, one after another, until they have this many steps.
+_STEPS = 4096
+
+
+class Episodes:
+    """Some episodes of a data set as one rollout `[T, 1, ...]`; see `Recording`.
+
+    Args:
+      source: as in `learner.offline`.
+      data_set: Minari's.
+      indices: of the episodes.
+      size: approximate number of bytes.
+    """
+
+    def __init__(self, source: str, data_set: Any, indices: Sequence[int], size: int):
+        self._source = source
+        self._data_set = data_set
+        self._indices = indices
+        self._size = size
+
+    @property
+    def name(self) -> str:
+        """The data set and the indices."""
+        return f"{self._source} (episodes {self._indices[0]} to {self._indices[-1]})"
+
+    @property
+    def bytes(self) -> int:
+        """Share of the data set's size."""
+        return self._size
+
+    def read(self) -> Rollout:
+        """Reads the episodes; see `Recording`."""
+        try:
+            parts = [self._convert(one) for one in self._data_set.iterate_episodes(self._indices)]
+        except (OSError, KeyError, ValueError, InvalidInputError) as error:
+            raise DamagedFileError(Path(self.name), str(error)) from error
+        rewards = np.concatenate([part["rewards"] for part in parts])
+        steps = len(rewards)
+        return Rollout(
+            inputs=_join(parts, "inputs"),
+            next_inputs=_join(parts, "next_inputs"),
+            next_alive=np.concatenate([part["next_alive"] for part in parts])[:, None],
+            rewards=rewards[:, None, None],
+            actions=_join(parts, "actions"),
+            log_prob=np.zeros((steps, 1), np.float32),
+            states={},
+            versions=np.zeros(steps, np.int64),
+        )
+
+    def _convert(self, episode: Any) -> dict[str, Any]:
+        """Returns the arrays of an episode of T steps, `[T, ...]`.
+
+        An episode that neither terminated nor was truncated counts as truncated: what followed its
+        last observation is not known.
+        """
+        from relaax_like.client.gym_spaces import GymValues
+
+        steps = len(episode.rewards)
+        values = GymValues(self._data_set.observation_space, OBSERVATION)
+        leaves = values.to_leaves(episode.observations, steps + 1, "observations")
+        seen = {leaf: _to_input(values.spaces[leaf], array) for leaf, array in leaves.items()}
+        acts = GymValues(self._data_set.action_space, ACTION)
+        actions = acts.to_leaves(episode.actions, steps, "actions")
+        alive = np.where(
+            episode.terminations, TERMINATED, np.where(episode.truncations, TRUNCATED, ALIVE)
+        ).astype(np.float32)
+        if alive[-1] == ALIVE:
+            alive[-1] = TRUNCATED
+        return {
+            "inputs": {leaf: array[:-1] for leaf, array in seen.items()},
+            "next_inputs": {leaf: array[1:] for leaf, array in seen.items()},
+            "next_alive": alive,
+            "rewards": np.asarray(episode.rewards, np.float32),
+            "actions": {n: actions_from_wire(acts.spaces[n], a) for n, a in actions.items()},
+        }
+
+
+def find_episodes(name: str) -> list[Recording]:
+    """Returns the episodes of a local data set, in order.
+
+    Args:
+      name: id of a data set in Minari's folder (MINARI_DATASETS_PATH), or a data set's folder.
+
+    Raises:
+      ConfigError: Minari is not installed; or there is no such data set, or it is damaged or empty.
+    """
+    source = f"{MINARI}{name}"
+    with _explain(source):
+        data_set = _load(name)
+        numbers = [int(index) for index in data_set.episode_indices]
+        metadata = data_set.storage.get_episode_metadata(numbers)
+        lengths = [int(one["total_steps"]) for one in metadata]
+    if not sum(lengths):
+        raise ConfigError(f"learner.offline: {source}: the data set has no steps")
+    size = sum(p.stat().st_size for p in Path(data_set.storage.data_path).rglob("*") if p.is_file())
+    recordings: list[Recording] = []
+    chosen: list[int] = []
+    steps = 0
+    for index, length in zip(numbers, lengths, strict=True):
+        if length:
+            chosen.append(index)
+            steps += length
+        if steps >= _STEPS or (index == numbers[-1] and chosen):
+            share = size * steps // sum(lengths)
+            recordings.append(Episodes(source, data_set, chosen, share))
+            chosen, steps = [], 0
+    return recordings
+
+
+def read_spaces(name: str) -> tuple[Spaces, Spaces]:
+    """Returns the spaces of observations and actions of a local data set, by leaf.
+
+    Args:
+      name: see `find_episodes`.
+
+    Raises:
+      ConfigError: as `find_episodes`.
+    """
+    with _explain(f"{MINARI}{name}"):
+        from relaax_like.client.gym_spaces import GymValues
+
+        data_set = _load(name)
+        observations = GymValues(data_set.observation_space, OBSERVATION)
+        actions = GymValues(data_set.action_space, ACTION)
+    return observations.spaces, actions.spaces
+
+
+def _load(name: str) -> Any:
+    import minari
+
+    if Path(name).is_dir():
+        return minari.MinariDataset(Path(name) / "data")
+    return minari.load_dataset(name, download=False)
+
+
+@contextlib.contextmanager
+def _explain(source: str) -> Iterator[None]:
+    """Converts errors of Minari to one that names the data set."""
+    try:
+        yield
+    except ImportError as error:  # also of h5py, which Minari describes by itself
+        what = f"{error.name} is not installed" if error.name else str(error)
+        raise ConfigError(
+            f"learner.offline: {source}: {what}; {describe_cure('offline')}"
+        ) from error
+    except Exception as error:
+        raise ConfigError(
+            f"learner.offline: {source}: not a readable Minari data set ({error}); expected the id "
+            f"of one that `minari list local` shows, or its folder. To download one: minari "
+            f"download {source.removeprefix(MINARI)}"
+        ) from error
+
+
+def _to_input(space: Space, array: np.ndarray) -> np.ndarray:
+    """Returns observations `[n, *shape]` as models read them: images, vectors, integers from 0."""
+    if isinstance(space, Box) and space.dtype == "uint8" and len(space.shape) == 3:
+        return array
+    if isinstance(space, Discrete):
+        array = array.astype(np.int64) - space.start
+    flat = array.reshape(len(array), -1)
+    return flat.astype(np.int64 if isinstance(space, Discrete | MultiDiscrete) else np.float32)
+
+
+def _join(parts: Sequence[dict[str, Any]], field: str) -> dict[str, np.ndarray]:
+    """Returns name -> `[T, 1, ...]`, the episodes one after another."""
+    return {
+        name: np.concatenate([part[field][name] for part in parts])[:, None]
+        for name in parts[0][field]
+    }

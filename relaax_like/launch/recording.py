@@ -1,0 +1,327 @@
+"""`relaax record`: plays with any policy, and writes what happens as recordings."""
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.agent.batch_agent import BatchAgent
+from relaax_like.agent.data_processor import ComputationDataProcessor
+from relaax_like.agent.online_helper import OnlineHelper
+from relaax_like.algorithm.model import get_variables
+from relaax_like.client.interactor import EnvironmentSlots, Interactor
+from relaax_like.client.values import SpaceValues
+from relaax_like.config.models import Experiment
+from relaax_like.config.seeds import derive_seed
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.prediction import TASK, Prediction
+from relaax_like.core.records import LearnRequest
+from relaax_like.experience.rollout import Arrays, Rollout, concatenate
+from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
+from relaax_like.launch.algorithm_code import (
+    has_plain_agents,
+    load_agent_class,
+    load_model_module,
+    make_actors,
+)
+from relaax_like.launch.frozen_agents import validate_values
+from relaax_like.launch.local import LocalAgents, ask_environment, open_slots
+from relaax_like.launch.saved_policy import LATEST, read_snapshot
+from relaax_like.learn.frozen_policy import FrozenPolicy
+from relaax_like.nn.action_heads import actions_from_wire
+from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import ACTION, Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+logger = logging.getLogger(__name__)
+
+SAMPLED, GREEDY, RANDOM = "sampled", "greedy", "random"
+POLICIES = (SAMPLED, GREEDY, RANDOM)
+# Steps of a slot that stay together in a file.
+_ROLLOUT_STEPS = 128
+# A file has at least so many steps, unless fewer are recorded.
+_FILE_STEPS = 4096
+_PROGRESS_SEC = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What was recorded.
+
+    Attributes:
+      steps: environment steps that were written.
+      returns: `[n] float64`, of the episodes that ended while recording.
+    """
+
+    steps: int
+    returns: np.ndarray
+
+    def __str__(self) -> str:
+        number = len(self.returns)
+        mean = f", mean return {self.returns.mean():.2f}" if number else ""
+        return f"{self.steps:,} steps, {number:,} episodes ended{mean}"
+
+
+def record(
+    experiment: Experiment,
+    folder: Path,
+    steps: int,
+    policy: str = SAMPLED,
+    version: str = LATEST,
+    append: bool = False,
+) -> Recorded:
+    """Plays the experiment's environments, and writes exactly `steps` steps of all slots together.
+
+    What was written before an error or an interruption stays; `append` adds the rest.
+
+    Args:
+      experiment: defines environments, algorithm and, unless `policy` is "random", the snapshots.
+      folder: of the files; it is created.
+      steps: to write, 1 or more.
+      policy: "sampled": actions as in training; "greedy": the best ones; "random": uniformly
+        distributed ones, for which no snapshot is needed.
+      version: of the snapshot; see `read_snapshot`.
+      append: add to the files of the folder; otherwise there must be none. Other random numbers
+        are drawn than for the files that are there.
+
+    Raises:
+      ConfigError: an argument is wrong, the folder has files, or cannot be written to; or the
+        algorithm's agents cannot be recorded.
+      SnapshotError: there is no usable snapshot.
+    """
+    if policy not in POLICIES:
+        raise ConfigError(f"policy: {policy!r}, expected one of {', '.join(POLICIES)}")
+    found = find_trajectories(folder)
+    if found and not append:
+        raise ConfigError(
+            f"{folder}: already contains {len(found)} trajectory files; name another folder, or "
+            "pass --append to add to them"
+        )
+    use_compile_cache(experiment.compile_cache)
+    experiment, _ = ask_environment(experiment)
+    if has_plain_agents(experiment) or load_model_module(experiment) is None:
+        raise ConfigError(
+            f"{experiment.algorithm_folder}: the agents of this algorithm run their own code, or "
+            "have several tasks, and cannot be recorded; name an experiment with another algorithm"
+        )
+    writer = TrajectoryWriter(folder, math.inf)
+    number = writer.find_next()
+    with open_slots(experiment, f"record {number}") as slots:
+        recorder = _make_recorder(experiment, policy, version, writer, steps)
+        agents = _make_agents(experiment, slots, recorder, policy, number)
+        try:
+            _play(experiment, slots, agents)
+        finally:
+            recorder.flush()
+            agents.close()
+    return recorder.recorded
+
+
+class _Recorder(FrozenPolicy):
+    """Writes the rollouts that agents submit, until there are enough steps."""
+
+    def __init__(
+        self, values: Any, version: int, global_t: int, writer: TrajectoryWriter, steps: int
+    ):
+        super().__init__(values, version, global_t)
+        self._writer = writer
+        self._number = writer.find_next()
+        self._rollouts: list[Rollout] = []
+        self._waiting = 0  # steps in them
+        self._wanted = steps
+        self._steps = 0
+        self._returns: list[float] = []
+        self._next_line = time.monotonic() + _PROGRESS_SEC
+
+    @property
+    def recorded(self) -> Recorded:
+        """What was recorded so far."""
+        return Recorded(steps=self._steps, returns=np.array(self._returns))
+
+    def submit(self, work: LearnRequest) -> None:
+        """Writes the rollout, up to the last step that is wanted."""
+        missing = self._wanted - self._steps
+        if work.rollout is not None and missing:
+            rollout = work.rollout
+            if rollout.env_steps > missing:
+                rollout = _take_first(rollout, missing)
+            self._steps += rollout.env_steps
+            self._returns += [episode.episode_return for episode in work.episodes]
+            self._rollouts.append(rollout)
+            self._waiting += rollout.env_steps
+            # So the last file is not a small one, which might have too few steps for an update.
+            if self._waiting >= _FILE_STEPS and self._wanted - self._steps >= _FILE_STEPS:
+                self.flush()
+        if self._steps == self._wanted:
+            self.finish("recorded")
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + _PROGRESS_SEC
+            logger.info("recorded %s of %s steps", f"{self._steps:,}", f"{self._wanted:,}")
+        super().submit(work)
+
+    def flush(self) -> None:
+        """Writes what is not in a file yet.
+
+        Raises:
+          ConfigError: the file cannot be written.
+        """
+        if not self._rollouts:
+            return
+        rollouts, self._rollouts, self._waiting = self._rollouts, [], 0
+        self._writer.write(self._number, concatenate(rollouts))
+        self._number += 1
+        if self._writer.has_failed:
+            raise ConfigError("the recording could not be written; see above")
+
+
+class _Actor:
+    """An actor whose actions are chosen in another way.
+
+    Attributes:
+      model: of the actor.
+      global_t: see `NumpyActor`.
+    """
+
+    def __init__(self, actor: Any):
+        self._actor = actor
+        self.model = actor.model
+
+    @property
+    def global_t(self) -> int:
+        """Environment steps of the run."""
+        return self._actor.global_t
+
+    @global_t.setter
+    def global_t(self, steps: int) -> None:
+        self._actor.global_t = steps
+
+    def set_values(self, values: Any, version: int) -> None:
+        """See `NumpyActor`."""
+        self._actor.set_values(values, version)
+
+    def act(self, inputs: Arrays, states: Arrays, exploit: bool, ranks: Any) -> Prediction:
+        """Chooses the best actions; see `NumpyActor`."""
+        return self._actor.act(inputs, states, True, ranks)
+
+
+class _RandomActor(_Actor):
+    """Draws actions uniformly.
+
+    Args:
+      actor: makes the other arrays of a prediction.
+      spaces: of the environment's actions.
+      seed: of the draws.
+    """
+
+    def __init__(self, actor: Any, spaces: Mapping[str, Space], seed: int):
+        super().__init__(actor)
+        self._spaces = spaces
+        self._values = SpaceValues(dict(spaces), ACTION)
+        self._random = np.random.default_rng(seed)
+        self._log_prob = -sum(_find_log_size(leaf, space) for leaf, space in spaces.items())
+
+    def act(self, inputs: Arrays, states: Arrays, exploit: bool, ranks: Any) -> Prediction:
+        """Draws actions; the memory stays as it is."""
+        rows = len(next(iter(inputs.values())))
+        drawn = self._values.to_leaves(self._values.sample(rows, self._random), rows, ACTION)
+        actions = {name: actions_from_wire(self._spaces[name], a) for name, a in drawn.items()}
+        return Prediction(actions, dict(states), np.full(rows, self._log_prob, np.float32), 0)
+
+
+def _find_log_size(leaf: str, space: Space) -> float:
+    """Returns the logarithm of the number of actions, or of the volume of a box.
+
+    Raises:
+      ConfigError: the space has no bounds.
+    """
+    if isinstance(space, Discrete):
+        return math.log(space.n)
+    if isinstance(space, MultiDiscrete):
+        return float(np.log(space.n).sum())
+    if isinstance(space, MultiBinary):
+        return math.prod(space.shape) * math.log(2.0)
+    assert isinstance(space, Box)
+    low, high = space.low, space.high
+    if low is None or high is None or not np.isfinite([low, high]).all():
+        raise ConfigError(
+            f"policy: random, but the environment's action {leaf!r} has no finite bounds; record "
+            "with sampled, or set bounds in the environment"
+        )
+    return float(np.log(np.maximum(np.asarray(high, np.float64) - low, 1e-30)).sum())
+
+
+class _RecordingHost(BatchHost):
+    """Makes agents whose rollouts have the same length for any plan."""
+
+    def make_agent(
+        self,
+        slots: int = 1,
+        learning: bool = True,
+        on_learned: Any = None,
+        client: str = "",
+        max_wait_sec: float | None = None,
+    ) -> BatchAgent:
+        """Builds an agent; see `BatchHost`."""
+        [(task, processor)] = self._get_processors().items()
+        helper = OnlineHelper(
+            processor, slots, _ROLLOUT_STEPS, on_learned=on_learned, client=client
+        )
+        return self._agent_class({task: helper}, slots, config=self._config)
+
+
+def _make_recorder(
+    experiment: Experiment, policy: str, version: str, writer: TrajectoryWriter, steps: int
+) -> _Recorder:
+    if policy == RANDOM:
+        return _Recorder((), 0, 0, writer, steps)
+    state = read_snapshot(experiment, version)
+    values = state.manifest.unpack(state.values)
+    return _Recorder(values, state.version, state.global_t, writer, steps)
+
+
+def _make_agents(
+    experiment: Experiment,
+    slots: EnvironmentSlots,
+    recorder: _Recorder,
+    policy: str,
+    number: int,
+) -> LocalAgents:
+    agent_class = load_agent_class(experiment)
+    name = f"record-{number}"
+    actor: Any = make_actors(experiment, name, agent_class)[TASK]
+    if policy == RANDOM:
+        recorder.set([variable.value for variable in get_variables(actor.model)], 0)
+        spaces = SpaceValues(slots.action_space, ACTION).spaces
+        actor = _RandomActor(actor, spaces, derive_seed(experiment.seed, "record", str(number)))
+    else:
+        validate_values(experiment, actor.model, recorder.values)
+        if policy == GREEDY:
+            actor = _Actor(actor)
+    processor = ComputationDataProcessor(actor, recorder, NullMetrics(), name)
+    host = _RecordingHost(experiment.algorithm, lambda: {TASK: processor}, agent_class)
+    return LocalAgents(slots, host, name=name)
+
+
+def _play(experiment: Experiment, slots: EnvironmentSlots, agents: LocalAgents) -> None:
+    environment = experiment.environment
+    assert environment is not None
+    Interactor(
+        slots,
+        agents,
+        random_steps=environment.random_steps,
+        max_episode_steps=environment.max_episode_steps,
+        seed=experiment.seed,
+    ).run()
+
+
+def _take_first(rollout: Rollout, steps: int) -> Rollout:
+    """Returns a rollout of which only the first steps of all slots are valid."""
+    valid = np.arange(rollout.next_alive.size).reshape(rollout.next_alive.shape) < steps
+    return dataclasses.replace(rollout, valid=valid)

@@ -1,0 +1,65 @@
+"""Finds the recordings that `learner.offline` names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from relaax_like.config.models import MINARI
+from relaax_like.experience.recordings import RecordedFile, Recording
+from relaax_like.experience.trajectory_files import find_trajectories
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import Spaces
+
+
+def find_recordings(sources: Sequence[str]) -> list[Recording]:
+    """Returns the recordings of all sources, in an order that is always the same.
+
+    Args:
+      sources: folders of trajectory files; and `minari:` with the id of a Minari data set, or with
+        its folder.
+
+    Raises:
+      ConfigError: a source does not exist, has no recordings, or cannot be read; the error names
+        it.
+    """
+    recordings: list[Recording] = []
+    for source in sources:
+        if source.startswith(MINARI):
+            from relaax_like.launch.minari_data import find_episodes
+
+            recordings += find_episodes(source.removeprefix(MINARI))
+        else:
+            recordings += _find_files(Path(source))
+    return recordings
+
+
+def find_recorded_spaces(sources: Sequence[str]) -> tuple[Spaces, Spaces] | None:
+    """Returns the spaces of observations and actions of the first Minari data set, by leaf.
+
+    Args:
+      sources: see `find_recordings`.
+
+    Returns:
+      The spaces; None: no source is a Minari data set, and files do not contain spaces.
+
+    Raises:
+      ConfigError: the data set does not exist, or cannot be read.
+    """
+    for source in sources:
+        if source.startswith(MINARI):
+            from relaax_like.launch.minari_data import read_spaces
+
+            return read_spaces(source.removeprefix(MINARI))
+    return None
+
+
+def _find_files(folder: Path) -> list[RecordedFile]:
+    files = find_trajectories(folder)
+    if not files:
+        what = "contains no trajectories (iteration-N.npz)" if folder.is_dir() else "no such folder"
+        raise ConfigError(
+            f"learner.offline: {folder}: {what}; expected a folder that `relaax record` has "
+            "written, or RUN/trajectories of a run with learner.collect_traj: true. To record one: "
+            "`relaax record RUN --steps N --output FOLDER`, where RUN is a run that has learned to "
+            "play, or an experiment with --policy random"
+        )
+    return [RecordedFile(path) for path in files]

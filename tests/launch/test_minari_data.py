@@ -1,0 +1,182 @@
+"""Minari data sets as recordings: what is read of them, and errors."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from support.serial import train
+from support.uncompiled import copy_uncompiled
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch import minari_data
+from relaax_like.launch.recordings import find_recordings
+from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.wire.errors import ConfigError
+
+minari = pytest.importorskip("minari", reason="the extra `offline` is not installed")
+from minari.data_collector import EpisodeBuffer  # noqa: E402
+
+ID = "tests/walk-v0"
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari")
+
+
+VECTOR = gym.spaces.Box(-100, 100, (2,), np.float32)
+FORCE = gym.spaces.Box(-2, 2, (1,), np.float32)
+
+
+def observe(space: gym.Space, number: int) -> Any:
+    if isinstance(space, gym.spaces.Dict):
+        place = np.array([[number, 0.5]], np.float64)
+        return {"place": place, "kind": np.int64(number % 3 + 4)}
+    return np.full(space.shape, number, space.dtype)  # type: ignore[arg-type]
+
+
+def stack(observations: list[Any]) -> Any:
+    if isinstance(observations[0], dict):
+        return {key: np.stack([one[key] for one in observations]) for key in observations[0]}
+    return np.stack(observations)
+
+
+def write(
+    episodes: int = 4, observations: gym.Space = VECTOR, actions: gym.Space = FORCE
+) -> list[Any]:
+    """Writes a data set; returns the actions of each episode, which are uniform.
+
+    The third episode terminates after 5 steps; the second one ends after 7, without a reason; the
+    others are truncated after 7.
+    """
+    actions.seed(1)
+    taken, buffers = [], []
+    for number in range(1, episodes + 1):
+        steps = 5 if number == 3 else 7
+        taken.append(np.stack([actions.sample() for _ in range(steps)]))
+        last = np.arange(steps) == steps - 1
+        buffers.append(
+            EpisodeBuffer(
+                id=number - 1,
+                observations=stack(
+                    [observe(observations, 10 * number + step) for step in range(steps + 1)]
+                ),
+                actions=taken[-1],
+                rewards=list(np.arange(1.0, steps + 1)),
+                terminations=list(last & (number == 3)),
+                truncations=list(last & (number not in (2, 3))),
+                infos={},
+            )
+        )
+    minari.create_dataset_from_buffers(
+        ID, buffers, observation_space=observations, action_space=actions, algorithm_name="uniform"
+    )
+    return taken
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "data sets"))
+
+
+def test_a_data_set_has_the_steps_of_all_episodes(tmp_path: Path) -> None:
+    taken = write()
+    [recording] = find_recordings([f"minari:{ID}"])
+    assert recording.name == f"minari:{ID} (episodes 0 to 3)"
+    assert recording.bytes > 0
+    rollout = recording.read()
+    # Episodes of 7, 7, 5 and 7 steps, one after another.
+    observed = [10 * e + s for e, n in ((1, 7), (2, 7), (3, 5), (4, 7)) for s in range(n)]
+    np.testing.assert_array_equal(rollout.inputs["observation"][:, 0, 0], observed)
+    np.testing.assert_array_equal(rollout.next_inputs["observation"][:, 0, 1], np.add(observed, 1))
+    alive = np.ones(26)
+    alive[[6, 13, 25]], alive[18] = -1, 0
+    np.testing.assert_array_equal(rollout.next_alive[:, 0], alive)
+    steps = [s for n in (7, 7, 5, 7) for s in range(1, n + 1)]
+    np.testing.assert_array_equal(rollout.rewards[:, 0, 0], steps)
+    np.testing.assert_array_equal(rollout.actions["action"][:, 0], np.concatenate(taken))
+    # The folder is another name of the same data.
+    folder = tmp_path / "data sets" / "tests" / "walk-v0"
+    [other] = find_recordings([f"minari:{folder}"])
+    np.testing.assert_array_equal(other.read().rewards, rollout.rewards)
+
+
+def test_leaves_are_as_models_read_them() -> None:
+    space = gym.spaces.Dict(
+        place=gym.spaces.Box(-100, 100, (1, 2), np.float64), kind=gym.spaces.Discrete(3, start=4)
+    )
+    taken = write(1, space, gym.spaces.Discrete(2, start=5))
+    [recording] = find_recordings([f"minari:{ID}"])
+    rollout = recording.read()
+    np.testing.assert_array_equal(rollout.inputs["place"][:2, 0], [[10, 0.5], [11, 0.5]])
+    np.testing.assert_array_equal(rollout.inputs["kind"][:3, 0], [[1], [2], [0]])
+    assert rollout.inputs["kind"].dtype == np.int64
+    np.testing.assert_array_equal(rollout.actions["action"][:, 0], np.array(taken[0]) - 5)
+
+
+def test_images_stay_images() -> None:
+    write(1, gym.spaces.Box(0, 255, (4, 5, 3), np.uint8))
+    [recording] = find_recordings([f"minari:{ID}"])
+    images = recording.read().inputs["observation"]
+    assert (images.dtype, images.shape) == (np.uint8, (7, 1, 4, 5, 3))
+
+
+def test_many_episodes_are_several_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    write(5)  # of 7, 7, 5, 7 and 7 steps
+    monkeypatch.setattr(minari_data, "_STEPS", 14)
+    parts = find_recordings([f"minari:{ID}"])
+    assert [part.read().env_steps for part in parts] == [14, 19]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "none/such-v0",
+            "none/such-v0.*not a readable Minari data set .*minari download none/such",
+        ),
+        ("none", "minari:none: not a readable Minari data set"),
+    ],
+)
+def test_a_data_set_that_is_not_there_is_named(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        find_recordings([f"minari:{name}"])
+
+
+def test_without_minari_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(ConfigError, match=r"minari is not installed; .*relaax_like\[offline\]"):
+        find_recordings([f"minari:{ID}"])
+
+
+def test_without_h5py_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Minari is there, but not what it reads files with."""
+
+    def load(name: str) -> Any:
+        raise ImportError("h5py is not installed")
+
+    monkeypatch.setattr(minari_data, "_load", load)
+    with pytest.raises(ConfigError, match=r"h5py is not installed; .*relaax_like\[offline\]"):
+        find_recordings([f"minari:{ID}"])
+
+
+@pytest.mark.parametrize("place", [lambda folder: ID, lambda folder: str(folder / ID)])
+def test_a_run_learns_from_a_data_set(place: Callable[[Path], str], tmp_path: Path) -> None:
+    write(10)
+    source = f"minari:{place(tmp_path / 'data sets')}"
+    file = tmp_path / "experiment.yaml"
+    path = copy_uncompiled("td3_bc", tmp_path)
+    file.write_text(
+        f"run_dir: {tmp_path / 'run'}\n"
+        f"learner: {{offline: '{source}'}}\n"
+        f"algorithm: {{path: '{path}', network: {{layers: [4]}}, batch_size: 8,\n"
+        "  updates_at_once: 2, max_global_step: 64}\n"
+    )
+    assert load_experiment(file).learner.offline == (source,)
+    assert train(file) == 0
+    state = read_latest(tmp_path / "run" / "checkpoints")
+    assert state is not None
+    assert (state.global_t, state.steps["critic"]) == (64, 8)
+    # The spaces came from the data set, and are kept.
+    algorithm: Any = load_experiment(tmp_path / "run" / "config.yaml").algorithm
+    assert (algorithm.state_size, algorithm.action_low, algorithm.action_high) == (2, (-2,), (2,))
