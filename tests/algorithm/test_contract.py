@@ -277,11 +277,11 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_with_file_and_line(tmp_pat
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "config.py").write_text(
-        "from relaax_like.algorithm import AlgorithmConfig, Replay\n\n\n"
+        "from relaax_like.algorithm import AlgorithmConfig, Offline\n\n\n"
         "class Config(AlgorithmConfig):\n"
-        "    plan: Replay = Replay(capacity=10, minibatch_size=2)\n"
+        "    plan: Offline = Offline(minibatch_size=2)\n"
     )
     file = tmp_path / "mine.yaml"
     file.write_text("run_dir: run\nlearner: {placement: agent}\nalgorithm: {path: ./mine}\n")
-    with pytest.raises(ConfigError, match=r"mine/config.py:5: plan is Replay, whose table is in"):
+    with pytest.raises(ConfigError, match=r"mine/config.py:5: plan is Offline, and no agents"):
         load_experiment(file)
