@@ -21,7 +21,7 @@ GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 # Where TensorFlow is allowed to be imported: Model, Algorithm, the layers, and the border to NumPy.
 TENSORFLOW = (
     r"relaax_like/algorithm/(algorithm|acting|actor_critic|batch|critics|flare|greedy|model"
-    r"|offline_critics|parts|random|tracing)\.py",
+    r"|parts|random|tracing)\.py",
     r"relaax_like/learn/(computation_task|updates)\.py",
     r"relaax_like/nn/.*\.py",
     r"algorithms/[^/]+/(model|algorithm)\.py",

@@ -5,8 +5,9 @@ import math
 import tensorflow as tf
 
 from relaax_like.algorithm import Algorithm, Batch, Losses, Phase
+from relaax_like.config.continuous import ACTOR, CRITIC
 
-from .config import ACTOR, CRITIC, TEMPERATURE, Config
+from .config import TEMPERATURE, Config
 from .model import CQLModel
 
 

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from relaax_like.config import OfflineConfig, OptimizerConfig, Tunable, hyper
 
-ACTOR, CRITIC, TEMPERATURE = "actor", "critic", "temperature"
+TEMPERATURE = "temperature"
 
 
 class Config(OfflineConfig):
@@ -29,8 +29,4 @@ class Config(OfflineConfig):
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
         """Adam for each variable group."""
-        return {
-            CRITIC: self.make_adam(self.critic_learning_rate),
-            ACTOR: self.make_adam(self.learning_rate),
-            TEMPERATURE: self.make_adam(self.learning_rate),
-        }
+        return {**super().optimizers, TEMPERATURE: self.make_adam(self.learning_rate)}

@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 
 from relaax_like.algorithm import (
+    Critics,
     Encoder,
     Model,
-    OfflineCritics,
     Specs,
     Target,
     Tensors,
     make_policy,
 )
+from relaax_like.config.continuous import ACTOR, CRITIC
 from relaax_like.nn import Dense, Parameter
 from relaax_like.nn.lazy_tensorflow import tf
 
-from .config import ACTOR, CRITIC, TEMPERATURE, Config
+from .config import TEMPERATURE, Config
 
 # Of the logarithm of the actor's standard deviation, before tanh.
 _LOG_STD_RANGE = (-20.0, 2.0)
@@ -48,7 +49,7 @@ class CQLModel(Model):
         size = len(self.space.low)
         self.encoder = Encoder(config, seed=seed, name="actor")
         self.head = Dense("policy", self.encoder.features, 2 * size, seed=seed + 1, gain=0.01)
-        self.critics = OfflineCritics(config, seed, config.critics, self.encoder.normalizers)
+        self.critics = Critics(config, seed, config.critics, normalizers=self.encoder.normalizers)
         self.targets = Target(self.critics, tau=config.tau)
         self.log_alpha = Parameter("log_alpha", np.zeros((), np.float32))
         self.log_volume = float(np.sum(np.log((self.space.high - self.space.low) / 2.0)))

@@ -3,8 +3,9 @@
 import tensorflow as tf
 
 from relaax_like.algorithm import Algorithm, Batch, Losses, Phase
+from relaax_like.config.continuous import ACTOR, CRITIC
 
-from .config import ACTOR, CRITIC, Config
+from .config import Config
 from .model import TD3BCModel
 
 

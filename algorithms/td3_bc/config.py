@@ -2,9 +2,7 @@
 
 from pydantic import Field
 
-from relaax_like.config import OfflineConfig, OptimizerConfig, Tunable, hyper
-
-ACTOR, CRITIC = "actor", "critic"
+from relaax_like.config import OfflineConfig, Tunable, hyper
 
 
 class Config(OfflineConfig):
@@ -24,11 +22,3 @@ class Config(OfflineConfig):
     """Learning rate of Adam, for the actor."""
     critic_learning_rate: hyper.CriticLearningRate = 3e-4
     """Learning rate of Adam, for the critics."""
-
-    @property
-    def optimizers(self) -> dict[str, OptimizerConfig]:
-        """Adam for each variable group."""
-        return {
-            CRITIC: self.make_adam(self.critic_learning_rate),
-            ACTOR: self.make_adam(self.learning_rate),
-        }

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.algorithm import Encoder, Model, OfflineCritics, Specs, Target, Tensors
+from relaax_like.algorithm import Critics, Encoder, Model, Specs, Target, Tensors
+from relaax_like.config.continuous import ACTOR, CRITIC
 from relaax_like.nn import Dense, Module, numpy_distributions
 from relaax_like.nn.lazy_tensorflow import tf
 
-from .config import ACTOR, CRITIC, Config
+from .config import Config
 
 
 class Actor(Module):
@@ -41,7 +42,7 @@ class TD3BCModel(Model):
         super().__init__()
         self.space = config.action_space
         self.actor = Actor(config, seed)
-        self.critics = OfflineCritics(config, seed, 2, self.actor.encoder.normalizers)
+        self.critics = Critics(config, seed, 2, normalizers=self.actor.encoder.normalizers)
         self.target_actor = Target(self.actor, tau=config.tau)
         self.target_critics = Target(self.critics, tau=config.tau)
 

@@ -10,7 +10,6 @@ from relaax_like.algorithm.critics import Critics, DeterministicModel
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.model import Model, Specs, get_variables
-from relaax_like.algorithm.offline_critics import OfflineCritics
 from relaax_like.algorithm.phases import Phase
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
@@ -42,7 +41,6 @@ __all__ = [
     "Model",
     "Network",
     "Offline",
-    "OfflineCritics",
     "OnPolicy",
     "Phase",
     "Replay",

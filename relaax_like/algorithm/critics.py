@@ -7,13 +7,14 @@ from typing import Any
 
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.model import Model, Specs, Tensors
-from relaax_like.config.continuous import ACTOR, CRITIC, ContinuousReplayConfig, NoisyReplayConfig
+from relaax_like.config.continuous import ACTOR, CRITIC, ContinuousConfig, NoisyReplayConfig
 from relaax_like.config.network import DenseConfig, NetworkConfig
 from relaax_like.nn.action_heads import make_noisy_policy, squash_to_box
 from relaax_like.nn.layers import ACTIVATIONS, Dense, LayerNorm
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import make_network
+from relaax_like.nn.normalization import Normalizer
 from relaax_like.nn.target import Target
 from relaax_like.wire.errors import ConfigError
 
@@ -28,17 +29,20 @@ class Critics(Module):
       layer_norm: whether hidden layers are normalised before their activation.
       dropout: fraction of the units of hidden layers that are left out, at random, where `random`
         is given. Both: Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, section 3.1.
+      normalizers: of observations by name, those of the actor's encoder; others are not normalised.
     """
 
     def __init__(
         self,
-        config: ContinuousReplayConfig,
+        config: ContinuousConfig,
         seed: int,
         number: int,
         layer_norm: bool = False,
         dropout: float = 0.0,
+        normalizers: Mapping[str, Normalizer] | None = None,
     ):
         super().__init__()
+        self.normalizers = dict(normalizers or {})
         space = config.action_space
         self._low, self._width = space.low, space.high - space.low
         self._names = sorted(config.input_shapes)
@@ -55,9 +59,14 @@ class Critics(Module):
         self.networks = [make(i) for i in range(1, number + 1)]
 
     def __call__(self, inputs: Tensors, action: tf.Tensor, random: Any = None) -> tf.Tensor:
-        """Returns `[..., number]`; an action is scaled to [-1, 1] first.
+        """Returns the values, `[..., number] float32`.
 
-        `random` draws which units are left out (`Algorithm.random`); None: none are.
+        Args:
+          inputs: observations by name, `[..., size]`.
+          action: `[..., d]`, within the bounds; it is scaled to [-1, 1] first. Further axes are
+            allowed before the last one, `[..., n, d]`: then there are n values of each observation,
+            `[..., n, number]`.
+          random: draws which units are left out (`Algorithm.random`); None: none are.
         """
         x = self._join(inputs, action)
         if self._is_regular:
@@ -70,7 +79,13 @@ class Critics(Module):
 
     def _join(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
         scaled = 2.0 * (action - self._low) / self._width - 1.0
-        return tf.concat([*(inputs[name] for name in self._names), scaled], -1)
+        x = tf.concat([self._normalize(name, inputs[name]) for name in self._names], -1)
+        if len(scaled.shape) > len(x.shape):
+            x = tf.repeat(x[..., None, :], scaled.shape[-2], axis=-2)
+        return tf.concat([x, scaled], -1)
+
+    def _normalize(self, name: str, x: tf.Tensor) -> tf.Tensor:
+        return self.normalizers[name](x) if name in self.normalizers else x
 
 
 class RegularNetwork(Module):
@@ -139,7 +154,7 @@ class RegularNetwork(Module):
 class DeterministicActor(Module):
     """Maps an observation to an action within the bounds; acts in NumPy."""
 
-    def __init__(self, config: ContinuousReplayConfig, seed: int):
+    def __init__(self, config: ContinuousConfig, seed: int):
         super().__init__()
         self._space = config.action_space
         self.encoder = Encoder(config, seed=seed, name="actor")

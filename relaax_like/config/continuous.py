@@ -1,4 +1,4 @@
-"""Settings of off-policy algorithms with one bounded continuous action."""
+"""Settings of algorithms with one bounded continuous action, an actor and critics of its values."""
 
 from typing import Any, Self
 
@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from relaax_like.config import hyper
 from relaax_like.config.actions import ActionConfig, Bound
+from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.found_spaces import describe_actions
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.replay import ReplayConfig
@@ -17,8 +18,8 @@ from relaax_like.wire.spaces import ACTION, Box, Spaces
 ACTOR, CRITIC = "actor", "critic"
 
 
-class ContinuousReplayConfig(ReplayConfig):
-    """Base of the `Config` of an algorithm with an actor and `Critics`.
+class ContinuousConfig(EncoderConfig):
+    """Base of the `Config` of an algorithm with an actor and `Critics`; it has no plan.
 
     Fields are read from the keys of the YAML's `algorithm` section.
     """
@@ -35,6 +36,8 @@ class ContinuousReplayConfig(ReplayConfig):
     """Learning rate of Adam, for the actor."""
     critic_learning_rate: hyper.CriticLearningRate = 1e-3
     """Learning rate of Adam, for the critics."""
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    """Epsilon of Adam."""
 
     @model_validator(mode="after")
     def _validate_vector(self) -> Self:
@@ -107,6 +110,10 @@ class ContinuousReplayConfig(ReplayConfig):
     def make_adam(self, rate: float) -> OptimizerConfig:
         """Returns Adam with a learning rate, and the file's epsilon."""
         return OptimizerConfig(learning_rate=rate, epsilon=self.adam_epsilon)
+
+
+class ContinuousReplayConfig(ContinuousConfig, ReplayConfig):
+    """Base of the `Config` of an algorithm with an actor, `Critics` and a replay table."""
 
 
 class NoisyReplayConfig(ContinuousReplayConfig):

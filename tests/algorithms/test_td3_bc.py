@@ -166,7 +166,7 @@ def test_spaces_come_from_the_environment(name):
         (["learner.offline=null"], r"only learns from recorded trajectories; name a folder"),
         (
             ["algorithm.num_states=4", "algorithm.normalize_observations=false"],
-            "observes one vector",
+            "observes vectors without layers",
         ),
         (["algorithm.network={layers: [{gru: 4}]}"], "learns from single steps"),
         (["learner.placement=agent"], "plan is Offline"),
