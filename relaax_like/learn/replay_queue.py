@@ -36,18 +36,6 @@ class ReplayQueue(RequestSource):
         self._slots: dict[str, Sequence[int]] = {}  # agent -> slots of its newest rollout
         self._failed: Requests | None = None
 
-    def has_rollouts(self, iteration: ReplayIteration | Requests) -> bool:
-        """Returns whether there is something to learn from; see `Source`.
-
-        Raises:
-          Exception: the error of a rollout that the table refuses.
-        """
-        if isinstance(iteration, Requests):
-            if iteration.error is not None:
-                raise iteration.error
-            return False
-        return True
-
     def note_learned(
         self, number: int, iteration: ReplayIteration, results: Mapping[str, Any]
     ) -> None:

@@ -92,6 +92,18 @@ class RequestSource(Source):
                 return None
             self._take_or_end(request)
 
+    def has_rollouts(self, iteration: Any) -> bool:
+        """Returns whether there is something to learn from; see `Source`.
+
+        Raises:
+          Exception: the error of rollouts that could not be used.
+        """
+        if not isinstance(iteration, Requests):
+            return True
+        if iteration.error is not None:
+            raise iteration.error
+        return False
+
     @abc.abstractmethod
     def _find(self) -> Any | None:
         """Returns the next iteration or requests; None: nothing yet."""
@@ -169,9 +181,7 @@ class RequestQueue(RequestSource):
         Raises:
           Exception: the error of rollouts that could not be used.
         """
-        if isinstance(iteration, Requests):
-            if iteration.error is not None:
-                raise iteration.error
+        if not super().has_rollouts(iteration) or isinstance(iteration, Requests):
             return False
         if self._max_lag is None:
             return True
