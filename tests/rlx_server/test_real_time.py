@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from support.batch import make_config, serve_a2c
 from support.connections import Listener, feed, make_connection
+from support.replayed import make_config as make_dqn_config
+from support.replayed import make_replayed
 from support.rlx import RawClient, ServerThread, make_hello, make_next, make_start, serve_rlx
 from support.served import Served
 
@@ -108,6 +110,28 @@ def test_answers_come_although_nobody_learns(
     served.host.close()
     # Steps that were discarded are counted, too.
     assert backend.global_t == rollouts * STEPS * 2
+
+
+def test_answers_come_although_a_replay_table_has_no_room() -> None:
+    """Without a limit, the second step would wait for the first for 50 seconds."""
+    steps, slots = 12, 2
+    config = make_dqn_config(warm_up_steps=8, updates_per_step=0.25)
+    with serve_a2c(config, "dqn") as backend:
+        served = Served(backend, config, "dqn", make_replayed=make_replayed(config, slots))
+        served.learns.clear()
+        with ServerThread(served.rlx, "127.0.0.1", 0) as running, RawClient(running.port) as client:
+            client.greet(features=["max_wait"], max_wait_ms=20, slots=slots)
+            assert client.ask(make_start(slots)).WhichOneof("body") == "actions"
+            began = time.monotonic()
+            for _ in range(steps):
+                assert client.ask(make_next(slots)).WhichOneof("body") == "actions"
+            assert time.monotonic() - began < 40  # that it waited for nobody
+            (session,) = (c.session for c in served.rlx.connections)
+            assert session.describe().discarded_steps == (steps - 1) * slots
+            served.release()
+        served.close()
+        # Steps that no table has are counted, too.
+        assert backend.global_t == steps * slots
 
 
 def test_one_prediction_longer_than_a_limit_is_told_once(

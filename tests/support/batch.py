@@ -61,5 +61,5 @@ def make_processor(
     client = InProcessClient(server, "processor")
     task = GradientTask(make_algorithm(config, xla=xla, algorithm=algorithm))
     learner = GradientLearner(task, config.plan, client, **options)
-    actor = make_actor(make_algorithm(config, algorithm=algorithm).model, 0)
+    actor = make_actor(make_algorithm(config, algorithm=algorithm).model, 0, config)
     return ComputationDataProcessor(actor, learner, client.metrics())

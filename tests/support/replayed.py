@@ -1,5 +1,6 @@
 """Sources of minibatches from a replay table, of dqn; steps of one slot, each different."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,19 @@ def make_source(
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
     log = None if folder is None else ReplayLog(folder, lambda: table.rows, **options)
     return Replayed(table, tally, layout, plan.updates_at_once, log), tally
+
+
+def make_replayed(config: Any, max_slots: int) -> Callable[[Tally], Replayed]:
+    """Returns what makes a source, without a log, for a `GradientLearner`."""
+    model = load("model", "dqn").make_model(config, 3)
+    plan = config.plan
+
+    def make(tally: Tally) -> Replayed:
+        table = make_table(plan, model, {}, max_slots, 0)
+        layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
+        return Replayed(table, tally, layout, plan.updates_at_once)
+
+    return make
 
 
 def make_step(number: int, alive: float = 1.0, version: int = 0) -> Rollout:

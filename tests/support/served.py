@@ -21,6 +21,7 @@ class Served:
       server: of the values.
       config: of the algorithm.
       algorithm: its name.
+      options: of the learner.
 
     Attributes:
       rlx: the server.
@@ -29,8 +30,10 @@ class Served:
       rollouts: all that agents have submitted.
     """
 
-    def __init__(self, server: ParameterServer, config: Any, algorithm: str = "a2c"):
-        processor = make_processor(config, server, xla=False, algorithm=algorithm)
+    def __init__(
+        self, server: ParameterServer, config: Any, algorithm: str = "a2c", **options: Any
+    ):
+        processor = make_processor(config, server, xla=False, algorithm=algorithm, **options)
         self.learns, self.predicts = threading.Event(), threading.Event()
         self.learns.set()
         self.predicts.set()
