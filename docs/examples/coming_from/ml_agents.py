@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaax_like.client import Interactor, RlxClient
+from relaax_like.client import Interactor, Retry, RlxClient
 from relaax_like.client.interactor import Transition
 from relaax_like.client.values import UserSpace
 from relaax_like.wire import Box, Discrete
@@ -105,6 +105,8 @@ if __name__ == "__main__":
     options = parser.parse_args()
     slots = SceneSlots(Scene())
     spaces = slots.observation_space, slots.action_space
-    with RlxClient(options.rlx_server, *spaces, slots=AGENTS, name="scene") as client:
+    with RlxClient(
+        options.rlx_server, *spaces, slots=AGENTS, name="scene", retry=Retry()
+    ) as client:
         Interactor(slots, client).run()
     print(f"finished: {client.finished}")

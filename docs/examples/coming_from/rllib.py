@@ -4,14 +4,15 @@ import argparse
 
 import gymnasium
 
-from relaax_like.client import RlxClient
+from relaax_like.client import Retry, RlxClient
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--rlx-server", default="localhost:7001")
 options = parser.parse_args()
 
 env = gymnasium.make("CartPole-v1")  # any simulator: only its spaces and steps matter
-with RlxClient(options.rlx_server, env.observation_space, env.action_space) as client:
+spaces = env.observation_space, env.action_space
+with RlxClient(options.rlx_server, *spaces, retry=Retry()) as client:  # until it is ready
     while not client.finished:
         observation, _ = env.reset()
         action = client.act(observation)  # start_episode and get_action
