@@ -98,6 +98,7 @@ class Replayed(AgentSource):
         self._tickets: list[int] = []
         self._number = 0
         self._steps = 0
+        self._must_count = False  # what the log had
         self._closed = False
 
     @property
@@ -130,6 +131,7 @@ class Replayed(AgentSource):
         self._table.set_progress(steps, minibatches)
         with self._changed:
             self._steps += newer
+            self._must_count = newer > 0
         logger.info(
             "replay table: %s steps from %s, %s of them newer than the newest publication",
             *(f"{self._table.counts.rows:,}", self._log.directory, f"{newer:,}"),
@@ -179,7 +181,7 @@ class Replayed(AgentSource):
             if self._closed or not self._is_ready():
                 return None
             tickets, steps = tuple(self._tickets), self._steps
-            self._tickets, self._steps = [], 0
+            self._tickets, self._steps, self._must_count = [], 0, False
         minibatches = None
         if self._table.can_sample(self._updates):
             minibatches = self._table.sample(self._updates, timeout_sec=0.0)
@@ -231,7 +233,8 @@ class Replayed(AgentSource):
                 self._log.close(self._table.get_priorities())
 
     def _is_ready(self) -> bool:
-        return self._closed or bool(self._tickets) or self._table.can_sample(self._updates)
+        has_news = self._must_count or bool(self._tickets)
+        return self._closed or has_news or self._table.can_sample(self._updates)
 
     def _require_room(self, rollout: Rollout) -> None:
         """Checks that the table takes a rollout now.
