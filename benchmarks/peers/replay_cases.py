@@ -1,4 +1,4 @@
-"""The steps that `benchmarks.peers.replay_updates` learns from; NumPy only, for every library."""
+"""The steps that `benchmarks.peers.replay_updates` learns from, in NumPy for all libraries."""
 
 from dataclasses import dataclass
 

@@ -10,7 +10,6 @@ from relaax_like.journal.check import Cut, JournalReport, check_journal, cut_jou
 from relaax_like.learn.replay_log import find_damage
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.rehearsal import Rehearsal, rehearse
-from relaax_like.run_folders.run_folder import list_journals
 from relaax_like.supervision.process import EXIT_ERROR
 from relaax_like.wire.errors import ConfigError
 
@@ -30,9 +29,10 @@ def check_folder(folder: Path, to_last_good: bool) -> int:
     checkpoints = _find_checkpoints(folder)
     with contextlib.closing(lock_folder(checkpoints)):
         statuses = [_check_pushes(checkpoints, to_last_good)]
-        for directory in list_journals(checkpoints):
-            if directory.name != "journal":
-                statuses.append(_check_experience(directory, to_last_good))
+        # A head without its folder: the folder is missing.
+        logs = {path.name.removesuffix("-head") for path in checkpoints.glob("replay*")}
+        for name in sorted(logs):
+            statuses.append(_check_experience(checkpoints / name, to_last_good))
     return max(statuses)
 
 

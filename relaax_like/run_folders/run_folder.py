@@ -30,6 +30,7 @@ from relaax_like.config.run_spaces import forget_run_spaces
 from relaax_like.config.yaml_document import read_yaml, write_yaml
 from relaax_like.core.records import Status
 from relaax_like.journal.files import HEADER_BYTES, list_segments
+from relaax_like.journal.head import path_of_head
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.snapshots import list_names
@@ -85,6 +86,8 @@ def _forget_empty_start(experiment: Experiment) -> None:
         shutil.rmtree(checkpoints / name)
     for journal in list_journals(checkpoints):
         shutil.rmtree(journal, ignore_errors=True)
+        # Left behind, it would claim records that are missing.
+        path_of_head(journal).unlink(missing_ok=True)
 
 
 def validate_not_held(experiment: Experiment) -> None:

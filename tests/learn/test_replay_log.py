@@ -287,6 +287,11 @@ def test_a_missing_folder_is_noticed(tmp_path):
     shutil.rmtree(killed)
     with pytest.raises(JournalError, match="the journal ends before record 0"):
         open_source(killed)
+    (killed.parent / "lock").touch()
+    assert check_folder(killed.parent, to_last_good=False) == 1
+    assert check_folder(killed.parent, to_last_good=True) == 0
+    again, _ = open_source(killed)
+    assert list_steps(again) == []
 
 
 def test_a_log_without_a_table_s_rows_starts_empty(tmp_path):

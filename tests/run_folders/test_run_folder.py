@@ -13,6 +13,9 @@ from support.cluster import TRACE, Cluster, Program, find_command
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.yaml_document import read_yaml
 from relaax_like.journal.files import HEADER_BYTES
+from relaax_like.journal.head import JournalHead, path_of_head
+from relaax_like.journal.journal import Journal
+from relaax_like.journal.reader import JournalReader
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.snapshots import list_names, read_latest
 from relaax_like.run_folders.run_folder import (
@@ -91,6 +94,30 @@ def test_a_start_that_came_to_nothing_leaves_no_model_behind(cluster):
     assert not list_names(checkpoints)
     assert not (checkpoints / "journal").exists()
     assert (checkpoints / "initial-1.npz").exists()
+
+
+def test_a_start_that_was_killed_before_its_first_step_can_be_repeated(cluster):
+    experiment = load(cluster)
+    checkpoints = experiment.parameter_server.checkpoint_dir
+    make_snapshot(checkpoints, 0, 0)
+    for name in ("journal", "replay"):
+        head = JournalHead(path_of_head(checkpoints / name))
+        journal = Journal(checkpoints / name, 0, fingerprint=0, head=head, sync_interval_sec=None)
+        journal.sync()  # and no more: it is killed
+        assert head.read().newest_segment == 0
+    begin_run(experiment, force=False)
+    for name in ("journal", "replay"):
+        head = JournalHead(path_of_head(checkpoints / name))
+        assert list(JournalReader(checkpoints / name, 0, 0, head)) == []
+        journal.close()
+
+
+def test_experience_in_a_replay_table_s_journal_counts_as_a_run(tmp_path):
+    make_snapshot(tmp_path, 0, 0)
+    with Journal(tmp_path / "replay-task", 0, fingerprint=0) as journal:
+        assert find_progress(tmp_path) is None
+        journal.append([b"a rollout"])
+    assert find_progress(tmp_path) == 0
 
 
 def test_a_run_that_is_there_is_refused_with_the_two_cures(cluster):
