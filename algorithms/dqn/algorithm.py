@@ -24,19 +24,26 @@ class DQN(Algorithm):
         return self.config.max_gradient_norm
 
     def learn(self, batch: Batch) -> Losses:
-        """Returns the Huber loss of the errors of a minibatch of steps.
+        """Returns the Huber loss of the errors of a minibatch of steps, or of sequences.
 
             delta = R + discount Q'(x', a') - Q(x, a),   a' = argmax_a Q(x', a)
 
         R is the sum of n discounted rewards, Q' the target. a' is chosen by Q (double DQN: van
-        Hasselt et al. 2016, equation 4, https://arxiv.org/abs/1509.06461), or else by Q'.
+        Hasselt et al. 2016, equation 4, https://arxiv.org/abs/1509.06461), or else by Q'. With a
+        memory, both networks read the sequence from its first step, the burn-in included.
         """
         online, target = self.model.online, self.model.target.module
-        next_values = target(batch.next_inputs)
-        chosen_by = online(batch.next_inputs) if self.config.double else next_values
+        values, after = online(batch.inputs, batch.memory, batch.begins)
+        target_after = after
+        if batch.memory:
+            _, target_after = target(batch.inputs, batch.memory, batch.begins)
+        next_values, _ = target(batch.next_inputs, target_after)
+        chosen_by = next_values
+        if self.config.double:
+            chosen_by, _ = online(batch.next_inputs, after)
         next_value = take(next_values, tf.argmax(chosen_by, -1))
         goal = tf.stop_gradient(batch.returns + batch.discount * next_value)
-        value = take(online(batch.inputs), batch.actions["action"])
+        value = take(values, batch.actions["action"])
         error = goal - value
         size = tf.abs(error)
         huber = tf.where(size < 1.0, 0.5 * error**2, size - 0.5)

@@ -29,14 +29,14 @@ class QNetwork(Module):
         self.advantages = Dense("q", features, config.num_actions, seed=seed + 1)
         self.value = Dense("value", features, 1, seed=seed + 2) if config.dueling else None
 
-    def __call__(self, inputs: Tensors) -> Any:
-        """Returns `[..., num_actions]`; in NumPy for arrays."""
-        features, _ = self.encoder(inputs, {})
+    def __call__(self, inputs: Tensors, memory: Tensors, begins: Any = None) -> tuple[Any, Tensors]:
+        """Returns values `[..., num_actions]`, and the memory after each step; see `Encoder`."""
+        features, after = self.encoder(inputs, memory, begins)
         values = self.advantages(features)
-        if self.value is None:
-            return values
-        mean = np.mean if isinstance(values, np.ndarray) else tf.reduce_mean
-        return self.value(features) + values - mean(values, -1, keepdims=True)
+        if self.value is not None:
+            mean = np.mean if isinstance(values, np.ndarray) else tf.reduce_mean
+            values = self.value(features) + values - mean(values, -1, keepdims=True)
+        return values, after
 
 
 class DQNModel(Model):
@@ -54,6 +54,10 @@ class DQNModel(Model):
         """Returns the observations."""
         return self.online.encoder.get_input_specs()
 
+    def get_state_specs(self) -> Specs:
+        """Returns the network's memory, if it has one."""
+        return self.online.encoder.get_state_specs()
+
     def get_action_specs(self) -> Specs:
         """Returns one discrete action."""
         return [("action", {"shape": [], "dtype": "int64"})]
@@ -62,7 +66,8 @@ class DQNModel(Model):
         self, inputs: Tensors, states: Tensors, explore: Tensors
     ) -> tuple[dict[str, Any], Tensors]:
         """Takes the best action, except for a fraction of `epsilon`."""
-        return {"action": make_epsilon_greedy(self.online(inputs), explore["epsilon"])}, states
+        values, after = self.online(inputs, states)
+        return {"action": make_epsilon_greedy(values, explore["epsilon"])}, after
 
 
 def make_model(config: Config, seed: int) -> DQNModel:

@@ -37,7 +37,12 @@ class SACModel(Model):
         self.encoder = Encoder(config, seed=seed, name="actor")
         self.head = Dense("policy", self.encoder.features, 2 * size, seed=seed + 1, gain=0.01)
         self.critics = Critics(
-            config, seed, config.critics, config.critic_layer_norm, config.critic_dropout
+            config,
+            seed,
+            config.critics,
+            config.critic_layer_norm,
+            config.critic_dropout,
+            self.encoder.normalizers,
         )
         self.targets = Target(self.critics, tau=config.tau)
         groups = {CRITIC: ("critics",), ACTOR: ("encoder", "head")}

@@ -190,7 +190,7 @@ class DeterministicModel(Model):
         super().__init__()
         self.space = config.action_space
         self.actor = DeterministicActor(config, seed)
-        self.critics = Critics(config, seed, critics)
+        self.critics = Critics(config, seed, critics, normalizers=self.actor.encoder.normalizers)
         self.target_actor = Target(self.actor, tau=config.tau)
         self.target_critics = Target(self.critics, tau=config.tau, every=target_every)
 

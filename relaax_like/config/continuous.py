@@ -115,6 +115,16 @@ class ContinuousConfig(EncoderConfig):
 class ContinuousReplayConfig(ContinuousConfig, ReplayConfig):
     """Base of the `Config` of an algorithm with an actor, `Critics` and a replay table."""
 
+    @model_validator(mode="after")
+    def _validate_steps(self) -> Self:
+        if self.sequence_steps is not None:
+            raise ValueError(
+                f"sequence_steps: {self.sequence_steps}, but {self._own_name} learns from single "
+                "steps, without a memory; remove it (observation_history shows the network earlier "
+                "observations), or choose dqn"
+            )
+        return self
+
 
 class NoisyReplayConfig(ContinuousReplayConfig):
     """Base of the `Config` of an algorithm with a `DeterministicModel`."""

@@ -222,11 +222,11 @@ class Replay:
       weight_exponent: beta, with which `Batch.weights` correct that preference in the first
         minibatch; it rises by 0.001 with each one, to 1.
       n_step: number of rewards that `Batch.returns` sums.
-      sequence_steps: steps of one sequence; None: minibatches consist of single steps.
-      burn_in_steps: number of first steps of each sequence that only fill the memory; they are not
-        valid.
+      sequence_steps: steps of one sequence, `[T, B]` in `Batch`; None: minibatches consist of
+        single steps, `[B]`.
+      burn_in_steps: number of first steps of each sequence that only fill the network's memory,
+        which is empty before them; they are not valid.
       discount: per step; `Batch.discount` is its n-th power.
-      next_actions: whether the algorithm reads `Batch.next_actions`.
       hindsight: how goals are replaced in the steps that are drawn; None: they are not.
     """
 
@@ -242,15 +242,40 @@ class Replay:
     sequence_steps: int | None = None
     burn_in_steps: int = 0
     discount: float = 0.99
-    next_actions: bool = False
     hindsight: HindsightConfig | None = None
     # What other plans let one choose.
+    next_actions: ClassVar[bool] = False
     columns: ClassVar[int] = 1
     epochs: ClassVar[int] = 1
-    minibatch_of: ClassVar[Unit] = "steps"
     prenormalize_steps: ClassVar[int] = 0
     update_norm: ClassVar[bool] = False
     reward_discount: ClassVar[float | None] = None
+
+    def __post_init__(self) -> None:
+        steps, burn_in = self.sequence_steps, self.burn_in_steps
+        if steps is None:
+            if burn_in:
+                raise ValueError(
+                    f"Replay: burn_in_steps is {burn_in}, but minibatches consist of single steps; "
+                    "set sequence_steps, or burn_in_steps=0"
+                )
+            return
+        if not 0 <= burn_in < steps:
+            raise ValueError(
+                f"Replay: sequence_steps is {steps} and burn_in_steps {burn_in}; expected "
+                "0 <= burn_in_steps < sequence_steps"
+            )
+        if self.n_step > 1 or self.hindsight is not None:
+            what = "hindsight" if self.hindsight is not None else f"n_step is {self.n_step}"
+            raise ValueError(
+                f"Replay: sequence_steps is {steps}, but {what}: these are of single steps; "
+                "remove one of them"
+            )
+
+    @property
+    def minibatch_of(self) -> Unit:
+        """What a minibatch consists of."""
+        return "steps" if self.sequence_steps is None else "rollouts"
 
 
 Plan = OnPolicy | Episodes | Offline | Replay

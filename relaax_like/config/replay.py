@@ -31,6 +31,12 @@ class ReplayConfig(EncoderConfig):
     n_step: int = Field(default=1, ge=1)
     """Number of rewards that are summed before the value of the next observation stands for the
     rest."""
+    sequence_steps: int | None = Field(default=None, ge=1)
+    """Learn from sequences of so many steps in order, as networks with a memory need (lstm, gru);
+    batch_size is then a number of sequences. null: from single steps."""
+    burn_in_steps: int = Field(default=0, ge=0)
+    """With sequence_steps: how many of its first steps only fill the memory, which is empty before
+    them."""
     priority_exponent: float | None = Field(default=None, ge=0, le=1)
     """Prefer steps with large errors, in proportion to the error to this power; null: all steps are
     equally likely."""
@@ -45,11 +51,18 @@ class ReplayConfig(EncoderConfig):
 
     @model_validator(mode="after")
     def _validate_sizes(self) -> Self:
-        if self.network.is_recurrent:
+        if self.network.is_recurrent and self.sequence_steps is None:
             raise ValueError(
-                "network: recurrent layers need sequences, which a replay table does not draw in "
-                "this version; remove lstm and gru, or set observation_history"
+                "network: recurrent layers learn from sequences; set sequence_steps, such as 20 "
+                "(and burn_in_steps), or remove lstm and gru"
             )
+        if self.sequence_steps is None and self.burn_in_steps:
+            raise ValueError(
+                f"burn_in_steps: {self.burn_in_steps}, but minibatches consist of single steps; "
+                "set sequence_steps, or remove burn_in_steps"
+            )
+        if self.sequence_steps is not None:
+            self._validate_sequences(self.sequence_steps)
         if self.batch_size > self.capacity:
             raise ValueError(
                 f"batch_size: {self.batch_size} is larger than capacity ({self.capacity}); lower it"
@@ -67,6 +80,17 @@ class ReplayConfig(EncoderConfig):
             )
         return self
 
+    def _validate_sequences(self, steps: int) -> None:
+        if self.burn_in_steps >= steps:
+            raise ValueError(
+                f"burn_in_steps: {self.burn_in_steps}, expected fewer than sequence_steps ({steps})"
+            )
+        if self.n_step > 1 or self.hindsight is not None:
+            what = "hindsight" if self.hindsight is not None else f"n_step: {self.n_step}"
+            raise ValueError(
+                f"sequence_steps: {steps} with {what}, which is of single steps; remove one of them"
+            )
+
     @property
     def plan(self) -> Replay:
         """Minibatches from a table of past steps."""
@@ -80,6 +104,8 @@ class ReplayConfig(EncoderConfig):
             priority_exponent=self.priority_exponent,
             weight_exponent=self.weight_exponent,
             n_step=self.n_step,
+            sequence_steps=self.sequence_steps,
+            burn_in_steps=self.burn_in_steps,
             discount=self.gamma,
             hindsight=self.hindsight,
         )

@@ -56,19 +56,24 @@ class DataHandler(Protocol):
     def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
         """Modifies a rollout before it is queued, for example to relabel goals in hindsight.
 
-        With the plan `Episodes` it receives each complete episode, `[L, 1, ...]`, when it ends.
+        With the plan `Episodes` it receives each complete episode, `[L, 1, ...]`, when it ends. A
+        replay table on disk has rollouts as they came: the changes are made again when a start
+        reads it.
 
         Returns:
           The rollout, another one, or several, which share its ticket; at least one.
         """
 
-    def after_learn(self, training_data: TrainingData, policy_data: PolicyData) -> None:
+    def after_learn(self, training_data: Any, policy_data: PolicyData) -> None:
         """Uses the results of an update, such as value errors for priorities.
 
         Args:
-          training_data: the batch that was learned from; `keys` identify its columns.
+          training_data: the batch that was learned from; `keys` identify its columns. With the plan
+            `Replay`, the minibatches (`TransitionBatch` or `SequenceBatch` of
+            `relaax_like.replay`), whose `ids` and `keys` identify the steps.
           policy_data: the results of the update; for learners in the server, the means of its costs
-            and metrics, by name, and `Losses.rows`, `[T, k]` like the batch.
+            and metrics, by name, and `Losses.rows`, `[T, k]` like the batch; with `Replay` `[U *
+            B]`, or `[L, U * B]` of sequences.
         """
 
 

@@ -104,11 +104,12 @@ def make_learners(
         _refuse_beside_agents(experiment, algorithm, TASK)
         client = make_client(client_id)
         writer = _make_trajectory_writer(experiment, client_id)
+        data_handler = _make_data_handler(experiment)
 
         def make_replayed(tally: "Tally") -> "Replayed":
             plan = get_plan(config)
             assert isinstance(plan, Replay)
-            return _make_replayed(experiment, plan, model, tally)
+            return _make_replayed(experiment, plan, model, tally, data_handler)
 
         learner = GradientLearner(
             GradientTask(algorithm, compile_in_background=compile_in_background),
@@ -117,7 +118,7 @@ def make_learners(
             seed=derive_seed(config.seed, "learn"),
             on_failure=on_failure,
             learner=_make_hooked_learner(experiment, client.metrics()),
-            data_handler=_make_data_handler(experiment),
+            data_handler=data_handler,
             trajectories=None if writer is None else TrajectoryGatherer(writer),
             max_lag=experiment.learner.max_lag,
             make_replayed=make_replayed,
@@ -225,7 +226,8 @@ def _make_collecting_loop(
     tally = Tally()
     source: AgentSource
     if isinstance(plan, Replay):
-        source = _make_replayed(experiment, plan, model, tally, keeps_experience, task)
+        handler = _make_data_handler(experiment)
+        source = _make_replayed(experiment, plan, model, tally, handler, keeps_experience, task)
     else:
         layout = RolloutLayout(model, plan.rollout_steps, experiment.algorithm.action_spaces)
         collector = _make_collector(experiment, plan)
@@ -238,6 +240,7 @@ def _make_replayed(
     plan: Replay,
     model: Any,
     tally: "Tally",
+    data_handler: DataHandler | None,
     keeps_experience: bool = False,
     task: str = "",
 ) -> "Replayed":
@@ -246,33 +249,20 @@ def _make_replayed(
     Raises:
       ConfigError: something that this version cannot do with a plan Replay; names it.
     """
+    from relaax_like.algorithm.model import get_normalizers
     from relaax_like.learn.replay_log import ReplayLog, name_replay_folder
     from relaax_like.learn.replayed import Replayed, make_table
     from relaax_like.learn.rollout_layout import RolloutLayout
 
     config, learner = experiment.algorithm, experiment.learner
-    place = describe_place(type(config), "plan")
-    what = "" if plan.sequence_steps is None else f"sequence_steps={plan.sequence_steps}"
-    if what or model.get_state_specs():
+    if plan.sequence_steps is None and model.get_state_specs():
         raise ConfigError(
-            f"{place}: plan is Replay with {what or 'a recurrent model'}, which this version does "
-            "not support; use single steps, and a network without recurrent layers"
-        )
-    if plan.next_actions:
-        raise ConfigError(f"{place}: plan is Replay with next_actions; set it to False")
-    if getattr(config, "normalize_observations", False):
-        raise ConfigError(
-            "algorithm.normalize_observations: a plan Replay feeds no running statistics in this "
-            "version; set it to false"
+            f"{describe_place(type(config), 'plan')}: plan is Replay of single steps, but the "
+            "model has a memory (get_state_specs); set sequence_steps, or remove the memory"
         )
     if learner.collect_traj:
         raise ConfigError("learner.collect_traj: a replay table writes no files; set it to false")
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
-    if hasattr(module, "make_data_handler"):
-        raise ConfigError(
-            f"{describe_function(module.make_data_handler)}: make_data_handler changes rollouts "
-            "before they are collected; a plan Replay does not support it in this version"
-        )
     number = config.observation_history
     history = {name: number for name, _ in model.get_input_specs()} if number > 1 else {}
     slots = experiment.rlx_server.max_slots_per_client
@@ -288,7 +278,8 @@ def _make_replayed(
             strict=settings.journal_strict,
         )
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
-    return Replayed(table, tally, layout, plan.updates_at_once, log)
+    normalizers = get_normalizers(model)
+    return Replayed(table, tally, layout, plan.updates_at_once, log, normalizers, data_handler)
 
 
 def _validate_tasks(

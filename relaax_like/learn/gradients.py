@@ -120,27 +120,29 @@ class GradientTask(ComputationTask):
         demand, with the values at that time.
 
         Args:
-          minibatch: rows in one update.
+          minibatch: rows, or sequences, in one update.
           global_t: environment steps of the whole run, for schedules.
-          batch: as for `compute_gradients`: rows `[n * minibatch, ...]`, one minibatch after
-            another.
+          batch: as for `compute_gradients`: rows `[n * minibatch, ...]`, or sequences
+            `[L, n * minibatch, ...]`, one minibatch after another.
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; the error names the line.
           InvalidInputError: lengths that do not fit together.
         """
         parts = self._make_batch(**batch)
-        length = validate_lengths(parts, plan_cut(parts, 1, "steps"), minibatch)
+        axes = self._count_leading_axes(parts)
+        unit: Unit = "steps" if axes == 1 else "rollouts"
+        cut = plan_cut(parts, axes, unit)
+        length = validate_lengths(parts, cut, minibatch)
+        leading = tuple(flatten(parts)[0].shape[:axes])
         rows: dict[str, np.ndarray] = {}
         for start in range(0, length, minibatch):
-            chosen = slice(start, start + minibatch)
-            one = {
-                part: {name: tensor[chosen] for name, tensor in tensors.items()}
-                for part, tensors in parts.items()
-            }
-            for gradient in self._compute_update(one, global_t, chosen.stop >= length):
+            chosen = np.arange(start, start + minibatch)
+            one = unflatten(parts, cut.take(flatten(parts), tf.constant(chosen)))
+            for gradient in self._compute_update(one, global_t, start + minibatch >= length):
                 for name, results in gradient.rows.items():
-                    rows.setdefault(name, np.full(length, np.nan, results.dtype))[chosen] = results
+                    nothing = np.full(leading, np.nan, results.dtype)
+                    cut.put_array(rows.setdefault(name, nothing), chosen, results)
                 yield replace(gradient, rows=rows)
             if gradient.is_last:
                 return

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.algorithm.parts import DISCOUNT, WEIGHTS
+from relaax_like.algorithm.parts import DISCOUNT, MASK, WEIGHTS
 from relaax_like.config.plan import Replay
 from relaax_like.core.prediction import LOG_PROB
 from relaax_like.learn.computation_task import Gradient
@@ -17,11 +17,14 @@ from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.update_policy import Task
 from relaax_like.learn.updates import LearningTask, NotFiniteError
-from relaax_like.replay import TransitionBatch
+from relaax_like.replay import SequenceBatch
+from relaax_like.replay.items import Minibatches
 
 
 class ReplayPolicy(LearningPolicy):
     """A LearningTask that makes an update of each minibatch; see `LearningPolicy`.
+
+    What came since the iteration before feeds the running statistics first.
 
     Args:
       task: owns model and optimizers.
@@ -35,16 +38,19 @@ class ReplayPolicy(LearningPolicy):
         self._minibatch_size = plan.minibatch_size
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
-        """Returns the arguments of the updates, rows `[U * B, ...]`.
+        """Feeds the statistics; returns the arguments of the updates.
 
         Args:
-          data: minibatches of single steps.
+          data: minibatches of single steps or of sequences, which become rows `[U * B, ...]` or
+            `[L, U * B, ...]`.
 
         Raises:
           NotFiniteError: a number is not finite; nothing has changed.
         """
-        arguments = _make_arguments(self._task, data)
+        arguments = _make_arguments(self._task, data.minibatches)
         self._validate(arguments)
+        for name, moments in data.statistics.items():
+            self._add_statistic(name, moments)
         return arguments
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,12 +86,14 @@ class ReplayGradientPolicy(GradientPolicy):
     def __init__(self, task: GradientTask, plan: Replay, seed: int, sink: Pushing):
         super().__init__(task, plan, seed, sink)
         self._minibatch_size = plan.minibatch_size
-        task.wants_rows = plan.priority_exponent is not None
+        task.wants_rows = task.wants_rows or plan.priority_exponent is not None
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
-        """Returns the arguments of `forward`, rows `[U * B, ...]`."""
+        """Feeds the statistics; returns the arguments of `forward`; see `ReplayPolicy`."""
         self.has_pushed = False
-        return _make_arguments(self._task, data)
+        for name, moments in data.statistics.items():
+            self._add_statistic(name, moments)
+        return _make_arguments(self._task, data.minibatches)
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Computes and pushes the gradients of each minibatch; see `GradientPolicy.forward`."""
@@ -100,10 +108,11 @@ class ReplayGradientPolicy(GradientPolicy):
         )
 
 
-def _make_arguments(task: Task, data: ReplayIteration) -> dict[str, Any]:
-    """Returns the arguments of the updates of minibatches of single steps, rows `[U * B, ...]`."""
-    batch = data.minibatches
-    assert isinstance(batch, TransitionBatch), "sequences are refused when the run starts"
+def _make_arguments(task: Task, batch: Minibatches | None) -> dict[str, Any]:
+    """Returns the arguments of updates, rows `[U * B, ...]` or `[L, U * B, ...]`."""
+    assert batch is not None
+    if isinstance(batch, SequenceBatch):
+        return _make_sequences(task, batch)
     return {
         "inputs": _merge_all(batch.observations),
         "next_inputs": _merge_all(batch.next_observations),
@@ -119,6 +128,33 @@ def _make_arguments(task: Task, data: ReplayIteration) -> dict[str, Any]:
     }
 
 
+def _make_sequences(task: Task, batch: SequenceBatch) -> dict[str, Any]:
+    """Returns the arguments of updates of sequences, which begin with an empty memory."""
+    updates, _, size = batch.present.shape
+    rows = updates * size
+    weights = np.broadcast_to(batch.weights[:, None], batch.present.shape)
+    observations = {name: _line_up(array) for name, array in batch.observations.items()}
+    return {
+        "inputs": {name: array[:-1] for name, array in observations.items()},
+        "next_inputs": {name: array[1:] for name, array in observations.items()},
+        "next_alive": {"alive": _line_up(batch.continues).astype(np.float32)},
+        "rewards": task.split_rewards(_line_up(batch.rewards)),
+        "actions": {
+            **{name: _line_up(array) for name, array in batch.actions.items()},
+            LOG_PROB: _line_up(batch.log_prob),
+        },
+        "states": {
+            name: np.zeros((rows, *shape), np.float32) for name, shape in task.state_shapes.items()
+        },
+        "extras": {
+            **{name: _line_up(array) for name, array in batch.extras.items()},
+            MASK: _line_up(batch.valid).astype(np.float32),
+            DISCOUNT: _line_up(batch.discounts),
+            WEIGHTS: _line_up(weights),
+        },
+    }
+
+
 def _merge(array: np.ndarray) -> np.ndarray:
     """Returns `[U, B, ...]` as `[U * B, ...]`."""
     return array.reshape(-1, *array.shape[2:])
@@ -126,3 +162,8 @@ def _merge(array: np.ndarray) -> np.ndarray:
 
 def _merge_all(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: _merge(array) for name, array in arrays.items()}
+
+
+def _line_up(array: np.ndarray) -> np.ndarray:
+    """Returns `[U, L, B, ...]` as `[L, U * B, ...]`."""
+    return np.moveaxis(array, 1, 0).reshape(array.shape[1], -1, *array.shape[3:])

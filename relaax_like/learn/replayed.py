@@ -1,27 +1,33 @@
 """Replayed: a replay table as a source of iterations."""
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from relaax_like.algorithm.model import Model, get_learning_specs, get_reward_columns
 from relaax_like.config.plan import Replay
+from relaax_like.core.moments import Moments
 from relaax_like.core.records import Episode, Origin, Received
-from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.collector import DataHandler, handle_rollout
+from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
 from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
 from relaax_like.learn.rollout_layout import RolloutLayout
 from relaax_like.learn.tally import Tally
+from relaax_like.nn.normalization import Normalizer
 from relaax_like.replay import (
     Column,
     Hindsight,
     Prioritized,
     RateLimiter,
     RowSpec,
+    SequenceBatch,
+    Sequences,
     Storage,
     Table,
     Transitions,
@@ -50,16 +56,20 @@ class ReplayIteration:
     """Minibatches that are learned from at once.
 
     Attributes:
-      minibatches: `[U, B, ...]`; None: there are none, and steps are only counted.
+      minibatches: `[U, B, ...]`, or sequences `[U, L, B, ...]`; None: there are none, and steps are
+        only counted.
       env_steps: environment steps that came since the iteration before.
       tickets: of the rollouts that came since then.
       mean_version: of the values that acted in the minibatches' steps; None without minibatches.
+      statistics: input -> moments of the steps that came since the last minibatches, for running
+        statistics.
     """
 
     minibatches: Minibatches | None
     env_steps: int
     tickets: tuple[int, ...]
     mean_version: float | None
+    statistics: Mapping[str, Moments] = field(default_factory=dict)
 
 
 class Replayed(AgentSource):
@@ -78,6 +88,9 @@ class Replayed(AgentSource):
       layout: of the rollouts.
       updates: minibatches of an iteration.
       log: keeps what comes on disk; None: it is lost with the process.
+      normalizers: of the model, whose running statistics its steps are to feed.
+      data_handler: applies a user's changes to what comes; None: no changes. The log has rollouts
+        as they came, and they are changed again when the table is filled from it.
     """
 
     holds_agents = False
@@ -89,16 +102,22 @@ class Replayed(AgentSource):
         layout: RolloutLayout,
         updates: int,
         log: ReplayLog | None = None,
+        normalizers: Sequence[Normalizer] = (),
+        data_handler: DataHandler | None = None,
     ):
         super().__init__(tally, layout)
         self._table = table
         self._updates = updates
         self._log = log
+        self._normalizers = normalizers
+        self._data_handler = data_handler
         self._changed = threading.Condition()  # guards all that follows
         self._tickets: list[int] = []
         self._number = 0
         self._steps = 0
         self._must_count = False  # what the log had
+        self._seen: list[Rollout] = []  # not yet in `_moments`
+        self._moments: dict[str, Moments] = {}
         self._closed = False
 
     @property
@@ -116,10 +135,12 @@ class Replayed(AgentSource):
         if self._log is None:
             return
         published = self._tally.received
+        # Steps in the running statistics of the newest publication.
+        seen = min((float(one.count.numpy()) for one in self._normalizers), default=0.0)
         steps = minibatches = newer = 0
         for record in self._log.replay():
             if record.rollout is not None:
-                self._insert_again(record.rollout)
+                self._insert_again(record.rollout, is_seen=record.steps < seen)
             steps = record.steps + (record.rollout.env_steps if record.rollout else 0)
             minibatches = record.minibatches
             if not _is_published(record.origin, published):
@@ -151,8 +172,9 @@ class Replayed(AgentSource):
         """
         with self._tally.lock:
             if self._log is not None:
-                self._require_room(rollout)
-                self._table.validate(rollout)
+                self._require_room(rollout.env_steps)
+                for handled in handle_rollout(self._data_handler, rollout):
+                    self._table.validate(handled)
                 steps = rollout.env_steps if env_steps is None else env_steps
                 self._log.append(self._make_record(rollout, episodes, steps, origin))
             return super().add(rollout, episodes, env_steps, origin)
@@ -187,18 +209,25 @@ class Replayed(AgentSource):
             minibatches = self._table.sample(self._updates, timeout_sec=0.0)
         if minibatches is None:
             return ReplayIteration(None, steps, tickets, None)
+        with self._changed:
+            moments = self._take_moments()
         version = float(np.mean(minibatches.versions))
-        return ReplayIteration(minibatches, steps, tickets, version)
+        return ReplayIteration(minibatches, steps, tickets, version, moments)
 
     def note_learned(
         self, number: int, iteration: ReplayIteration, results: Mapping[str, Any]
     ) -> None:
         """Makes results of each row priorities; see `Source`."""
-        assert iteration.minibatches is not None
+        minibatches = iteration.minibatches
+        assert minibatches is not None
         if PRIORITY in results:
-            ids = iteration.minibatches.ids
-            errors = np.abs(np.asarray(results[PRIORITY])).reshape(ids.shape)
-            self._table.update_priorities(ids, errors)
+            errors = np.abs(np.asarray(results[PRIORITY]))
+            if isinstance(minibatches, SequenceBatch):
+                errors = _mix_errors(errors, minibatches.valid)
+            errors = errors.reshape(minibatches.ids.shape)
+            self._table.update_priorities(minibatches.ids, errors)
+        if self._data_handler is not None:
+            self._data_handler.after_learn(minibatches, results)
 
     def forget(self, agents: Sequence[int]) -> None:
         """Takes note of slots that send nothing more."""
@@ -215,11 +244,20 @@ class Replayed(AgentSource):
 
     def take_state(self) -> dict[str, Any]:
         """Returns the table, and takes away what is to be counted; see `Source`."""
-        return {**super().take_state(), "table": self._table.get_state()}
+        with self._changed:
+            moments = self._take_moments()
+        return {
+            **super().take_state(),
+            "table": self._table.get_state(),
+            "statistics": {name: dataclasses.asdict(one) for name, one in moments.items()},
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `take_state` returned; see `Source`."""
         self._table.set_state(state["table"])
+        with self._changed:
+            for name, one in state["statistics"].items():
+                self._moments[name] = Moments(float(one["count"]), one["mean"], one["m2"])
         super().set_state(state)
 
     def close(self) -> None:
@@ -236,15 +274,25 @@ class Replayed(AgentSource):
         has_news = self._must_count or bool(self._tickets)
         return self._closed or has_news or self._table.can_sample(self._updates)
 
-    def _require_room(self, rollout: Rollout) -> None:
-        """Checks that the table takes a rollout now.
+    def _take_moments(self) -> dict[str, Moments]:
+        """Returns moments of the inputs that came since the last call; takes them away."""
+        moments, self._moments = self._moments, {}
+        rollouts, self._seen = self._seen, []
+        for name in [one.statistic for one in self._normalizers] if rollouts else ():
+            rows = [rollout.inputs[name][get_valid(rollout)] for rollout in rollouts]
+            one = Moments.of(np.concatenate(rows))
+            moments[name] = moments[name].merge(one) if name in moments else one
+        return moments
+
+    def _require_room(self, steps: int) -> None:
+        """Checks that the table takes so many steps now.
 
         Raises:
           CollectorFullError: it does not.
         """
         if self._closed:
             raise CollectorFullError("the replay table is closed and takes no more steps")
-        if not self._table.can_insert(rollout.env_steps):
+        if not self._table.can_insert(steps):
             raise CollectorFullError("the learner is behind; agents wait until it has caught up")
 
     def _make_record(
@@ -257,10 +305,13 @@ class Replayed(AgentSource):
         counts = self._table.counts
         return ReplayRecord(rollout, episodes, env_steps, origin, counts.steps, counts.minibatches)
 
-    def _insert_again(self, rollout: Rollout) -> None:
+    def _insert_again(self, rollout: Rollout, is_seen: bool) -> None:
         assert self._log is not None
         try:
-            self._table.insert(self.conform(rollout), slip=True)
+            for handled in handle_rollout(self._data_handler, self.conform(rollout)):
+                self._table.insert(handled, slip=True)
+                if not is_seen:
+                    self._note_seen(handled)
         except InvalidInputError as error:
             raise ConfigError(
                 f"{self._log.directory}: its experience does not fit this run: {error}; continue "
@@ -268,18 +319,44 @@ class Replayed(AgentSource):
             ) from error
 
     def _take(self, rollout: Rollout) -> int:
-        self._require_room(rollout)
-        try:
-            inserted = self._table.insert(rollout, slip=True)
-        except ReplayClosedError as error:
-            raise CollectorFullError(str(error)) from None
-        assert inserted is not None, "with slip nothing waits"
+        self._require_room(rollout.env_steps)
+        steps = 0
+        for handled in handle_rollout(self._data_handler, rollout):
+            try:
+                inserted = self._table.insert(handled, slip=True)
+            except ReplayClosedError as error:
+                raise CollectorFullError(str(error)) from None
+            assert inserted is not None, "with slip nothing waits"
+            steps += inserted.steps
+            with self._changed:
+                self._note_seen(handled)
         with self._changed:
             self._number += 1
             self._tickets.append(self._number)
-            self._steps += inserted.steps
+            self._steps += steps
             self._changed.notify_all()
             return self._number
+
+    def _note_seen(self, rollout: Rollout) -> None:
+        if self._normalizers:
+            self._seen.append(stack_history(rollout))
+        if len(self._seen) >= _COUNT_STEPS:
+            self._moments = self._take_moments()
+
+
+def _mix_errors(errors: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    """Returns the error of each sequence, `[U, B]`: 0.9 times the largest, 0.1 times the mean.
+
+    Source: Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 2.3.
+
+    Args:
+      errors: `[L, U * B]`, 0 or more.
+      valid: `[U, L, B] bool`, which of the steps count; at least one of each sequence.
+    """
+    updates, length, size = valid.shape
+    ours = np.moveaxis(errors.reshape(length, updates, size), 0, 1)
+    ours = np.where(valid, ours, 0.0)
+    return 0.9 * ours.max(1) + 0.1 * ours.sum(1) / valid.sum(1)
 
 
 def _is_published(origin: Origin | None, published: Mapping[str, Received]) -> bool:
@@ -341,6 +418,8 @@ def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | No
     Raises:
       ConfigError: goals are to be replaced, and the observations have none.
     """
+    if plan.sequence_steps is not None:
+        return Sequences(plan.sequence_steps, plan.burn_in_steps, discount=plan.discount)
     settings = plan.hindsight
     if settings is None:
         return Transitions(n_step=plan.n_step, discount=plan.discount)

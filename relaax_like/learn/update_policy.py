@@ -23,6 +23,10 @@ class Task(Protocol):
     def statistics(self) -> tuple[str, ...]:
         """Names of the model's running statistics."""
 
+    @property
+    def state_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes of the model's memory, without the batch axis."""
+
     def get_statistic(self, name: str) -> Moments:
         """Returns a running statistic."""
 

@@ -235,17 +235,19 @@ class LearningTask(ComputationTask):
         A shape is compiled when it first comes, which takes seconds.
 
         Args:
-          minibatch: rows in one update.
+          minibatch: rows, or sequences, in one update.
           global_t: environment steps of all clients together; schedules go by it.
-          batch: as for `compute_gradients`: rows `[n * minibatch, ...]`, one minibatch after
-            another.
+          batch: as for `compute_gradients`: rows `[n * minibatch, ...]`, or sequences
+            `[L, n * minibatch, ...]`, one minibatch after another.
 
         Raises:
           InvalidInputError: lengths that do not fit together.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         tensors = self._make_batch(**batch)
-        length = validate_lengths(tensors, plan_cut(tensors, 1, "steps"), minibatch)
+        axes = self._count_leading_axes(tensors)
+        unit: Unit = "steps" if axes == 1 else "rollouts"
+        length = validate_lengths(tensors, plan_cut(tensors, axes, unit), minibatch)
         if length % minibatch:
             raise InvalidInputError(
                 f"a batch of {length} rows, expected a multiple of the minibatch {minibatch}",
@@ -253,9 +255,9 @@ class LearningTask(ComputationTask):
             )
 
         def compile_minibatches(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
-            return self._compile_epochs(batch, specs, xla, 1, "steps", minibatch, in_order=True)
+            return self._compile_epochs(batch, specs, xla, axes, unit, minibatch, in_order=True)
 
-        form = ("minibatches", minibatch)
+        form = ("minibatches", unit, minibatch)
         call = self._get_compiled(form, tensors, compile_minibatches, worth=1)
         numbers = [to_int64(number) for number in (1, 0, length)]
         with self._lock:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.algorithm.model import get_normalizers
+from relaax_like.experience.collector import DataHandler
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.replay_log import ReplayLog
 from relaax_like.learn.replayed import Replayed, make_table
@@ -34,7 +36,11 @@ def make_config(**settings: Any) -> Any:
 
 
 def make_source(
-    config: Any, max_slots: int = 1, folder: Path | None = None, **options: Any
+    config: Any,
+    max_slots: int = 1,
+    folder: Path | None = None,
+    data_handler: DataHandler | None = None,
+    **options: Any,
 ) -> tuple[Replayed, Tally]:
     """Makes a source and its tally.
 
@@ -42,15 +48,18 @@ def make_source(
       config: of dqn.
       max_slots: see `make_table`.
       folder: of its log; None: it has none.
+      data_handler: of what comes; None: it has none.
       options: of the log.
     """
     model = load("model", "dqn").make_model(config, 3)
-    plan = config.plan
-    table = make_table(plan, model, {}, max_slots, 0)
+    plan, number = config.plan, config.observation_history
+    table = make_table(plan, model, {"observation": number} if number > 1 else {}, max_slots, 0)
     tally = Tally()
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
     log = None if folder is None else ReplayLog(folder, lambda: table.rows, **options)
-    return Replayed(table, tally, layout, plan.updates_at_once, log), tally
+    normalizers = get_normalizers(model)
+    source = Replayed(table, tally, layout, plan.updates_at_once, log, normalizers, data_handler)
+    return source, tally
 
 
 def make_replayed(config: Any, max_slots: int) -> Callable[[Tally], Replayed]:
@@ -66,8 +75,15 @@ def make_replayed(config: Any, max_slots: int) -> Callable[[Tally], Replayed]:
     return make
 
 
-def make_step(number: int, alive: float = 1.0, version: int = 0) -> Rollout:
-    """Makes one step of one slot: observation [number, 0] to [number + 1, 0]."""
+def make_step(number: int, alive: float = 1.0, version: int = 0, history: int = 1) -> Rollout:
+    """Makes one step of one slot: observation [number, 0] to [number + 1, 0].
+
+    Args:
+      number: of the step, in the only episode.
+      alive: `next_alive`.
+      version: of the values that acted.
+      history: observations that the model sees at once; the earlier ones are sent with the step.
+    """
 
     def observe(n: int) -> dict[str, np.ndarray]:
         return {"observation": np.array([[[n, 0.0]]], np.float32)}
@@ -82,4 +98,10 @@ def make_step(number: int, alive: float = 1.0, version: int = 0) -> Rollout:
         states={},
         versions=np.array([version]),
         starts=np.array([[7, 0, number]]),
+        history={
+            name: np.stack(
+                [observe(max(number - age, 0))[name][0] for age in range(history - 1, 0, -1)]
+            )
+            for name in (["observation"] if history > 1 else [])
+        },
     )
