@@ -142,6 +142,7 @@ class ComputationDataProcessor:
         on_done: Callable[[], None],
         env_steps: int | None = None,
         agent: str = "",
+        is_urgent: bool = False,
     ) -> None:
         """Submits a rollout to the learner.
 
@@ -153,9 +154,10 @@ class ComputationDataProcessor:
           env_steps: number to count with it: 0 if another task counts the agent's steps, more than
             the rollout has if others were discarded before it; None: the rollout's own.
           agent: name of the agent that played it.
+          is_urgent: whether the agent cannot wait; see `LearnRequest`.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
-        self._submit(rollout, episodes, steps, on_done, agent)
+        self._submit(rollout, episodes, steps, on_done, agent, is_urgent)
 
     def report(self, episodes: Sequence[Episode], env_steps: int) -> None:
         """Counts episodes and steps that were not learned from."""
@@ -182,11 +184,14 @@ class ComputationDataProcessor:
         env_steps: int,
         on_done: Callable[[], None] | None = None,
         agent: str = "",
+        is_urgent: bool = False,
     ) -> None:
         number = next(self._numbers)
         if on_done is not None:
             self._on_done[number] = on_done
-        self._learner.submit(LearnRequest(number, rollout, episodes, env_steps, agent))
+        self._learner.submit(
+            LearnRequest(number, rollout, episodes, env_steps, agent, is_urgent=is_urgent)
+        )
 
     def _take(self, learned: LearnerUpdate) -> None:
         """Applies an update, in the learner's thread: first the values, then the callbacks."""

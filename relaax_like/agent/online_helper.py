@@ -24,6 +24,8 @@ Arrays = Mapping[str, np.ndarray]
 _WAIT_SEC, _LONG_WAIT_SEC = 2.0, 50.0
 # Share of a client's own limit, which must also cover the prediction and the event loop.
 AGENT_SHARE = 0.5
+# Rollouts in progress of an agent that cannot wait, at most: these are answered within moments.
+_URGENT_AHEAD = 64
 # Number of consecutive refused rollouts that ends a client's session: its simulator is faulty.
 _MAX_REFUSED = 3
 # Shortest time between two log lines about refused rollouts.
@@ -68,6 +70,8 @@ class OnlineHelper:
       max_segment_sec: a rollout that takes longer is submitted with the steps that it has; None:
         rollouts are always complete.
       is_replayed: whether the rollouts go to a replay table.
+      is_urgent: whether a table takes them although its learner is behind, because the agent cannot
+        wait; more of them can then be in progress.
     """
 
     # Shared by all helpers: a client can open any number of sessions.
@@ -86,6 +90,7 @@ class OnlineHelper:
         overridden: OverriddenUse = "cut",
         max_segment_sec: float | None = None,
         is_replayed: bool = False,
+        is_urgent: bool = False,
     ):
         self.discarded_rollouts = 0
         self.discarded_steps = 0
@@ -94,7 +99,8 @@ class OnlineHelper:
         self._processor = processor
         self._slots = slots
         self._steps = steps
-        self._ahead = ahead
+        self._ahead = max(ahead, _URGENT_AHEAD) if is_urgent else ahead
+        self._is_urgent = is_urgent
         self._is_replayed = is_replayed
         self._on_learned = on_learned
         self._max_wait_sec = max_wait_sec
@@ -249,7 +255,9 @@ class OnlineHelper:
             longest = _WAIT_SEC if is_short else _LONG_WAIT_SEC
         self._wait_until = time.monotonic() + longest
         env_steps = self._take_env_steps(taken)
-        self._processor.submit(rollout, ended, self._note_learned, env_steps, self._name)
+        self._processor.submit(
+            rollout, ended, self._note_learned, env_steps, self._name, self._is_urgent
+        )
 
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
         """Adds episodes that end in the step whose outcome is added next.
@@ -332,6 +340,8 @@ class OnlineHelper:
             client=self.client,
             overridden=self.overridden,
             max_segment_sec=self._max_segment_sec,
+            is_replayed=self._is_replayed,
+            is_urgent=self._is_urgent,
         )
         helper.counts_steps = self.counts_steps
         return helper

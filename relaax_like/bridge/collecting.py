@@ -155,6 +155,7 @@ class CollectStream:
         header.leaves = experience.is_leaving
         header.env_steps = experience.env_steps
         header.sampling_sec = experience.sampling_sec
+        header.urgent = experience.is_urgent
         parts: Iterable[memoryview] = ()
         if rollout is not None:
             header.rollout_bytes = rollout.nbytes

@@ -268,6 +268,7 @@ def read_experience(
         is_leaving=header.leaves,
         env_steps=header.env_steps,
         sampling_sec=header.sampling_sec,
+        is_urgent=header.urgent,
     )
 
 

@@ -37,6 +37,7 @@ def make_table(address: str, status: Status) -> Table:
         "a crash loses": _describe_durability(status),
         "journal": f"{status.journal_bytes / 1e6:,.1f} MB, of which "
         f"{status.unsynced_bytes / 1e6:,.1f} MB not yet synced",
+        "overdue": f"{status.overdue_updates or 0:,.0f} updates from the replay table",
         "held back": f"{status.held_back} gradients",
         "refused": ", ".join(f"{n} x {why}" for why, n in status.refused.items()) or "nothing",
         "memory": f"{status.resident_bytes / 1e6:,.0f} MB",
@@ -44,6 +45,8 @@ def make_table(address: str, status: Status) -> Table:
     }
     if not rows["mirror"]:
         del rows["mirror"]
+    if status.overdue_updates is None:
+        del rows["overdue"]
     if not status.held_back:
         del rows["held back"]
     if not status.journal_bytes:

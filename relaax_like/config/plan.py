@@ -23,6 +23,7 @@ RETURN_STATISTIC = "return"
 # What a minibatch consists of: steps, or rollouts of one slot with all their steps in order.
 Unit = Literal["steps", "rollouts"]
 Placement = Literal["agent", "server"]
+Overload = Literal["slip", "drop"]
 OverriddenUse = Literal["cut", "only", "keep"]
 
 
@@ -227,6 +228,9 @@ class Replay:
       burn_in_steps: number of first steps of each sequence that only fill the network's memory,
         which is empty before them; they are not valid.
       discount: per step; `Batch.discount` is its n-th power.
+      on_overload: what happens to rollouts of clients with a time limit (`max_wait_ms`) while the
+        learner is behind. "slip": the table takes them, and the updates are made later, as far as
+        the learner catches up; "drop": they are discarded, and their steps only counted.
       hindsight: how goals are replaced in the steps that are drawn; None: they are not.
     """
 
@@ -242,6 +246,7 @@ class Replay:
     sequence_steps: int | None = None
     burn_in_steps: int = 0
     discount: float = 0.99
+    on_overload: Overload = "slip"
     hindsight: HindsightConfig | None = None
     # What other plans let one choose.
     next_actions: ClassVar[bool] = False

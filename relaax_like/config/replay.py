@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from relaax_like.config import hyper
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.hindsight import HindsightConfig
-from relaax_like.config.plan import Replay
+from relaax_like.config.plan import Overload, Replay
 
 
 class ReplayConfig(EncoderConfig):
@@ -43,6 +43,10 @@ class ReplayConfig(EncoderConfig):
     weight_exponent: float = Field(default=0.4, ge=0, le=1)
     """With priority_exponent: how far weights correct that preference at the start; it rises to 1
     by 0.001 per update."""
+    on_overload: Overload = "slip"
+    """What happens to steps of clients with max_wait_ms while the learner is behind, and other
+    clients wait. slip: they are learned from, and updates_per_step is kept only as far as the
+    learner catches up; drop: they are counted, and not learned from."""
     hindsight: HindsightConfig | None = None
     """Learn from goals that were achieved by chance, where a goal is a part of the observation: see
     config/hindsight.py; null: only from the goals that were desired."""
@@ -107,5 +111,6 @@ class ReplayConfig(EncoderConfig):
             sequence_steps=self.sequence_steps,
             burn_in_steps=self.burn_in_steps,
             discount=self.gamma,
+            on_overload=self.on_overload,
             hindsight=self.hindsight,
         )

@@ -44,6 +44,8 @@ class LearnRequest:
         others that no rollout contains.
       agent: name of the agent that acted, among those of this process.
       is_leaving: the agent submits nothing more; see `Learner.leave`.
+      is_urgent: the agent cannot wait: a replay table takes the rollout although the learner is
+        behind.
     """
 
     number: int
@@ -52,6 +54,7 @@ class LearnRequest:
     env_steps: int = 0
     agent: str = ""
     is_leaving: bool = False
+    is_urgent: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,6 +217,7 @@ class Status:
     journal_error: str = ""
     served: tuple[ServedClient, ...] = ()
     served_clients: int = 0
+    overdue_updates: float | None = None
 
 
 # A learner in the parameter server's process.
@@ -236,6 +240,7 @@ class Experience:
         rollout contains.
       sampling_sec: seconds that the process has spent stepping environments and computing actions
         since its last message, waiting excluded; 0: unknown.
+      is_urgent: see `LearnRequest`.
     """
 
     client_id: str
@@ -248,6 +253,7 @@ class Experience:
     is_leaving: bool = False
     env_steps: int = 0
     sampling_sec: float = 0.0
+    is_urgent: bool = False
 
 
 @dataclass(frozen=True)

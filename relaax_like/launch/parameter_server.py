@@ -219,6 +219,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         services = make_experience_services(
             experiment, server, lambda error: _end_without_learner(error, shutdown)
         )
+        if services is not None:
+            server.count_overdue = lambda: services.overdue_updates
         tests = open_version_tests(experiment, server)
         grpc_server, port = BridgeControl().create_server(
             str(settings.bind),

@@ -61,6 +61,11 @@ class AgentSource(Source):
     def has_iteration(self) -> bool:
         """Whether there is an iteration to take."""
 
+    @property
+    def overdue_updates(self) -> float | None:
+        """Updates that are due and have not been made; None without a replay table."""
+        return None
+
     def conform(self, rollout: Rollout) -> Rollout:
         """Converts a received rollout to the form that updates read.
 
@@ -75,6 +80,7 @@ class AgentSource(Source):
         episodes: Sequence[Episode],
         env_steps: int | None = None,
         origin: Origin | None = None,
+        is_urgent: bool = False,
     ) -> int:
         """Adds a rollout, and the episodes that ended in it; returns its ticket.
 
@@ -83,6 +89,7 @@ class AgentSource(Source):
           episodes: that ended in it.
           env_steps: to be counted with it; None: the rollout's own.
           origin: the message that contained it; None: it is from this process.
+          is_urgent: whether its agent cannot wait; see `LearnRequest`.
 
         Raises:
           CollectorFullError: too many rollouts are waiting; nothing was added.
@@ -90,13 +97,13 @@ class AgentSource(Source):
         """
         steps = rollout.env_steps if env_steps is None else env_steps
         with self._tally.lock:  # an iteration with this rollout is published with its steps
-            ticket = self._take(rollout)
+            ticket = self._take(rollout, is_urgent)
             self._tally.add(steps, episodes, origin, ticket)
             self._came_env_steps += steps
         return ticket
 
     @abc.abstractmethod
-    def _take(self, rollout: Rollout) -> int:
+    def _take(self, rollout: Rollout, is_urgent: bool) -> int:
         """Takes a rollout; returns its ticket. Raises as `add`."""
 
     def add_counts(

@@ -87,7 +87,7 @@ class Collected(AgentSource):
         """Stops accepting rollouts."""
         self._collector.close()
 
-    def _take(self, rollout: Rollout) -> int:
+    def _take(self, rollout: Rollout, is_urgent: bool) -> int:
         return self._collector.add(rollout)
 
 

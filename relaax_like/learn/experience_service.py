@@ -142,6 +142,13 @@ class ExperienceService(ExperienceSink):
         with self._changed:
             return None if self._source is None else self._version
 
+    @property
+    def overdue_updates(self) -> float | None:
+        """Updates that are due and have not been made; None without a replay table."""
+        with self._changed:
+            source = self._source
+        return None if source is None else source.overdue_updates
+
     def start(self) -> None:
         """Loads the learner, and starts to learn; returns immediately."""
         self._thread.start()
@@ -268,7 +275,7 @@ class ExperienceService(ExperienceSink):
                 source.forget(client.slots.pop(experience.agent, ()))
             if rollout is not None and not self._finished:
                 try:
-                    ticket = source.add(rollout, episodes, env_steps, origin)
+                    ticket = source.add(rollout, episodes, env_steps, origin, experience.is_urgent)
                 except (CollectorFullError, CollectorClosedError):
                     return False
                 self._holding.add(agent, ticket, experience.columns)

@@ -60,6 +60,13 @@ class ExperienceServices:
         """Whether a task has agents that can still report steps; see `ExperienceService`."""
         return any(service.has_agents for service in self._services.values())
 
+    @property
+    def overdue_updates(self) -> float | None:
+        """Updates that are due and have not been made; None without a replay table."""
+        numbers = [service.overdue_updates for service in self._services.values()]
+        known = [number for number in numbers if number is not None]
+        return sum(known) if known else None
+
     def start(self) -> None:
         """Loads the learners, and starts to learn; returns immediately."""
         for service in self._services.values():

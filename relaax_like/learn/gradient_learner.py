@@ -69,8 +69,8 @@ class GradientLearner(Learner):
       has_others: whether agents have other tasks, too. Then none waits for an incomplete iteration:
         an agent that waits for one task would delay the others.
       max_lag: see `RequestQueue`.
-      make_replayed: makes the table of a plan `Replay` with a tally, and with the data handler; then
-        trajectories, has_others and max_lag are not used.
+      make_replayed: makes the table of a plan `Replay` with a tally, and with the data handler;
+        then trajectories, has_others and max_lag are not used.
       holds_agents: see `ReplayQueue`.
     """
 

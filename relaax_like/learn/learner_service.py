@@ -125,6 +125,7 @@ class _Stream:
                 experience.episodes,
                 experience.env_steps,
                 experience.agent,
+                is_urgent=experience.is_urgent,
             )
             with self._lock:
                 self._received = experience.sequence

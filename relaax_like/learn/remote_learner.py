@@ -400,6 +400,7 @@ class RemoteLearner(Learner):
             rollout=None if rollout is None else rollout_to_bytes(rollout),
             episodes=tuple(episodes),
             is_leaving=work.is_leaving,
+            is_urgent=work.is_urgent,
             env_steps=work.env_steps,
             sampling_sec=self._take_sampling_sec(),
         )

@@ -73,7 +73,9 @@ class ReplayQueue(RequestSource):
         assert request.rollout is not None
         try:
             rollout = self._replayed.conform(request.rollout)
-            self._replayed.add(rollout, request.episodes, request.env_steps)
+            self._replayed.add(
+                rollout, request.episodes, request.env_steps, is_urgent=request.is_urgent
+            )
         except CollectorFullError:
             self._held.append(request)
         except Exception as error:

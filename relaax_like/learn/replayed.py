@@ -80,7 +80,8 @@ class Replayed(AgentSource):
         iteration = source.get(done=0, timeout_sec=1.0)
 
     Agents do not wait for updates: a rollout is learned from again and again, or never. Where the
-    learner is too far behind, `add` takes no more until it has caught up.
+    learner is too far behind, `add` takes no more until it has caught up, except from agents that
+    cannot wait: then more updates are overdue than the rate limiter tolerates.
 
     Args:
       table: empty.
@@ -125,6 +126,11 @@ class Replayed(AgentSource):
         """Whether minibatches are due, or steps are to be counted."""
         return self._table.can_sample(self._updates) or self._steps >= _COUNT_STEPS
 
+    @property
+    def overdue_updates(self) -> float | None:
+        """Updates that are due by `updates_per_step` and have not been made."""
+        return self._table.counts.deficit
+
     def load(self) -> None:
         """Fills the table from the log, and counts what no publication contains; see `Source`.
 
@@ -164,6 +170,7 @@ class Replayed(AgentSource):
         episodes: Sequence[Episode],
         env_steps: int | None = None,
         origin: Origin | None = None,
+        is_urgent: bool = False,
     ) -> int:
         """Adds a rollout, once the log has it; see `AgentSource`.
 
@@ -172,12 +179,12 @@ class Replayed(AgentSource):
         """
         with self._tally.lock:
             if self._log is not None:
-                self._require_room(rollout.env_steps)
+                self._require_room(rollout.env_steps, is_urgent)
                 for handled in handle_rollout(self._data_handler, rollout):
                     self._table.validate(handled)
                 steps = rollout.env_steps if env_steps is None else env_steps
                 self._log.append(self._make_record(rollout, episodes, steps, origin))
-            return super().add(rollout, episodes, env_steps, origin)
+            return super().add(rollout, episodes, env_steps, origin, is_urgent)
 
     def add_counts(
         self, env_steps: int, episodes: Sequence[Episode] = (), origin: Origin | None = None
@@ -284,7 +291,7 @@ class Replayed(AgentSource):
             moments[name] = moments[name].merge(one) if name in moments else one
         return moments
 
-    def _require_room(self, steps: int) -> None:
+    def _require_room(self, steps: int, is_urgent: bool) -> None:
         """Checks that the table takes so many steps now.
 
         Raises:
@@ -292,7 +299,7 @@ class Replayed(AgentSource):
         """
         if self._closed:
             raise CollectorFullError("the replay table is closed and takes no more steps")
-        if not self._table.can_insert(steps):
+        if not is_urgent and not self._table.can_insert(steps):
             raise CollectorFullError("the learner is behind; agents wait until it has caught up")
 
     def _make_record(
@@ -318,8 +325,8 @@ class Replayed(AgentSource):
                 "with the spaces and settings of the run that wrote it, or start in another run_dir"
             ) from error
 
-    def _take(self, rollout: Rollout) -> int:
-        self._require_room(rollout.env_steps)
+    def _take(self, rollout: Rollout, is_urgent: bool) -> int:
+        self._require_room(rollout.env_steps, is_urgent)
         steps = 0
         for handled in handle_rollout(self._data_handler, rollout):
             try:

@@ -42,6 +42,10 @@ _GAUGES = {
     ),
     "environments": ("served_clients", "Environments that are connected to rlx servers."),
     "held_back_gradients": ("held_back", "Gradients held back until others arrive."),
+    "overdue_updates": (
+        "overdue_updates",
+        "Updates from a replay table that are due by updates_per_step and have not been made.",
+    ),
     "resident_memory_bytes": ("resident_bytes", "Resident memory of the process in bytes."),
 }
 

@@ -162,6 +162,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._close_lock = threading.Lock()
         self._closed = False
         self.stop_requested = threading.Event()
+        self.count_overdue: Callable[[], float | None] = lambda: None
 
         self._saver: Saver | None = None
         if snapshots is not None:
@@ -367,6 +368,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             journal_error=self._journal.failed,
             served=served,
             served_clients=served_clients,
+            overdue_updates=self.count_overdue(),
         )
 
     def report_clients(self, report: ClientsReport) -> None:

@@ -1,5 +1,6 @@
 """Table: storage, items, selector, remover and rate limiter, behind one lock."""
 
+import copy
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -313,7 +314,8 @@ class Table:
         From here on all calls return what they would have returned there, bit-identically.
 
         Raises:
-          InvalidInputError: it is the state of a table with other settings; names the first.
+          InvalidInputError: it is the state of a table with other settings, of which the error
+            names the first, or incomplete; the table is empty.
         """
         with self._changed:
             for part, name in self._name_parts().items():
@@ -323,18 +325,32 @@ class Table:
                         f"one {name}; resume with the same settings, or start with an empty table",
                         part,
                     )
-            self._storage.set_state(state["storage"])
-            self._selector.set_state(state["selector"])
-            if self._limiter:
-                self._limiter.set_state(state["limiter"])
-            self._random.bit_generator.state = state["random"]
-            counts = {name: int(value) for name, value in state["counts"].items()}
-            self._num_items = counts["items"]
-            self._steps = counts["steps"]
-            self._minibatches = counts["minibatches"]
-            self._evicted = counts["evicted"]
-            self._dropped = counts["dropped"]
+            empty = copy.deepcopy(self.get_state())
+            try:
+                self._set_parts(state)
+            except (KeyError, TypeError, ValueError) as error:
+                self._set_parts(empty)
+                raise InvalidInputError(
+                    f"replay: the saved table is incomplete: {error!r}; resume from another state",
+                    "table",
+                ) from error
+            except InvalidInputError:
+                self._set_parts(empty)
+                raise
             self._changed.notify_all()
+
+    def _set_parts(self, state: Mapping[str, Any]) -> None:
+        self._storage.set_state(state["storage"])
+        self._selector.set_state(state["selector"])
+        if self._limiter:
+            self._limiter.set_state(state["limiter"])
+        self._random.bit_generator.state = state["random"]
+        counts = {name: int(value) for name, value in state["counts"].items()}
+        self._num_items = counts["items"]
+        self._steps = counts["steps"]
+        self._minibatches = counts["minibatches"]
+        self._evicted = counts["evicted"]
+        self._dropped = counts["dropped"]
 
     def set_progress(self, steps: int, minibatches: int) -> None:
         """Continues a run whose rows were inserted again, and that drew from them before.

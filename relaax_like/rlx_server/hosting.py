@@ -15,6 +15,7 @@ from relaax_like.agent.online_helper import AGENT_SHARE, OnlineHelper
 from relaax_like.bridge.client import make_client_id
 from relaax_like.config.plan import (
     OnPolicy,
+    Plan,
     Replay,
     get_overridden_use,
     get_rollout_steps,
@@ -186,13 +187,15 @@ class BatchHost(AgentHost):
           ServerUnavailableError: the parameter server cannot be reached.
         """
         wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
+        plans = {task: get_task_plan(self._config, task) for task in self._get_processors()}
         helpers = {
             task: OnlineHelper(
                 processor,
                 slots,
                 get_rollout_steps(self._config, task),
                 ahead=self._rollouts_ahead,
-                is_replayed=isinstance(get_task_plan(self._config, task), Replay),
+                is_replayed=isinstance(plans[task], Replay),
+                is_urgent=wait_sec is not None and _slips(plans[task]),
                 on_learned=on_learned,
                 max_wait_sec=wait_sec,
                 client=client,
@@ -380,3 +383,8 @@ def _validate_agent_class(agent_class: Any) -> None:
         raise RelaaxError(f"class {name} lacks {', '.join(missing)}; an Agent needs {_VERBS}")
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
         raise RelaaxError(f"class {name} does not implement all of {_VERBS}")
+
+
+def _slips(plan: Plan | None) -> bool:
+    """Returns whether a table takes more steps from agents that cannot wait than it should."""
+    return isinstance(plan, Replay) and plan.on_overload == "slip"

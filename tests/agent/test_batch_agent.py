@@ -33,7 +33,7 @@ class RecordingProcessor:
         self.state_shapes = state_shapes or {}
         self.reward_columns = {"reward": slice(0, 1)}
 
-    def submit(self, rollout, episodes, on_done, env_steps, agent=""):
+    def submit(self, rollout, episodes, on_done, env_steps, agent="", is_urgent=False):
         self.submitted.append((rollout, list(episodes), on_done))
         self.counted.append(env_steps)
 

@@ -48,7 +48,7 @@ class CountingProcessor:
             Prediction({"action": np.array([self.predictions])}, memory, np.zeros(1, np.float32), 0)
         ]
 
-    def submit(self, rollout, episodes, on_done, env_steps, agent=""):
+    def submit(self, rollout, episodes, on_done, env_steps, agent="", is_urgent=False):
         self.submitted.append((rollout, list(episodes), env_steps))
         on_done()
 
@@ -306,9 +306,7 @@ def test_one_task_counts_steps_and_episodes_for_all(agent_class, main):
 def test_the_agent_waits_for_every_task():
     agent, processors = make_two(TwoTasks, (1, 9))
     done = []
-    processors["first"].submit = lambda rollout, episodes, on_done, env_steps, agent: done.append(
-        on_done
-    )
+    processors["first"].submit = lambda rollout, episodes, on_done, *rest: done.append(on_done)
     agent.observe({"observation": np.zeros((1, 1))})
     actions = None
     while actions is None:
@@ -338,7 +336,7 @@ class SplitAgent(SimpleRLAgent):
 def test_slots_that_store_apart_are_waited_for_and_counted_apart():
     processor = CountingProcessor()
     done = []
-    processor.submit = lambda rollout, episodes, on_done, env_steps, agent: done.append(rollout)
+    processor.submit = lambda rollout, episodes, on_done, *rest: done.append(rollout)
     helper = OnlineHelper(processor, 2, 1, max_wait_sec=60)
     agent = SplitAgent({TASK: helper}, 2)
     observations = {"observation": np.zeros((2, 1))}

@@ -46,3 +46,9 @@ def show(status: Status) -> str:
         table = make_table("localhost:7000", message_to_status(status_to_message(status)))
         console.print(table)
     return capture.get()
+
+
+def test_overdue_updates_are_there_with_a_replay_table_alone() -> None:
+    assert "overdue" not in show(Status())
+    (line,) = [one for one in show(Status(overdue_updates=1234.5)).splitlines() if "overdue" in one]
+    assert "1,234 updates from the replay table" in line

@@ -76,6 +76,21 @@ def test_where_the_learner_is_behind_nothing_more_is_taken_and_nothing_is_counte
     assert tally.take().env_steps == 1
 
 
+def test_agents_that_cannot_wait_are_taken_nevertheless_and_the_updates_are_made_up():
+    source, tally = make_source(make_config())
+    for number in range(60):
+        source.add(make_step(number), [], is_urgent=True)
+    assert tally.take().env_steps == 60
+    assert source.overdue_updates == 54
+    with pytest.raises(CollectorFullError, match="the learner is behind"):
+        source.add(make_step(60), [])
+    made = 0
+    while source.has_iteration:
+        made += len(source.get(0, timeout_sec=0.0).minibatches.ids)
+    assert (made, source.overdue_updates) == (54, 0)
+    source.add(make_step(60), [])
+
+
 def test_rows_become_priorities():
     source, _ = make_source(make_config(priority_exponent=1.0, weight_exponent=1.0), max_slots=16)
     for number in range(9):

@@ -9,7 +9,7 @@ from relaax_like.algorithm.model import get_variables
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.config.encoder import OBSERVATION_KEYS
-from relaax_like.core.manifest import make_manifest
+from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.learn.gradient_learner import GradientLearner
 from relaax_like.learn.gradients import GradientTask
@@ -46,7 +46,8 @@ def serve_a2c(config: Any, algorithm: str = "a2c", **options: Any) -> ParameterS
     """Makes a parameter server with the variables of a2c, or of another algorithm."""
     variables = get_variables(load("model", algorithm).make_model(config, 0))
     manifest = make_manifest(variables)
-    store = Store(manifest, manifest.pack([v.value for v in variables]), config.optimizers)
+    flat = manifest.pack([v.value for v in variables])
+    store = Store(manifest, flat, config.optimizers, find_follows(variables))
     return ParameterServer(store, metrics=NullMetrics(), **options)
 
 
