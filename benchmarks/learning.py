@@ -6,12 +6,13 @@
 Each run ends with its budget of steps, or at `target_return` where the configuration has one. Its
 newest snapshot, or with `--version best` that of its best evaluation, then plays 100 greedy
 episodes. A JSON line per seed is appended to benchmarks/results/NAME.jsonl as soon as it is there,
-NAME being that of the YAML file. What is there, with the same command, overrides and budget, is not
-repeated, so this program continues where it was broken off. `--fresh` repeats it.
+NAME being that of the YAML file. What is there, with the same file, command, overrides and budget,
+is not repeated, so this program continues where it was broken off. `--fresh` repeats it.
 """
 
 import argparse
 import contextlib
+import hashlib
 import json
 import re
 import subprocess
@@ -202,15 +203,18 @@ def learn(
     version: str = "latest",
 ) -> dict[str, Any]:
     """Returns one seed's row."""
+    settings = digest(config)
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder)
         sets = [*overrides, f"seed={seed}", f"algorithm.max_global_step={steps}"]
         run = run_experiment(config, run_dir, sets, command=[command])
         evaluation = evaluate(run_dir, version)
+    require_same(config, settings)
     # Lines of `relaax train` do not say when the first client was let in.
     learning = {"learning_sec": round(run.learning_sec, 1)} if command == "run" else {}
     return {
         **_key(config, overrides, seed, steps, command, version),
+        "settings": settings,
         "finished": run.finished,
         "steps": run.steps,
         "training_mean": run.mean_return,
@@ -220,6 +224,39 @@ def learn(
         "wall_sec": round(run.wall_sec, 1),
         **learning,
     }
+
+
+def digest(config: Path) -> str:
+    """Returns what tells one content of a settings file from another."""
+    return hashlib.sha256(config.read_bytes()).hexdigest()[:12]
+
+
+def require_same(config: Path, settings: str) -> None:
+    """Refuses a result whose settings file has changed since the run began.
+
+    Raises:
+      RuntimeError: it has.
+    """
+    if digest(config) != settings:
+        raise RuntimeError(f"{config} has changed since this run began; its result is not kept")
+
+
+def find_row(
+    rows: Sequence[Mapping[str, Any]],
+    config: Path,
+    overrides: Sequence[str],
+    seed: int,
+    steps: int,
+    command: str,
+    version: str,
+) -> Mapping[str, Any] | None:
+    """Returns the row of a run with the present settings; None: there is none."""
+    key = _key(config, overrides, seed, steps, command, version)
+    settings = digest(config)  # older rows do not have it
+    for row in rows:
+        if _is_of(row, key) and row.get("settings", settings) == settings:
+            return row
+    return None
 
 
 def _key(
@@ -250,14 +287,13 @@ def run_missing(
     command: str,
     version: str,
     fresh: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, Any]]:
     """Returns a row per seed; makes the runs that are missing, or all if `fresh`."""
     path = RESULTS / f"{config.stem}.jsonl"
     kept = [] if fresh else read_rows(path)
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for seed in seeds:
-        key = _key(config, overrides, seed, steps, command, version)
-        row = next((row for row in kept if _is_of(row, key)), None)
+        row = find_row(kept, config, overrides, seed, steps, command, version)
         if row is None:
             row = learn(config, overrides, seed, steps, command, version)
             append_row(path, row)

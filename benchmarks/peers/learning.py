@@ -10,7 +10,7 @@ best` those of the best of 20 evaluations during the training, of `learner.num_e
 each. The peer's rows are appended to benchmarks/results/NAME_sb3.jsonl.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from benchmarks.learning import (
     EPISODES,
     RESULTS,
     append_row,
+    digest,
     make_parser,
     read_rows,
+    require_same,
     run_missing,
 )
 from benchmarks.peers.peer import install, run_sb3
@@ -59,6 +61,24 @@ def run_peer(key: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def name_peer_results(config: Path) -> Path:
+    """Returns the file of the peer's rows."""
+    return RESULTS / f"{config.stem}_sb3.jsonl"
+
+
+def make_peer_key(
+    config: Path, overrides: Sequence[str], seed: int, steps: int, version: str
+) -> dict[str, Any]:
+    """Returns what tells one run of the peer from another."""
+    return {
+        "config": str(config),
+        "overrides": list(overrides),
+        "seed": seed,
+        "max_steps": steps,
+        "version": version,
+    }
+
+
 def run_missing_peers(
     config: Path,
     overrides: Sequence[str],
@@ -68,20 +88,16 @@ def run_missing_peers(
     fresh: bool,
 ) -> list[dict[str, Any]]:
     """Returns a row per seed of the peer; makes the runs that are missing, or all if `fresh`."""
-    path = RESULTS / f"{config.stem}_sb3.jsonl"
+    path = name_peer_results(config)
     kept = [] if fresh else read_rows(path)
     rows = []
     for seed in seeds:
-        key = {
-            "config": str(config),
-            "overrides": list(overrides),
-            "seed": seed,
-            "max_steps": steps,
-            "version": version,
-        }
+        key = make_peer_key(config, overrides, seed, steps, version)
         row = next((row for row in kept if key.items() <= row.items()), None)
         if row is None:
+            settings = digest(config)
             row = run_peer(key)
+            require_same(config, settings)
             append_row(path, row)
         rows.append(row)
     return rows
@@ -89,16 +105,21 @@ def run_missing_peers(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing and shows all."""
-    args = make_parser(__doc__).parse_args(argv)
+    parser = make_parser(__doc__)
+    parser.add_argument("--only", choices=("peer",), help="leave ours out")
+    args = vars(parser.parse_args(argv))
+    only = args.pop("only")
     install()
-    same = {name: value for name, value in vars(args).items() if name != "command"}
-    programs = {"relaax": run_missing(**vars(args)), "sb3": run_missing_peers(**same)}
+    same = {name: value for name, value in args.items() if name != "command"}
+    programs: dict[str, Sequence[Mapping[str, Any]]] = {"sb3": run_missing_peers(**same)}
+    if only is None:
+        programs = {"relaax": run_missing(**args), **programs}
     table = [
         {"program": name, "seed": row["seed"], **{column: row[column] for column in _COLUMNS}}
         for name, rows in programs.items()
         for row in rows
     ]
-    report(f"learning, {args.config}", table)
+    report(f"learning, {args['config']}", table)
 
 
 if __name__ == "__main__":
