@@ -32,6 +32,10 @@ METHOD_ROLES: Mapping[str, Role | None] = {
     "/relaax.v1.ParameterServer/ReportClients": Role.AGENT,
     "/relaax.v1.Experience/Collect": Role.AGENT,
     "/relaax.v1.RunSpaces/Propose": Role.AGENT,
+    "/relaax.v1.Publisher/Acquire": Role.AGENT,
+    "/relaax.v1.Publisher/Renew": Role.AGENT,
+    "/relaax.v1.Publisher/Publish": Role.AGENT,
+    "/relaax.v1.Publisher/FindLearner": Role.AGENT,
     "/relaax.v1.ParameterServer/Save": Role.OPERATOR,
     "/relaax.v1.ParameterServer/Stop": Role.OPERATOR,
     # The tutorial's.

@@ -18,6 +18,8 @@ from relaax_like.bridge.experience_servicer import (
 from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.bridge.metrics_servicer import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES
 from relaax_like.bridge.metrics_servicer import add_metrics_servicer
+from relaax_like.bridge.publishing import LeasingBackend, PublisherServicer, PublisherStub
+from relaax_like.bridge.publishing import add_to_server as add_publisher_to_server
 from relaax_like.bridge.servicer import (
     ParameterServerServicer,
     add_to_server,
@@ -128,6 +130,10 @@ class Link:
         """
         manifest = self.wait(timeout_sec)
         return CollectStream(GrpcCall(self._channel, self.address), manifest, client_id, task)
+
+    def publisher_stub(self) -> PublisherStub:
+        """Returns the calls of a learner in a process of its own; does not wait for the server."""
+        return PublisherStub(self._channel, self.address)
 
     def metrics(self) -> MetricsClient:
         """Returns the recorder behind the server, shared by all agents of the process."""
@@ -245,6 +251,7 @@ class BridgeControl:
         security: ServerSecurity | None = None,
         experience: ExperienceSink | Mapping[str, ExperienceSink] | None = None,
         propose: Propose | None = None,
+        publisher: LeasingBackend | None = None,
     ) -> tuple[grpc.Server, int]:
         """Binds a server for `backend`; start it with `.start()`.
 
@@ -255,6 +262,7 @@ class BridgeControl:
           experience: sink of experience, if the run learns in the server; with several tasks, task
             -> sink; None: it does not learn there.
           propose: answers proposals of spaces; None: they are not served.
+          publisher: grants the lease to a learner in another process; None: there is none.
 
         Returns:
           The server and its actual port.
@@ -276,6 +284,8 @@ class BridgeControl:
         )
         add_to_server(ParameterServerServicer(backend), server)
         add_experience_to_server(ExperienceServicer(backend, experience), server)
+        if publisher is not None:
+            add_publisher_to_server(PublisherServicer(publisher), server)
         if propose is not None:
             add_spaces_to_server(propose, server)
         _add_tutorial(server, backend)

@@ -4,7 +4,7 @@ A chunk is the message's field 2. In this way it is copied once instead of twice
 and not at all when it is received; all other messages are converted by protobuf.
 """
 
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -16,6 +16,8 @@ Request: TypeAlias = pb.PushPullRequest | memoryview
 Reply: TypeAlias = pb.PushPullReply | memoryview
 ExperienceRequest: TypeAlias = experience_pb2.ExperienceRequest | memoryview
 ExperienceReply: TypeAlias = experience_pb2.ExperienceReply | memoryview
+
+_Part = TypeVar("_Part", bound=Message)
 
 # Field 2, length-delimited: `chunk`, in all of these messages.
 _CHUNK_KEY = 0x12
@@ -63,15 +65,22 @@ def to_push_pull_request(data: bytes, max_header_bytes: int = MAX_HEADER_BYTES) 
       max_header_bytes: a longer message that is not a chunk is not parsed, because it is not one of
         ours: parsing can turn two bytes into an episode of fifty bytes.
     """
+    return to_part(data, pb.PushPullRequest, max_header_bytes)
+
+
+def to_part(
+    data: bytes, kind: type[_Part], max_header_bytes: int = MAX_HEADER_BYTES
+) -> _Part | memoryview:
+    """Reads one message of a kind in the same way as `to_push_pull_request`."""
     chunk = _find_chunk(data)
     if chunk is not None:
         return chunk
     if len(data) > max_header_bytes:
-        return pb.PushPullRequest()
+        return kind()
     try:
-        return pb.PushPullRequest.FromString(data)
+        return kind.FromString(data)
     except DecodeError:
-        return pb.PushPullRequest()
+        return kind()
 
 
 def to_push_pull_reply(data: bytes) -> Reply:
@@ -86,15 +95,7 @@ def to_push_pull_reply(data: bytes) -> Reply:
 
 def to_experience_request(data: bytes) -> ExperienceRequest:
     """Reads one message in the same way as `to_push_pull_request`."""
-    chunk = _find_chunk(data)
-    if chunk is not None:
-        return chunk
-    if len(data) > MAX_HEADER_BYTES:
-        return experience_pb2.ExperienceRequest()
-    try:
-        return experience_pb2.ExperienceRequest.FromString(data)
-    except DecodeError:
-        return experience_pb2.ExperienceRequest()
+    return to_part(data, experience_pb2.ExperienceRequest)
 
 
 def to_experience_reply(data: bytes) -> ExperienceReply:

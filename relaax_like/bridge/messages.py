@@ -53,6 +53,16 @@ _EPISODE_BYTES = 256
 _Record = TypeVar("_Record", Status, ClientStatus, ServedClient)
 
 
+def number_outcome(outcome: Outcome) -> pb.Outcome:
+    """Returns the number of an outcome in messages."""
+    return _OUTCOMES[outcome]
+
+
+def name_outcome(number: int) -> Outcome:
+    """Returns the name of an outcome; that of an unknown number is "nothing"."""
+    return _OUTCOME_NAMES.get(number, "nothing")  # type: ignore[call-overload]
+
+
 def push_to_messages(
     push: Push,
     want_values: bool,

@@ -28,6 +28,11 @@ def metrics_server() -> None:
     _run("metrics_server")
 
 
+def learner() -> None:
+    """Runs `relaax-learner`."""
+    _run("learner")
+
+
 def _run(name: str) -> None:
     # Imported modules stay: garbage collection of them would take a tenth of the startup time.
     gc.disable()

@@ -387,19 +387,19 @@ class _ExperimentLoader:
             self._validate_task_plans(place, plan)
         default = find_placement(plan) if learner.offline is None else "server"
         placement = learner.placement or default
-        if placement == "server" and plan is None:
+        if placement != "agent" and plan is None:
             self._problems.add(
                 (LEARNER, "placement"),
                 f"{placement!r}, but the algorithm declares no plan, so its agents learn by "
                 "themselves; set it to 'agent'",
             )
-        if placement == "agent" and isinstance(plan, Offline):
+        if placement != "server" and isinstance(plan, Offline):
             self._problems.add(
                 (LEARNER, "placement"),
                 f"{placement!r}, but {place}: plan is Offline, and no agents play; set it to "
                 "'server'",
             )
-        if placement == "agent" and learner.offline is not None:
+        if placement != "server" and learner.offline is not None:
             self._problems.add(
                 (LEARNER, "placement"),
                 f"{placement!r}, but no agents play in a run that learns from files "
@@ -411,7 +411,7 @@ class _ExperimentLoader:
                 f"{learner.target_eval_return!r}, but there are no evaluations (eval_freq is 0); "
                 "set eval_freq, or set this to null",
             )
-        if placement == "server" and learner.max_lag is not None:
+        if placement != "agent" and learner.max_lag is not None:
             self._problems.add(
                 (LEARNER, "max_lag"),
                 f"{learner.max_lag!r}, but only learners beside agents (placement: agent) use this "

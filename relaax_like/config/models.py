@@ -19,11 +19,13 @@ from relaax_like.config.aliases import ACTION_REPEAT, MAX_EPISODE_STEPS, RANDOM_
 from relaax_like.config.base import Settings
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.plan import Placement
 
 PARAMETER_SERVER_PORT = 7000
 RLX_SERVER_PORT = 7001
 METRICS_SERVER_PORT = 7002
 PROMETHEUS_PORT = 7003
+LEARNER_PORT = 7005
 
 
 def _make_address_validator(default_port: int) -> PlainValidator:
@@ -38,6 +40,7 @@ def _make_address_validator(default_port: int) -> PlainValidator:
 
 
 _TEXT = PlainSerializer(str, return_type=str)
+LearnerAddress = Annotated[Address, _make_address_validator(LEARNER_PORT), _TEXT]
 ParameterServerAddress = Annotated[Address, _make_address_validator(PARAMETER_SERVER_PORT), _TEXT]
 RlxServerAddress = Annotated[Address, _make_address_validator(RLX_SERVER_PORT), _TEXT]
 PrometheusAddress = Annotated[Address, _make_address_validator(PROMETHEUS_PORT), _TEXT]
@@ -209,10 +212,17 @@ MINARI = "minari:"
 class LearnerConfig(Settings):
     """Section `learner`."""
 
-    placement: Literal["agent", "server"] | None = None
+    placement: Placement | None = None
     """Where the learner runs: agent, in a process beside the agents of each rlx server; server, in
-    the parameter server, which then receives experience instead of gradients; null: server for
-    algorithms whose iterations have a fixed size, agent for the others."""
+    the parameter server, which then receives experience instead of gradients; standalone, in a
+    process of its own, which receives the experience and publishes to the parameter server (in
+    `relaax train` the same as server); null: server for algorithms whose iterations have a fixed
+    size, agent for the others."""
+    bind: LearnerAddress = Address("localhost", LEARNER_PORT)
+    """Placement standalone: HOST:PORT where the learner takes experience; port 0: any."""
+    advertise: LearnerAddress | None = None
+    """Placement standalone: HOST:PORT under which rlx servers reach the learner; null: that of
+    bind."""
     max_rollouts_ahead: int | None = Field(default=None, ge=0, le=16)
     """Number of unacknowledged rollouts with which an agent keeps acting, over the network. 0: it
     waits until each rollout has been learned from, or is known not to complete an iteration; null:
@@ -278,12 +288,10 @@ class LearnerConfig(Settings):
             raise ValueError("expected 1 or more, or -1 (the fastest number), got 0")
         return value
 
-    @field_validator("placement", mode="before")
-    @classmethod
-    def _refuse_what_is_not_built(cls, value: Any) -> Any:
-        if value == "standalone":
-            raise ValueError(f"{value!r} is not implemented yet; expected agent or server")
-        return value
+    @property
+    def publishes(self) -> bool:
+        """Whether one learner gets the experience of all agents, and publishes complete values."""
+        return self.placement in ("server", "standalone")
 
 
 class EnvironmentConfig(Settings):

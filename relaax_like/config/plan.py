@@ -22,7 +22,7 @@ from relaax_like.wire.errors import ConfigError
 RETURN_STATISTIC = "return"
 # What a minibatch consists of: steps, or rollouts of one slot with all their steps in order.
 Unit = Literal["steps", "rollouts"]
-Placement = Literal["agent", "server"]
+Placement = Literal["agent", "server", "standalone"]
 Overload = Literal["slip", "drop"]
 OverriddenUse = Literal["cut", "only", "keep"]
 

@@ -320,9 +320,29 @@ class Lease:
     received: Mapping[str, Received] = field(default_factory=dict)
 
 
+class PublishTicket(NamedTuple):
+    """What a learner in a process of its own shows with each publication and count.
+
+    Attributes:
+      term: of its lease.
+      sequence: 1, 2, 3, ... in the run, of publications and counts together.
+    """
+
+    term: int
+    sequence: int
+
+
+class TrainReturn(NamedTuple):
+    """Training return: mean of the newest `window` episodes, and `episodes` so far."""
+
+    mean: float
+    window: int
+    episodes: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """A state published by the learner in the parameter server's process; applied atomically.
+    """A state published by the run's learner; applied atomically.
 
     Attributes:
       number: 1, 2, 3, ... within the run; a number that was published before has no effect.
@@ -334,6 +354,8 @@ class Publication:
       episodes: that ended among them.
       received: client id -> what this and all earlier publications contain of its experience; at
         most a few thousand clients, the newest last.
+      ticket: of a learner in a process of its own; None: it is in the server's process.
+      score: of an evaluation of these values, which are then kept as a snapshot; None: no score.
     """
 
     number: int
@@ -343,26 +365,39 @@ class Publication:
     env_steps: int = 0
     episodes: tuple[Episode, ...] = ()
     received: Mapping[str, Received] = field(default_factory=dict)
+    ticket: PublishTicket | None = None
+    score: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What a learner in the parameter server's process has accepted since its last publication.
+    """What a learner has accepted since its last publication.
 
     Attributes:
       env_steps: environment steps.
       episodes: that ended among them.
       received: see `Publication`.
+      ticket: see `Publication`.
     """
 
     env_steps: int
     episodes: tuple[Episode, ...] = ()
     received: Mapping[str, Received] = field(default_factory=dict)
+    ticket: PublishTicket | None = None
 
 
-class TrainReturn(NamedTuple):
-    """Training return: mean of the newest `window` episodes, and `episodes` so far."""
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """The newest state of a run, for a learner in another process; see `relaax.v1.RunState`."""
 
-    mean: float
-    window: int
-    episodes: int
+    outcome: Outcome = "nothing"
+    reason: str = ""
+    version: int = 0
+    global_t: int = 0
+    epoch: int = 0
+    finished: str = ""
+    number: int = 0
+    sequence: int = 0
+    durable_sequence: int = 0
+    best_score: float | None = None
+    train_return: TrainReturn | None = None

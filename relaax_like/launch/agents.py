@@ -1,4 +1,4 @@
-"""Hosts of agents that learn: in this process, in a child of it, or in the parameter server."""
+"""Hosts of agents that learn: in this process, a child, a parameter server or a learner."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.model import get_acting_names, get_variables
 from relaax_like.bridge.client import make_client_id
-from relaax_like.bridge.control import Link
+from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import make_manifest
@@ -32,7 +32,8 @@ from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
 from relaax_like.supervision.process import EXIT_USAGE, Shutdown, without_native_stderr
-from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.errors import ConfigError, RelaaxError, ServerUnavailableError
+from relaax_like.wire.security import ClientSecurity
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
@@ -59,14 +60,48 @@ class LearnerLink:
     max_segment_sec: float | None = None
 
 
+class LearnerFinder:
+    """Links to the learner's process of a run, whose address the parameter server knows.
+
+    Args:
+      link: to the parameter server.
+      security: of clients.
+    """
+
+    def __init__(self, link: Link, security: ClientSecurity | None):
+        self._stub = link.publisher_stub()
+        self._security = security
+        self._lock = threading.Lock()  # guards the newest link
+        self._newest: Link | None = None
+
+    def __call__(self) -> Link:
+        """Returns a link to the newest learner.
+
+        Raises:
+          ServerUnavailableError: the parameter server does not answer, or knows no learner yet.
+        """
+        address = self._stub.find_learner()
+        if not address:
+            raise ServerUnavailableError(
+                "no learner has come to this run yet (learner.placement: standalone); start "
+                "relaax-learner"
+            )
+        with self._lock:
+            if self._newest is None or self._newest.address != address:
+                logger.info("the learner is at %s", address)
+                self._newest = BridgeControl().connect(address, self._security)
+            return self._newest
+
+
 def make_remote_learners(
     link: Link,
     client_id: str,
     wait_sec: float,
     shutdown: Shutdown,
     get_sampling_sec: Callable[[], float] = lambda: 0.0,
+    find_link: Callable[[], Link] | None = None,
 ) -> RemoteLearners:
-    """Makes the links to the learners in the parameter server, one per task, without starting them.
+    """Makes the links to the run's learners, one per task, without starting them.
 
     Args:
       link: to the parameter server.
@@ -74,6 +109,7 @@ def make_remote_learners(
       wait_sec: how long a stream waits for the parameter server.
       shutdown: is requested when a retry would be useless.
       get_sampling_sec: see `RemoteLearner`.
+      find_link: returns the link to the learner's process; None: it is the parameter server's.
     """
 
     failing = threading.Lock()
@@ -86,7 +122,7 @@ def make_remote_learners(
     def make_learner(task: str) -> RemoteLearner:
         name = f"{client_id}-{task}" if task else client_id
         return RemoteLearner(
-            lambda: link.collect_stream(name, wait_sec, task),
+            lambda: (find_link() if find_link else link).collect_stream(name, wait_sec, task),
             name,
             on_global_t=link.note_global_t,
             on_failure=fail,
@@ -216,7 +252,7 @@ def _make_plain_host(
 ) -> PlainHost:
     """Makes the host of agents that learn by themselves; refuses settings that they ignore."""
     learner = experiment.learner
-    if learner.placement == "server":
+    if learner.publishes:
         raise ConfigError(
             f"{experiment.algorithm_folder / 'agent.py'}: a plain Agent sends gradients, but this "
             "run learns in its parameter server; derive Agent from BatchAgent, or remove agent.py"

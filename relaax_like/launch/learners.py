@@ -322,7 +322,7 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
         )
     learner, what = experiment.learner, f"one learner, but make_algorithms makes {count}"
     refuse_keys_of_one_learner(experiment, what)
-    if learner.save_freq > 0 and learner.placement == "server":
+    if learner.save_freq > 0 and learner.publishes:
         raise ConfigError(f"learner.save_freq: copies are written by {what}; set it to -1")
     if learner.eval_freq:
         raise ConfigError(
@@ -645,7 +645,7 @@ def refuse_keys_of_one_learner(experiment: Experiment, what: str) -> None:
 
 def _make_hooks(config: LearnerConfig) -> dict[str, Any]:
     """Returns the learner's hooks; those of the YAML file come last."""
-    in_learner = config.save_freq > 0 and config.placement == "server"
+    in_learner = config.save_freq > 0 and config.publishes
     save_freq = config.save_freq if in_learner else None
     return {**NO_HOOKS, "save_ckpt_after_iter": save_freq, **config.hook}
 

@@ -13,6 +13,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Episodes, OnPolicy, Replay, get_plan
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
+from relaax_like.core.roles import Publisher
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.learners import make_iteration_learners
 from relaax_like.launch.run import validate_served
@@ -28,6 +29,7 @@ from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.parameter_server.learner_lease import LearnerLease
 from relaax_like.parameter_server.mirror import Mirror, fetch_newest
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
@@ -111,7 +113,7 @@ def make_parameter_server(
                 logger.info("downloaded the newest snapshot from the mirror: %s", fetched)
             mirror = Mirror(settings.mirror_url, keep=keep, keep_best=keep_best)
         manifest, flat, follows = make_start(experiment, overrides, build)
-        publishes = experiment.learner.placement == "server"
+        publishes = experiment.learner.publishes
         target = None
         if experiment.learner.target_return is not None:
             target = Target(
@@ -146,6 +148,7 @@ def make_parameter_server(
             snapshot_every_sec=settings.checkpoint_time_interval,
             snapshot_every_env_steps=settings.checkpoint_global_step_interval,
             recipe=find_recipe(experiment),
+            learner_lease=_open_lease(experiment),
         )
     except BaseException:
         if mirror is not None:
@@ -166,6 +169,12 @@ def make_parameter_server(
             "again in another run_dir"
         )
     return server
+
+
+def _open_lease(experiment: Experiment) -> LearnerLease | None:
+    if experiment.learner.placement != "standalone":
+        return None
+    return LearnerLease(experiment.parameter_server.checkpoint_dir)
 
 
 def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
@@ -216,10 +225,11 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         forget_results(experiment)
         if not is_described(experiment):
             describe_start(experiment, SERVERS)
-        services = make_experience_services(
-            experiment, server, lambda error: _end_without_learner(error, shutdown)
-        )
-        if services is not None:
+        services = None
+        if experiment.learner.placement == "server":
+            services = make_experience_services(
+                experiment, server, lambda error: _end_without_learner(error, shutdown)
+            )
             server.count_overdue = lambda: services.overdue_updates
         tests = open_version_tests(experiment, server)
         grpc_server, port = BridgeControl().create_server(
@@ -228,6 +238,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             security,
             None if services is None else services.sinks,
             make_proposer(experiment),
+            server if experiment.learner.placement == "standalone" else None,
         )
         raise_descriptor_limit()
         freeze_gc()
@@ -272,7 +283,7 @@ def open_version_tests(
       ConfigError: tests are requested but not possible; see `make_version_tests`.
       InvalidInputError: see `make_version_tests`.
     """
-    if not experiment.learner.eval_freq or experiment.learner.placement == "server":
+    if not experiment.learner.eval_freq or experiment.learner.publishes:
         return contextlib.nullcontext()
     from relaax_like.launch.online_tester import make_version_tests  # it knows how to play
 
@@ -285,13 +296,13 @@ def _end_without_learner(error: Exception, shutdown: Shutdown) -> None:
 
 
 def make_experience_services(
-    experiment: Experiment, server: ParameterServer, on_failure: Callable[[Exception], None]
-) -> ExperienceServices | None:
-    """Makes the learners of a server's process, not started; None: the run learns elsewhere.
+    experiment: Experiment, publisher: Publisher, on_failure: Callable[[Exception], None]
+) -> ExperienceServices:
+    """Makes the learners of all agents' experience, not started.
 
     Args:
       experiment: to train.
-      server: to which they publish.
+      publisher: to which they publish.
       on_failure: see `ExperienceServices`.
     """
     plan = get_plan(experiment.algorithm)
@@ -300,13 +311,11 @@ def make_experience_services(
         for task, one in (plan if isinstance(plan, Mapping) else {"": plan}).items()
         if isinstance(one, OnPolicy | Episodes | Replay)
     }
-    if experiment.learner.placement != "server" or not plans:
-        return None
 
     def make_learners() -> "dict[str, LearnerLoop[AgentSource]]":
         set_backprop_workers(experiment)
         keeps = experiment.parameter_server.durability == "journal"
-        learners = make_iteration_learners(experiment, server, keeps_experience=keeps)
+        learners = make_iteration_learners(experiment, publisher, keeps_experience=keeps)
         return learners if isinstance(plan, Mapping) else {"": learners[TASK]}
 
     def make_service(

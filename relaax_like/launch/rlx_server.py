@@ -18,6 +18,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import ClientsReport
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import (
+    LearnerFinder,
     LearnerLink,
     make_beside_learner,
     make_linked_host,
@@ -202,8 +203,13 @@ def _make_learner(
     experiment: Experiment, overrides: Sequence[str], link: Link, shutdown: Shutdown
 ) -> ChildLearner | RemoteLearners:
     """Makes the link to the run's learner, without starting it."""
-    if experiment.learner.placement == "server":
-        return make_remote_learners(link, make_client_id("rlx"), _HELLO_WAIT_SEC, shutdown)
+    if experiment.learner.publishes:
+        find = None
+        if experiment.learner.placement == "standalone":
+            find = LearnerFinder(link, make_client_security(experiment))
+        return make_remote_learners(
+            link, make_client_id("rlx"), _HELLO_WAIT_SEC, shutdown, find_link=find
+        )
     return ChildLearner(
         [sys.executable, "-m", _LEARNER, str(experiment.file), *overrides],
         environment=_make_environment(),

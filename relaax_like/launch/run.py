@@ -37,6 +37,8 @@ def make_topology(
     roles = ["parameter_server", "rlx_server"]
     if experiment.metrics_server is not None:
         roles.insert(0, "metrics_server")
+    if experiment.learner.placement == "standalone":
+        roles.insert(-1, "learner")
     arguments = ["--config", str(experiment.file)]
     for override in overrides:
         arguments += ["--set", override]
@@ -73,6 +75,7 @@ def validate_servers(experiment: Experiment) -> None:
         ("relaax-parameter-server", experiment.parameter_server),
         ("relaax-rlx-server", experiment.rlx_server),
         ("relaax-metrics-server", experiment.metrics_server),
+        ("learner", experiment.learner if experiment.learner.placement == "standalone" else None),
     ):
         if settings is not None:
             validate_exposure(settings.bind, experiment.security)
@@ -119,11 +122,17 @@ def _validate_no_trainer(experiment: Experiment) -> None:
         )
 
 
-_SHORT = {"parameter_server": "ps", "rlx_server": "rlx", "metrics_server": "metrics"}
+_SHORT = {
+    "parameter_server": "ps",
+    "rlx_server": "rlx",
+    "metrics_server": "metrics",
+    "learner": "learner",
+}
 _ROLES: Mapping[str, Role] = {
     "parameter_server": "parameter server",
     "rlx_server": "rlx server",
     "metrics_server": "metrics server",
+    "learner": "learner",
 }
 
 
@@ -140,11 +149,17 @@ def _make_edges(experiment: Experiment, clients: Sequence[Node]) -> list[Edge]:
     ]
     bridge = str(experiment.rlx_server.parameter_server.to_connect())
     edges.append(Edge(source="rlx", target="ps", protocol="bridge", address=bridge))
+    servers = ["ps", "rlx"]
+    if experiment.learner.placement == "standalone":
+        servers.append("learner")
+        address = str(experiment.learner.advertise or experiment.learner.bind.to_connect())
+        edges.append(Edge(source="learner", target="ps", protocol="bridge", address=bridge))
+        edges.append(Edge(source="rlx", target="learner", protocol="bridge", address=address))
     if experiment.metrics_server is not None:
         metrics = str(experiment.metrics_server.bind.to_connect())
         edges += [
             Edge(source=source, target="metrics", protocol="metrics", address=metrics)
-            for source in ("ps", "rlx")
+            for source in servers
         ]
     return edges
 

@@ -5,7 +5,7 @@ import inspect
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from relaax_like.config.algorithm_folder import TRAINER, load_algorithm_module
@@ -85,6 +85,10 @@ def make_trainer(
     Raises:
       ConfigError: `trainer.py` cannot be used, or there are no trajectories.
     """
+    if experiment.learner.placement == "standalone":  # all is one process here
+        learner = experiment.learner.model_copy(update={"placement": "server"})
+        experiment = replace(experiment, learner=learner)
+        overrides = [*overrides, "learner.placement=server"]
     experiment, found = _find_spaces(experiment)
     trainer_class: type[BaseTrainer] = Trainer
     if (experiment.algorithm_folder / TRAINER).is_file():

@@ -94,7 +94,7 @@ def play(
     with contextlib.ExitStack() as ends:
         with shutdown.interrupting(), tracing.span(tracing.START):
             beside = None
-            if experiment.learner.placement == "server":
+            if experiment.learner.publishes:
                 learner = make_remote_learners(
                     link, name, _SERVER_WAIT_SEC, shutdown, sampling.get_sec
                 )

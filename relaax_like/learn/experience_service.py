@@ -359,7 +359,7 @@ class ExperienceService(ExperienceSink):
         )
         if not loop.source.holds_agents:
             what = f"from a replay table{self._of_task}"
-        logger.info("learning in the parameter server, %s", what)
+        logger.info("learning, %s", what)
 
         def take(learned: LearnerUpdate | None) -> None:
             self._take(learned, bool(loop.newest.finished))

@@ -8,16 +8,17 @@ from typing import Any
 
 from relaax_like.core.records import (
     Counts,
-    Episode,
     Lease,
     Outcome,
     Publication,
+    PublishTicket,
     Push,
     Received,
     Reply,
 )
 from relaax_like.parameter_server.combining import Combiner, Plan
 from relaax_like.parameter_server.dedup_table import CachedReply, DedupTable
+from relaax_like.parameter_server.learner_lease import LearnerLease
 from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
 from relaax_like.parameter_server.published_state import PublishedState
 from relaax_like.parameter_server.push_journal import JOURNAL_INDEX
@@ -39,7 +40,7 @@ from relaax_like.wire.errors import (
 _LOG = logging.getLogger(__name__)
 # Keys of a snapshot's statistics.
 _DEDUP, _PUBLISHED, _RECEIVED, RECIPE = "replies", "published", "received", "recipe"
-_BEST_EVALUATION = "best_evaluation"
+_BEST_EVALUATION, _SEQUENCE = "best_evaluation", "sequence"
 _FINISHED = "training has finished"
 
 
@@ -61,6 +62,7 @@ class Applier:
       epoch: of this start of the server.
       recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
       note_steps: called with `global_t` after each change.
+      learner_lease: of a learner in a process of its own; None: there is none in this run.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Applier:
         epoch: int,
         recipe: str,
         note_steps: Callable[[int], None],
+        learner_lease: LearnerLease | None = None,
     ):
         self._store = store
         self._push_log = push_log
@@ -92,6 +95,8 @@ class Applier:
         self._records = 0
         self._first_version = store.version  # at this start of the server
         self._leased = False
+        self._learner_lease = learner_lease
+        self._sequence = self._durable = 0  # newest one that took effect, that a crash leaves
         self._published = 0  # number of the newest publication
         self._received: Mapping[str, Received] = {}  # what it contains
         self._best_evaluation: float | None = None
@@ -105,26 +110,63 @@ class Applier:
 
     @property
     def is_leased(self) -> bool:
-        """Whether a learner in this process holds the lease."""
-        return self._leased
+        """Whether a learner holds the lease, in this process or in its own."""
+        return self._leased or self._learner_lease is not None
 
     def lease(self) -> Lease:
         """Makes the caller the run's only learner; see `Publisher`."""
         with self._record_lock:
             self._leased = True
-            state = self._store.export_state()
-            return Lease(
-                number=self._published,
-                manifest=state.manifest,
-                values=state.values,
-                slots=state.slots,
-                slot_names=state.slot_names,
-                steps=state.steps,
-                version=state.version,
-                global_t=state.global_t,
-                finished=self._stop_condition.reason,
-                received=self._received,
+            return self._make_lease()
+
+    def grant(self, holder: str, address: str) -> tuple[int, Lease]:
+        """Makes a learner in another process the run's only one; returns its term, and the state.
+
+        Raises:
+          LeasedError: this run has no learner in a process of its own.
+          ServerUnavailableError: another one still holds the lease.
+        """
+        with self._record_lock:
+            term = self._get_learner_lease().grant(holder, address)
+            return term, self._make_lease()
+
+    def renew(self, term: int) -> None:
+        """Keeps the lease of a learner in another process.
+
+        Raises:
+          LeasedError: it is not the newest one.
+        """
+        with self._record_lock:
+            self._get_learner_lease().renew(term)
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Number of the newest publication; newest sequence number, and newest durable one."""
+        with self._record_lock:
+            return self._published, self._sequence, self._durable
+
+    def _get_learner_lease(self) -> LearnerLease:
+        if self._learner_lease is None:
+            raise LeasedError(
+                "this run has no learner in a process of its own; set learner.placement to "
+                "standalone on both sides"
             )
+        return self._learner_lease
+
+    def _make_lease(self) -> Lease:
+        state = self._store.export_state()
+        return Lease(
+            number=self._published,
+            manifest=state.manifest,
+            values=state.values,
+            slots=state.slots,
+            slot_names=state.slot_names,
+            steps=state.steps,
+            version=state.version,
+            global_t=state.global_t,
+            finished=self._stop_condition.reason,
+            received=self._received,
+        )
 
     def apply_all(
         self, pushes: Sequence[Push | Publication | Counts]
@@ -187,7 +229,7 @@ class Applier:
     def _apply_planned(self, push: Push, plan: Plan) -> Reply:
         staleness = self._store.version - push.gradient_version
         with self._record_lock:
-            if self._leased:  # while it waited
+            if self.is_leased:  # while it waited
                 self.refuse_leased(push)
             # The steps that can fail come first.
             prepared = self._prepare(plan, push)
@@ -215,16 +257,21 @@ class Applier:
         return self._make_reply(answered)
 
     def _apply_publish(self, publish: Publication) -> Reply:
-        if publish.number <= self._published:
+        if publish.ticket is None and publish.number <= self._published:
             return self._answer_nothing()
         if self._stop_condition.reason:
-            counts = Counts(env_steps=publish.env_steps, received=publish.received)
+            counts = Counts(
+                env_steps=publish.env_steps, received=publish.received, ticket=publish.ticket
+            )
             return self._apply_counts(counts)
         with self._record_lock:
+            if not self._is_next(publish.ticket):
+                return self._answer_nothing()
+            failpoints.hit("ps.before_publish")
             prepared = self._store.prepare_publish(publish)
             self._store.commit(prepared)
             self._published = publish.number
-            self._note_counted(publish.env_steps, publish.episodes, publish.received)
+            self._note_counted(publish)
         self._curves.add_publish()
         failpoints.hit("ps.after_publish")
         self._note_steps(self._store.global_t)
@@ -233,23 +280,36 @@ class Applier:
     def _apply_counts(self, counts: Counts) -> Reply:
         # The mean return must remain the one that ended the training.
         episodes = () if self._stop_condition.reason else counts.episodes
-        if counts.env_steps or episodes:
-            with self._record_lock:
+        with self._record_lock:
+            if self._is_next(counts.ticket) and (counts.env_steps or episodes or counts.ticket):
                 self._store.commit(self._store.prepare(None, counts.env_steps))
-                self._note_counted(counts.env_steps, episodes, counts.received)
+                self._note_counted(replace(counts, episodes=tuple(episodes)))
         return self._answer_nothing()
 
-    def _note_counted(
-        self, env_steps: int, episodes: Sequence[Episode], received: Mapping[str, Received]
-    ) -> None:
-        """Counts what the learner in this process has accepted; under the record lock."""
-        self._received = received
-        self._statistics.add(env_steps, episodes)
+    def _is_next(self, ticket: PublishTicket | None) -> bool:
+        """Returns whether a learner's publication or count is to take effect; under the lock.
+
+        Raises:
+          LeasedError: another learner holds the lease.
+        """
+        if ticket is None:
+            return True
+        self._get_learner_lease().require(ticket.term)
+        return ticket.sequence == self._sequence + 1
+
+    def _note_counted(self, counts: Publication | Counts) -> None:
+        """Counts what the learner has accepted; under the record lock."""
+        self._received = counts.received
+        if counts.ticket is not None:
+            self._sequence = counts.ticket.sequence
+        self._statistics.add(counts.env_steps, counts.episodes)
         self._records += 1
         self._check_finished()
         if self._publications is not None:
             state = self._store.export_state()
-            self._publications.write(replace(state, statistics=self._export_statistics()))
+            state = replace(state, statistics=self._export_statistics())
+            if self._publications.write(state):
+                self._durable = self._sequence
 
     def _prepare(self, plan: Plan, push: Push, record: Record | None = None) -> PreparedVersion:
         """Computes the result of a push; if it is replayed, with the settings in its record."""
@@ -327,6 +387,7 @@ class Applier:
         self._statistics.restore(state.statistics)
         self._dedup.restore(state.statistics.get(_DEDUP, {}))
         self._published = int(state.statistics.get(_PUBLISHED, 0))
+        self._sequence = self._durable = int(state.statistics.get(_SEQUENCE, 0))
         self._best_evaluation = state.statistics.get(_BEST_EVALUATION)
         self._received = _read_received(state.statistics.get(_RECEIVED, {}))
 
@@ -381,7 +442,7 @@ class Applier:
         self._stop_condition.check_score(self._best_evaluation)
 
     def refuse_leased(self, push: Push) -> None:
-        """Refuses a push that would change the values of a run whose learner is in this process.
+        """Refuses a push that would change the values of a run that learns from experience.
 
         Raises:
           LeasedError: the push would change them.
@@ -390,8 +451,8 @@ class Applier:
             return
         self._statistics.count_refused("leased")
         raise LeasedError(
-            "this run learns in the server (learner.placement: server); send experience "
-            "instead of gradients and statistics"
+            "this run learns in one place (learner.placement: server or standalone); send "
+            "experience instead of gradients and statistics"
         )
 
     def export(self) -> tuple[State, int]:
@@ -410,6 +471,7 @@ class Applier:
             **self._statistics.to_dict(),
             _DEDUP: self._dedup.to_dict(),
             _PUBLISHED: self._published,
+            _SEQUENCE: self._sequence,
             _RECEIVED: {client_id: list(one) for client_id, one in self._received.items()},
             RECIPE: self._recipe,
             _BEST_EVALUATION: self._best_evaluation,

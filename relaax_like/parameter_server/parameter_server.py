@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +22,7 @@ from relaax_like.core.records import (
     Publication,
     Push,
     Reply,
+    RunState,
     Status,
     TrainReturn,
 )
@@ -29,6 +30,7 @@ from relaax_like.core.roles import ParameterServerBackend, Publisher
 from relaax_like.parameter_server.applier import Applier
 from relaax_like.parameter_server.apply_queue import ApplyQueue, ClosedError, FullError
 from relaax_like.parameter_server.combining import Combiner
+from relaax_like.parameter_server.learner_lease import LearnerLease
 from relaax_like.parameter_server.mirror import Mirror
 from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
 from relaax_like.parameter_server.published_state import PublishedState
@@ -99,6 +101,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         recipe: str = "",
         clock: Callable[[], float] = time.monotonic,
         queue_size: int = QUEUE_SIZE,
+        learner_lease: LearnerLease | None = None,
     ):
         """Starts serving. Owns all objects except `metrics`; `close` closes them.
 
@@ -121,6 +124,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
           clock: returns monotonic seconds.
           queue_size: maximum number of waiting pushes; any others are refused as busy.
+          learner_lease: of a learner in a process of its own; None: there is none in this run.
 
         Raises:
           ConfigError: a number is out of range, or there are intervals but no `snapshots`.
@@ -153,7 +157,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._epoch,
             recipe,
             self._note_steps,
+            learner_lease,
         )
+        self._learner_lease = learner_lease
         self._queue: ApplyQueue[Push | Publication | Counts, Reply] = ApplyQueue(
             self._applier.apply_all, queue_size
         )
@@ -267,9 +273,71 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._saver.save_replayed()
         return self._applier.lease()
 
+    def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
+        """Makes a learner in another process the run's only one.
+
+        Args:
+          holder: name of its start.
+          address: where it takes experience.
+
+        Returns:
+          Its term, for how many seconds the lease is kept, and the state to continue from.
+
+        Raises:
+          LeasedError: this run has no learner in a process of its own.
+          ServerUnavailableError: another learner still holds the lease.
+        """
+        if self._learner_lease is not None and not self._learner_lease.term and self._saver:
+            self._saver.save_replayed()
+        term, lease = self._applier.grant(holder, address)
+        assert self._learner_lease is not None
+        return term, self._learner_lease.lease_sec, lease
+
+    def renew_lease(self, term: int) -> None:
+        """Keeps a learner's lease; raises LeasedError if it is not the newest one."""
+        self._applier.renew(term)
+        if self._learner_lease is not None:
+            self._statistics.see_client(self._learner_lease.holder)
+
+    @property
+    def slots(self) -> Mapping[str, np.ndarray]:
+        """The optimizers' state: variable group -> `[s, n] float32`, immutable."""
+        return self._store.export_state().slots
+
+    @property
+    def learner_address(self) -> tuple[str, int]:
+        """Where the newest learner in another process takes experience ("": none), and its term."""
+        lease = self._learner_lease
+        return ("", 0) if lease is None else (lease.address, lease.term)
+
+    def get_run_state(self, reply: Reply | None = None) -> RunState:
+        """Returns what a learner in another process must know.
+
+        Args:
+          reply: to its newest publication or count; None: it has asked for the state.
+        """
+        reply = reply or self.pull()
+        number, sequence, durable = self._applier.progress
+        if reply.finished and self._learner_lease is not None:
+            self._stop_condition.note_notified(self._learner_lease.holder)
+        return RunState(
+            outcome=reply.outcome,
+            reason=reply.reason,
+            version=reply.version,
+            global_t=reply.global_t,
+            epoch=self._epoch,
+            finished=reply.finished,
+            number=number,
+            sequence=sequence,
+            durable_sequence=durable,
+            best_score=self.best_score,
+            train_return=self.train_return,
+        )
+
     def publish(self, publication: Publication) -> Reply:
         """Applies a state published by the learner, atomically; see `Publisher`."""
         score, self._next_score = self._next_score, None  # for this one, even if it fails
+        score = score if publication.score is None else publication.score
         validate_counts(publication)
         reply = self._submit_own(publication)
         if score is not None and reply.outcome == "applied" and self._saver is not None:

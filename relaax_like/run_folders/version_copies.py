@@ -83,7 +83,7 @@ def open_version_copies(
     With placement server, the learner itself writes the copies, in each iteration that is due.
     """
     learner = experiment.learner
-    if learner.save_freq <= 0 or learner.placement == "server":
+    if learner.save_freq <= 0 or learner.publishes:
         return contextlib.nullcontext()
     return VersionCopies(server, experiment.run_dir, learner.save_freq)
 

@@ -27,7 +27,7 @@ output.propagate = False
 # Seconds from SIGTERM to SIGKILL.
 TERM_SEC = 6.0
 # Environments, servers and the essential process end one after another; each has a third of it.
-_STAGES = 3
+_STAGES = 4
 _END_POLL_SEC = 0.02
 # A dead process's last line: how long to wait for it, and how much of it is repeated.
 _LAST_LINES_SEC = 0.3
@@ -369,8 +369,8 @@ class Manager:
     def _terminate_stage(self, stage: int, timeout_sec: float) -> None:
         """Terminates the processes of one stage, and waits for their exit.
 
-        Environments end first, and the essential process last: each still reports its last steps to
-        those that end after it.
+        Environments end first, then what serves them, the learner, and the essential process last:
+        each still reports its last steps to those that end after it.
         """
         ending = [
             s.process
@@ -387,7 +387,11 @@ class Manager:
 
 
 def _find_stage(supervised: _Supervised) -> int:
-    return 0 if supervised.is_environment else 2 if supervised.node.is_essential else 1
+    if supervised.is_environment:
+        return 0
+    if supervised.node.is_essential:
+        return 3
+    return 2 if supervised.node.role == "learner" else 1
 
 
 def shorten_tracebacks(lines: Iterator[str], known: set[str]) -> Iterator[str]:

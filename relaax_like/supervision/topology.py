@@ -9,7 +9,9 @@ from typing import Any, Literal
 from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.errors import ConfigError
 
-Role = Literal["parameter server", "rlx server", "metrics server", "environment", "worker"]
+Role = Literal[
+    "parameter server", "learner", "rlx server", "metrics server", "environment", "worker"
+]
 Protocol = Literal["rlx", "bridge", "metrics"]
 
 
@@ -44,7 +46,7 @@ class Node:
     @property
     def reports(self) -> bool:
         """Whether it reports its events through a pipe; see `wire.reports`."""
-        return self.role in ("parameter server", "rlx server", "worker")
+        return self.role in ("parameter server", "learner", "rlx server", "worker")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,420 @@
+"""The lease and the publications of a learner in a process of its own, as messages."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import grpc
+import numpy as np
+
+from relaax_like.bridge import chunks, errors, frames
+from relaax_like.bridge.messages import name_outcome, number_outcome
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import (
+    Counts,
+    Episode,
+    Lease,
+    Publication,
+    PublishTicket,
+    Received,
+    Reply,
+    RunState,
+    TrainReturn,
+)
+from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.v1 import publisher_pb2
+from relaax_like.wire.errors import InvalidInputError, ProtocolError, ServerUnavailableError
+
+FORMAT = 1
+MAX_EPISODES = 65_536
+_SERVICE = "relaax.v1.Publisher"
+_MAX_NAME, _MAX_ADDRESS = 200, 300
+_MAX_RECEIVED = 4096
+_TIMEOUT_SEC = 5.0
+# A publication is sent in chunks; a server that reads none of them for so long is unavailable.
+_PUBLISH_SEC = 60.0
+
+
+class LeasingBackend(Protocol):
+    """The parameter server as this service calls it. Thread-safe."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The layout of the values."""
+
+    @property
+    def learner_address(self) -> tuple[str, int]:
+        """Where the newest holder takes experience, and its term."""
+
+    @property
+    def slots(self) -> Mapping[str, np.ndarray]:
+        """The optimizers' state."""
+
+    def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
+        """Makes a learner the run's only one."""
+
+    def renew_lease(self, term: int) -> None:
+        """Keeps a lease."""
+
+    def publish(self, publication: Publication) -> Reply:
+        """Applies a publication."""
+
+    def count(self, counts: Counts) -> Reply:
+        """Counts steps and episodes."""
+
+    def get_run_state(self, reply: Reply | None = None) -> RunState:
+        """Returns the newest state."""
+
+
+class PublisherServicer:
+    """Serves a learner in another process. Thread-safe, like the backend.
+
+    Args:
+      backend: the parameter server.
+    """
+
+    def __init__(self, backend: LeasingBackend):
+        self._backend = backend
+
+    def Acquire(
+        self, request: publisher_pb2.AcquireRequest, context: grpc.ServicerContext
+    ) -> Iterator[Any]:
+        """Grants the lease, and sends the state."""
+        try:
+            _validate_acquire(request, self._backend.manifest)
+            term, lease_sec, lease = self._backend.grant_lease(request.holder, request.address)
+            header = _lease_to_header(term, lease_sec, lease, self._backend.get_run_state())
+            yield publisher_pb2.LeasePart(header=header)
+            yield from chunks.split(lease.values)
+            for slots in lease.slots.values():
+                if slots.size:
+                    yield from chunks.split(slots.reshape(-1).view(np.uint8))
+        except Exception as error:
+            errors.abort(context, error)
+
+    def Renew(
+        self, request: publisher_pb2.RenewRequest, context: grpc.ServicerContext
+    ) -> publisher_pb2.RunState:
+        """Keeps the lease."""
+        try:
+            self._backend.renew_lease(request.term)
+            return state_to_message(self._backend.get_run_state())
+        except Exception as error:
+            errors.abort(context, error)
+
+    def Publish(
+        self, requests: Iterator[Any], context: grpc.ServicerContext
+    ) -> publisher_pb2.RunState:
+        """Applies a publication, or counts."""
+        try:
+            item = self._read(requests)
+            if isinstance(item, Publication):
+                reply = self._backend.publish(item)
+            else:
+                reply = self._backend.count(item)
+            return state_to_message(self._backend.get_run_state(reply))
+        except Exception as error:
+            errors.abort(context, error)
+
+    def FindLearner(
+        self, request: publisher_pb2.FindLearnerRequest, context: grpc.ServicerContext
+    ) -> publisher_pb2.LearnerAddress:
+        """Says where the newest holder takes experience."""
+        address, term = self._backend.learner_address
+        return publisher_pb2.LearnerAddress(address=address, term=term)
+
+    def _read(self, requests: Iterator[Any]) -> Publication | Counts:
+        first = next(requests, None)
+        if not isinstance(first, publisher_pb2.PublishPart) or not first.HasField("header"):
+            raise InvalidInputError("publish: the first message has no header", "header")
+        header = first.header
+        if len(header.episodes) > MAX_EPISODES or len(header.received) > _MAX_RECEIVED:
+            raise InvalidInputError(
+                f"publish: {len(header.episodes)} episodes and {len(header.received)} clients, "
+                f"expected at most {MAX_EPISODES} and {_MAX_RECEIVED}",
+                "episodes",
+            )
+        fields: dict[str, Any] = {
+            "env_steps": header.env_steps,
+            "episodes": tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+            "received": _read_received(header.received),
+            "ticket": PublishTicket(header.term, header.sequence),
+        }
+        if not header.number:
+            return Counts(**fields)
+        values = _read_vector(requests, self._backend.manifest.total_bytes, "values")
+        slots = {
+            group: _read_vector(requests, like.nbytes, f"slots of {group}")
+            .view(np.float32)
+            .reshape(like.shape)
+            for group, like in self._backend.slots.items()
+        }
+        return Publication(
+            number=header.number,
+            values=values,
+            slots=slots,
+            steps={one.group: one.steps for one in header.optimizers},
+            score=header.score if header.HasField("score") else None,
+            **fields,
+        )
+
+
+def add_to_server(servicer: PublisherServicer, server: grpc.Server) -> None:
+    """Adds the service; chunks are neither packed nor parsed by protobuf."""
+    handlers = {
+        "Acquire": grpc.unary_stream_rpc_method_handler(
+            servicer.Acquire, publisher_pb2.AcquireRequest.FromString, frames.to_bytes
+        ),
+        "Renew": grpc.unary_unary_rpc_method_handler(
+            servicer.Renew, publisher_pb2.RenewRequest.FromString, frames.to_bytes
+        ),
+        "Publish": grpc.stream_unary_rpc_method_handler(
+            servicer.Publish,
+            lambda data: frames.to_part(data, publisher_pb2.PublishPart),
+            frames.to_bytes,
+        ),
+        "FindLearner": grpc.unary_unary_rpc_method_handler(
+            servicer.FindLearner, publisher_pb2.FindLearnerRequest.FromString, frames.to_bytes
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+
+class PublisherStub:
+    """A learner's calls to the parameter server; each has a deadline.
+
+    All of them raise ServerUnavailableError if there is no answer in time, and LeasedError if
+    another learner holds the lease.
+
+    Args:
+      channel: to the parameter server.
+      address: its address, for errors.
+    """
+
+    def __init__(self, channel: grpc.Channel, address: str):
+        self._address = address
+
+        def call(kind: Callable[..., Any], name: str, read: Callable[[bytes], Any]) -> Any:
+            return kind(
+                f"/{_SERVICE}/{name}",
+                request_serializer=frames.to_bytes,
+                response_deserializer=read,
+            )
+
+        state = publisher_pb2.RunState.FromString
+        self._acquire = call(
+            channel.unary_stream,
+            "Acquire",
+            lambda data: frames.to_part(data, publisher_pb2.LeasePart),
+        )
+        self._renew = call(channel.unary_unary, "Renew", state)
+        self._publish = call(channel.stream_unary, "Publish", state)
+        self._find = call(
+            channel.unary_unary, "FindLearner", publisher_pb2.LearnerAddress.FromString
+        )
+
+    def acquire(
+        self, holder: str, address: str, manifest: Manifest
+    ) -> tuple[int, float, Lease, RunState]:
+        """Requests the lease; returns term, its seconds, the state to continue from, and the run's.
+
+        Raises:
+          ServerUnavailableError: another learner still holds the lease, or no answer in time.
+          InvalidInputError: the run has another model.
+        """
+        request = publisher_pb2.AcquireRequest(
+            format=FORMAT, holder=holder, address=address, fingerprint=manifest.fingerprint
+        )
+        with self._translating():
+            parts = iter(self._acquire(request, timeout=_PUBLISH_SEC))
+            first = next(parts, None)
+            if not isinstance(first, publisher_pb2.LeasePart):
+                raise ProtocolError("the lease came without a header")
+            header = first.header
+            values = _read_vector(parts, header.values_bytes, "values")
+            slots = {}
+            for one in header.optimizers:
+                shape = (len(one.slot_names), one.size)
+                vector = _read_vector(parts, 4 * shape[0] * shape[1], f"slots of {one.group}")
+                slots[one.group] = vector.view(np.float32).reshape(shape)
+        state = message_to_state(header.state)
+        lease = Lease(
+            number=state.number,
+            manifest=manifest,
+            values=values,
+            slots=slots,
+            slot_names={one.group: tuple(one.slot_names) for one in header.optimizers},
+            steps={one.group: one.steps for one in header.optimizers},
+            version=state.version,
+            global_t=state.global_t,
+            finished=state.finished,
+            received=_read_received(header.received),
+        )
+        return header.term, header.lease_sec, lease, state
+
+    def renew(self, term: int, timeout_sec: float = _TIMEOUT_SEC) -> RunState:
+        """Keeps the lease; returns the newest state of the run."""
+        request = publisher_pb2.RenewRequest(term=term)
+        with self._translating():
+            return message_to_state(self._renew(request, timeout=timeout_sec))
+
+    def publish(self, item: Publication | Counts) -> RunState:
+        """Sends a publication or counts, which have a ticket; returns the newest state."""
+        with self._translating():
+            return message_to_state(self._publish(_item_to_parts(item), timeout=_PUBLISH_SEC))
+
+    def find_learner(self, timeout_sec: float = _TIMEOUT_SEC) -> str:
+        """Returns where the run's learner takes experience; "" if there is none yet."""
+        request = publisher_pb2.FindLearnerRequest()
+        with self._translating():
+            return str(self._find(request, timeout=timeout_sec).address)
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise errors.to_exception(error, self._address) from None
+        except ValueError as error:  # gRPC's error for a closed channel
+            raise ServerUnavailableError(
+                f"the link to {self._address} was closed: {error}"
+            ) from None
+
+
+def state_to_message(state: RunState) -> publisher_pb2.RunState:
+    """Converts the newest state of the run."""
+    mean, window, episodes = state.train_return or TrainReturn(0.0, 0, 0)
+    return publisher_pb2.RunState(
+        outcome=number_outcome(state.outcome),
+        reason=state.reason,
+        version=state.version,
+        global_t=state.global_t,
+        epoch=state.epoch,
+        finished=state.finished,
+        number=state.number,
+        sequence=state.sequence,
+        durable_sequence=state.durable_sequence,
+        best_score=state.best_score,
+        mean_return=mean,
+        window=window,
+        episodes=episodes,
+    )
+
+
+def message_to_state(message: publisher_pb2.RunState) -> RunState:
+    """Reads the newest state of the run."""
+    train_return = None
+    if message.window:
+        train_return = TrainReturn(message.mean_return, message.window, message.episodes)
+    return RunState(
+        outcome=name_outcome(message.outcome),
+        reason=message.reason,
+        version=message.version,
+        global_t=message.global_t,
+        epoch=message.epoch,
+        finished=message.finished,
+        number=message.number,
+        sequence=message.sequence,
+        durable_sequence=message.durable_sequence,
+        best_score=message.best_score if message.HasField("best_score") else None,
+        train_return=train_return,
+    )
+
+
+def _validate_acquire(request: publisher_pb2.AcquireRequest, manifest: Manifest) -> None:
+    if request.format != FORMAT:
+        raise InvalidInputError(
+            f"format: the learner speaks format {request.format} of this protocol, the parameter "
+            f"server format {FORMAT}; run the same version of relaax_like on both",
+            "format",
+        )
+    if request.fingerprint != manifest.fingerprint:
+        raise InvalidInputError(
+            "fingerprint: the learner has another model than this run; use the same algorithm "
+            "folder and settings on both",
+            "fingerprint",
+        )
+    for field, text, longest in (
+        ("holder", request.holder, _MAX_NAME),
+        ("address", request.address, _MAX_ADDRESS),
+    ):
+        if not 1 <= len(text) <= longest or not text.isprintable():
+            raise InvalidInputError(
+                f"{field}: {text[:60]!r}, expected 1 to {longest} printable characters", field
+            )
+
+
+def _lease_to_header(
+    term: int, lease_sec: float, lease: Lease, state: RunState
+) -> publisher_pb2.LeaseHeader:
+    return publisher_pb2.LeaseHeader(
+        term=term,
+        lease_sec=lease_sec,
+        state=state_to_message(state),
+        values_bytes=lease.values.nbytes,
+        optimizers=[
+            publisher_pb2.OptimizerState(
+                group=group,
+                steps=lease.steps[group],
+                slot_names=lease.slot_names[group],
+                size=slots.shape[1] if len(slots) else 0,
+            )
+            for group, slots in lease.slots.items()
+        ],
+        received=_received_to_messages(lease.received),
+    )
+
+
+def _item_to_parts(item: Publication | Counts) -> Iterator[Any]:
+    assert item.ticket is not None
+    header = publisher_pb2.PublishHeader(
+        term=item.ticket.term,
+        sequence=item.ticket.sequence,
+        env_steps=item.env_steps,
+        episodes=[
+            pb.Episode(episode_return=e.episode_return, length=e.length) for e in item.episodes
+        ],
+        received=_received_to_messages(item.received),
+    )
+    if isinstance(item, Publication):
+        header.number = item.number
+        for group, steps in item.steps.items():
+            header.optimizers.add(group=group, steps=steps)
+        if item.score is not None:
+            header.score = item.score
+    yield publisher_pb2.PublishPart(header=header)
+    if isinstance(item, Publication):
+        yield from chunks.split(item.values)
+        for slots in item.slots.values():
+            if slots.size:
+                yield from chunks.split(np.ascontiguousarray(slots).reshape(-1).view(np.uint8))
+
+
+def _received_to_messages(
+    received: Mapping[str, Received],
+) -> Sequence[publisher_pb2.ReceivedExperience]:
+    return [
+        publisher_pb2.ReceivedExperience(
+            client_id=client_id,
+            incarnation=one.incarnation,
+            counted=one.counted,
+            learned=one.learned,
+        )
+        for client_id, one in received.items()
+    ]
+
+
+def _read_received(messages: Iterable[Any]) -> dict[str, Received]:
+    return {one.client_id: Received(one.incarnation, one.counted, one.learned) for one in messages}
+
+
+def _read_vector(parts: Iterator[Any], num_bytes: int, field: str) -> np.ndarray:
+    assembler = chunks.Assembler(num_bytes, field)
+    while not assembler.complete:
+        part = next(parts, None)
+        if not isinstance(part, memoryview):
+            raise InvalidInputError(
+                f"{field}: the message ends before its {num_bytes} bytes", field
+            )
+        assembler.add(cast(memoryview, part))
+    return assembler.finish()

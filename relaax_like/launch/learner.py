@@ -1,0 +1,187 @@
+"""The learner's process of a run with `learner.placement: standalone`."""
+
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from relaax_like.bridge.client import make_client_id
+from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.config.address import Address
+from relaax_like.config.loader import add_spaces
+from relaax_like.config.models import Experiment
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import ClientsReport, Push, Reply, Status
+from relaax_like.core.roles import ParameterServerBackend
+from relaax_like.launch.metrics import make_agent_metrics
+from relaax_like.launch.parameter_server import make_experience_services
+from relaax_like.launch.security import (
+    make_client_security,
+    make_server_security,
+    validate_exposure,
+)
+from relaax_like.launch.waiting import make_proposer
+from relaax_like.learn.experience_service import log_failure
+from relaax_like.learn.remote_publisher import RemotePublisher
+from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.supervision.process import (
+    EXIT_ERROR,
+    EXIT_USAGE,
+    Shutdown,
+    end_now,
+    freeze_gc,
+    raise_descriptor_limit,
+    validate_port_free,
+    without_native_stderr,
+)
+from relaax_like.wire.errors import ConfigError, LeasedError, ServerUnavailableError
+from relaax_like.wire.reports import Event, Reporter
+
+logger = logging.getLogger(__name__)
+
+_POLL_SEC = 0.2
+_WAIT_SEC = 2.0
+# Grace period at the end for streams of experience.
+_GRACE_SEC = 3.0
+# Once the training has finished and the parameter server has been silent for so long, this process
+# ends, too.
+_GONE_SEC = 6.0
+_Answer = TypeVar("_Answer")
+
+
+class PublishedValues(ParameterServerBackend):
+    """The parameter server, as agents see it through the learner: its newest published values.
+
+    Args:
+      manifest: of the values.
+      publisher: has them.
+      link: to the parameter server.
+      shutdown: of this process.
+    """
+
+    def __init__(
+        self, manifest: Manifest, publisher: RemotePublisher, link: Link, shutdown: Shutdown
+    ):
+        self._manifest = manifest
+        self._publisher = publisher
+        self._link = link
+        self._shutdown = shutdown
+
+    @property
+    def manifest(self) -> Manifest:
+        """The layout of the values."""
+        return self._manifest
+
+    def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
+        """Raises LeasedError: gradients are for a parameter server."""
+        raise LeasedError(
+            "this is the learner of the run (learner.placement: standalone), which takes "
+            "experience; the parameter server's address is another one"
+        )
+
+    def count_refused(self, reason: str) -> None:
+        """Does nothing: what a learner refuses is in its log."""
+
+    def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
+        """Returns the newest published values."""
+        return self._publisher.pull(have_version)
+
+    def status(self) -> Status:
+        """Returns the parameter server's numbers."""
+        return self._link.status()
+
+    def report_clients(self, report: ClientsReport) -> None:
+        """Passes a report on to the parameter server."""
+        self._link.report_clients(report)
+
+    def save_checkpoint(self) -> Path | None:
+        """Raises LeasedError: snapshots are written by the parameter server."""
+        raise LeasedError("snapshots are written by the parameter server; ask it")
+
+    def request_stop(self) -> None:
+        """Ends this process."""
+        self._shutdown.request(0)
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self._publisher.metrics()
+
+
+def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
+    """Learns until the training has finished, or a signal arrives; returns the exit status."""
+    settings = experiment.learner
+    use_compile_cache(experiment.compile_cache)
+    reporter = Reporter.from_environment()
+    shutdown = Shutdown()
+    if settings.placement != "standalone":
+        raise ConfigError(
+            f"learner.placement: {settings.placement}, but this is the learner of a run with "
+            "placement standalone; add --set learner.placement=standalone, also for the servers"
+        )
+    validate_exposure(settings.bind, experiment.security)
+    security = make_server_security(experiment)
+    validate_port_free(settings.bind, "--set learner.bind=HOST:PORT")
+    address = str(experiment.rlx_server.parameter_server.to_connect())
+    with without_native_stderr():
+        from relaax_like.nn import runtime  # noqa: F401 - takes seconds, and is needed anyway
+    with BridgeControl().connect(address, make_client_security(experiment)) as link:
+        if experiment.algorithm.lacks_spaces:
+            logger.info("waiting for the spaces of the first environment")
+            reporter.report(Event.READY)
+            spaces = _wait(lambda: link.propose_spaces(None), shutdown)
+            experiment, _ = add_spaces(experiment, *spaces)
+        manifest = _wait(lambda: link.wait(_WAIT_SEC), shutdown)
+        logger.info("connected to the parameter server at %s", address)
+        metrics = make_agent_metrics(experiment, link)
+
+        def end(error: Exception) -> None:
+            log_failure(error)
+            shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
+
+        publisher = RemotePublisher(
+            link.publisher_stub(),
+            make_client_id("learner"),
+            manifest,
+            metrics,
+            on_lost=end,
+            on_global_t=link.note_global_t,
+        )
+        services = make_experience_services(experiment, publisher, end)
+        server, port = BridgeControl().create_server(
+            str(settings.bind),
+            PublishedValues(manifest, publisher, link, shutdown),
+            security,
+            services.sinks,
+            make_proposer(experiment),
+        )
+        where = settings.advertise or Address(settings.bind.to_connect().host, port)
+        publisher.address = str(where)
+        raise_descriptor_limit()
+        server.start()
+        services.start()
+        logger.info("learner on %s:%d", settings.bind.host, port)
+        freeze_gc()
+        reporter.report(Event.READY)
+        while not shutdown.requested.wait(_POLL_SEC):
+            # Agents still report their last steps, which the parameter server waits for.
+            if publisher.finished and publisher.silent_sec > _GONE_SEC:
+                break
+        services.stop()
+        publisher.close()
+        server.stop(grace=1.0).wait(_GRACE_SEC)
+        if metrics is not link.metrics():
+            metrics.close()
+    # TensorFlow's normal exit takes seconds, and aborts while an iteration is being computed.
+    end_now(shutdown.exit_status)
+
+
+def _wait(ask: Callable[[], _Answer | None], shutdown: Shutdown) -> _Answer:
+    """Asks the parameter server until it answers; ends the process if a signal comes first."""
+    while not shutdown.requested.wait(_POLL_SEC):
+        with contextlib.suppress(ServerUnavailableError):
+            answer = ask()
+            if answer is not None:
+                return answer
+    end_now(shutdown.exit_status)

@@ -1,0 +1,352 @@
+"""RemotePublisher: publishes from a learner's own process, while it holds the lease of the run."""
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from relaax_like.bridge.publishing import MAX_EPISODES, PublisherStub
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import (
+    Counts,
+    Episode,
+    Lease,
+    Publication,
+    PublishTicket,
+    Reply,
+    RunState,
+    TrainReturn,
+    Values,
+)
+from relaax_like.core.roles import Publisher
+from relaax_like.wire.backoff import draw_pause_sec
+from relaax_like.wire.errors import LeasedError, RelaaxError, ServerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+_MIN_PAUSE_SEC, _MAX_PAUSE_SEC = 0.1, 2.0
+# A lease is renewed this many times while it lasts.
+_RENEWALS = 6
+# Longest wait for the parameter server once the training has finished.
+_FINISHED_SEC = 5.0
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """What an item counts that the server could lose in a crash."""
+
+    sequence: int
+    env_steps: int
+    episodes: tuple[Episode, ...]
+
+
+class RemotePublisher(Publisher):
+    """The parameter server as a learner in a process of its own uses it.
+
+        publisher = RemotePublisher(link.publisher_stub(), holder, manifest, metrics)
+        publisher.address = "localhost:7005"
+        lease = publisher.lease()           # waits until no other learner holds it
+        publisher.publish(publication)      # waits while the server cannot be reached
+
+    Each item takes effect once: it has a number, and is sent again until it is answered. If a
+    crashed server has lost the newest ones, the next publication contains what they counted, and
+    the learner continues. A learner that could not renew its lease for half of its time publishes
+    nothing until it has; one whose lease another learner holds ends.
+
+    `publish`, `count` and `lease` are called by one thread.
+
+    Attributes:
+      term: of the lease; 0 before `lease`.
+      address: where this learner takes experience; set before `lease`.
+
+    Args:
+      stub: the calls to the parameter server.
+      holder: name of this start of the learner; unique.
+      manifest: of the model.
+      metrics: the recorder.
+      on_lost: called once, from a thread, when another learner holds the lease.
+      on_global_t: called with the newest environment steps of the run.
+      clock: returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        stub: PublisherStub,
+        holder: str,
+        manifest: Manifest,
+        metrics: Metrics,
+        on_lost: Callable[[RelaaxError], None] = lambda error: None,
+        on_global_t: Callable[[int], None] = lambda global_t: None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.term = 0
+        self.address = ""
+        self._stub = stub
+        self._holder = holder
+        self._manifest = manifest
+        self._metrics = metrics
+        self._on_lost = on_lost
+        self._on_global_t = on_global_t
+        self._clock = clock
+        self._lease_sec = 0.0
+        self._score: float | None = None
+        self._sequence = 0  # of the newest item
+        self._unsafe: deque[_Counted] = deque()  # that a crash of the server could lose
+        self._newest: Publication | None = None
+        self._changed = threading.Condition()  # guards all that follows
+        self._state = RunState()
+        self._values: Values | None = None
+        self._usable_until = 0.0
+        self._heard = clock()
+        self._lost: RelaaxError | None = None
+        self._closed = False
+        self._renewer = threading.Thread(target=self._renew_all, name="lease", daemon=True)
+
+    # What the learner uses.
+
+    def lease(self) -> Lease:
+        """Becomes the run's only learner; waits while another one holds the lease.
+
+        Raises:
+          ServerUnavailableError: `close` was called.
+          InvalidInputError: the run has another model.
+        """
+        for attempt in itertools.count():
+            began = self._clock()
+            try:
+                term, lease_sec, lease, state = self._stub.acquire(
+                    self._holder, self.address, self._manifest
+                )
+                break
+            except ServerUnavailableError as error:
+                log = logger.info if attempt == 0 else logger.debug
+                log("%s", error)
+                self._pause(attempt)
+        self._sequence, self._lease_sec = state.sequence, lease_sec
+        with self._changed:
+            self.term = term
+            self._state, self._heard = state, self._clock()
+            self._values = Values(version=state.version, flat=lease.values)
+            self._usable_until = began + lease_sec / 2
+        self._on_global_t(state.global_t)
+        if not self._renewer.is_alive():
+            self._renewer.start()
+        return lease
+
+    def publish(self, publication: Publication) -> Reply:
+        """Publishes values; see `Publisher`. Waits while the server cannot be reached.
+
+        Raises:
+          LeasedError: another learner holds the lease.
+          InvalidInputError: the server refuses it, such as values that are not finite.
+          ServerUnavailableError: this learner is closing.
+        """
+        score, self._score = self._score, None
+        self._newest = replace(publication, score=score)
+        return self._send(self._newest)
+
+    def count(self, counts: Counts) -> Reply:
+        """Counts steps and episodes; see `publish`."""
+        return self._send(counts)
+
+    @property
+    def silent_sec(self) -> float:
+        """Seconds since the parameter server's newest answer."""
+        with self._changed:
+            return self._clock() - self._heard
+
+    @property
+    def state(self) -> RunState:
+        """The newest known state of the run."""
+        with self._changed:
+            return self._state
+
+    @property
+    def global_t(self) -> int:
+        """Environment steps of the run, as far as known."""
+        return self.state.global_t
+
+    @property
+    def finished(self) -> str:
+        """What ended the training, as far as known."""
+        return self.state.finished
+
+    @property
+    def best_score(self) -> float | None:
+        """Best score of the kept snapshots, as of the newest answer."""
+        return self.state.best_score
+
+    @property
+    def train_return(self) -> TrainReturn | None:
+        """Training return as of the newest answer."""
+        return self.state.train_return
+
+    def save_next_publication(self, score: float) -> None:
+        """Makes the server save the next publication as a snapshot with this score."""
+        self._score = score
+
+    def metrics(self) -> Metrics:
+        """Returns the recorder."""
+        return self._metrics
+
+    # What agents get.
+
+    def pull(self, have_version: int | None = None) -> Reply:
+        """Returns the newest values that the parameter server has; see `ParameterServerBackend`.
+
+        Raises:
+          ServerUnavailableError: there are none yet.
+        """
+        with self._changed:
+            state, values, term = self._state, self._values, self.term
+        if values is None:
+            raise ServerUnavailableError("the learner does not hold the lease yet; retry later")
+        return Reply(
+            version=values.version,
+            global_t=state.global_t,
+            epoch=term,
+            finished=state.finished,
+            values=None if have_version == values.version else values,
+        )
+
+    def close(self) -> None:
+        """Ends all waits; the lease runs out. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _send(self, item: Publication | Counts) -> Reply:
+        """Sends an item until it is answered; then splits, merges or repeats it if needed."""
+        while len(item.episodes) > MAX_EPISODES:
+            first, rest = item.episodes[:MAX_EPISODES], item.episodes[MAX_EPISODES:]
+            self._send(Counts(env_steps=0, episodes=first, received=item.received))
+            item = replace(item, episodes=rest)
+        self._sequence += 1
+        while True:
+            counted = _Counted(self._sequence, item.env_steps, item.episodes)
+            state = self._call(self._give_number(item))
+            if state.sequence >= self._sequence:
+                self._unsafe.append(counted)
+                break
+            # The server has crashed, and lost what follows its newest number.
+            item = self._merge(item, state.sequence)
+        while self._unsafe and self._unsafe[0].sequence <= state.durable_sequence:
+            self._unsafe.popleft()
+        with self._changed:
+            if isinstance(item, Publication) and not state.finished:
+                self._values = Values(version=state.version, flat=item.values)
+        return Reply(
+            outcome=state.outcome,
+            reason=state.reason,
+            version=state.version,
+            global_t=state.global_t,
+            epoch=state.epoch,
+            finished=state.finished,
+        )
+
+    def _merge(self, item: Publication | Counts, newest: int) -> Publication | Counts:
+        """Returns an item that also has what the server lost, with the newest values."""
+        lost = [one for one in self._unsafe if newest < one.sequence < self._sequence]
+        logger.warning(
+            "the parameter server continues without the newest %d publication(s) or counts; they "
+            "are sent again",
+            len(lost),
+        )
+        self._unsafe = deque(one for one in self._unsafe if one.sequence <= newest)
+        self._sequence = newest + 1
+        base: Publication | Counts = item
+        if isinstance(item, Counts) and self._newest is not None:
+            base = replace(self._newest, score=None, received=item.received)
+        return replace(
+            base,
+            env_steps=item.env_steps + sum(one.env_steps for one in lost),
+            episodes=(*(episode for one in lost for episode in one.episodes), *item.episodes),
+        )
+
+    def _give_number(self, item: Publication | Counts) -> Publication | Counts:
+        ticket = PublishTicket(self.term, self._sequence)
+        if isinstance(item, Publication):
+            return replace(item, ticket=ticket, number=self.state.number + 1)
+        return replace(item, ticket=ticket)
+
+    def _call(self, item: Publication | Counts) -> RunState:
+        since = self._clock()
+        for attempt in itertools.count():
+            self._wait_usable()
+            try:
+                state = self._stub.publish(item)
+            except LeasedError as error:
+                self._note_lost(error)
+                raise
+            except ServerUnavailableError:
+                if self.finished and self._clock() - since > _FINISHED_SEC:
+                    raise
+                self._pause(attempt)
+            else:
+                self._take(state)
+                return state
+        raise AssertionError("unreachable")
+
+    def _wait_usable(self) -> None:
+        """Waits until the lease was renewed recently enough.
+
+        Raises:
+          LeasedError: another learner holds the lease.
+          ServerUnavailableError: `close` was called.
+        """
+        with self._changed:
+            while self._lost is None and not self._closed and self._clock() >= self._usable_until:
+                self._changed.wait(0.1)
+            if self._lost is not None:
+                raise self._lost
+            if self._closed:
+                raise ServerUnavailableError("this learner is closing")
+
+    def _pause(self, attempt: int) -> None:
+        pause = draw_pause_sec(attempt, _MIN_PAUSE_SEC, _MAX_PAUSE_SEC)
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._lost is not None, pause)
+            if self._closed:
+                raise ServerUnavailableError("this learner is closing")
+
+    def _take(self, state: RunState) -> None:
+        with self._changed:
+            self._heard = self._clock()
+            # The renewing thread asks at the same time: an older answer can come later.
+            if (state.epoch, state.sequence) >= (self._state.epoch, self._state.sequence):
+                self._state = state
+        self._on_global_t(state.global_t)
+
+    def _note_lost(self, error: RelaaxError) -> None:
+        with self._changed:
+            first, self._lost = self._lost is None, self._lost or error
+            self._changed.notify_all()
+        if first:
+            self._on_lost(error)
+
+    # In the renewing thread.
+
+    def _renew_all(self) -> None:
+        while True:
+            with self._changed:
+                if self._changed.wait_for(
+                    lambda: self._closed or self._lost is not None, self._lease_sec / _RENEWALS
+                ):
+                    return
+            began = self._clock()
+            try:
+                state = self._stub.renew(self.term, timeout_sec=self._lease_sec / 2)
+            except LeasedError as error:
+                self._note_lost(error)
+                return
+            except RelaaxError as error:
+                logger.debug("the lease was not renewed: %s", error)
+                continue
+            self._take(state)
+            with self._changed:
+                self._usable_until = began + self._lease_sec / 2
+                self._changed.notify_all()

@@ -1,0 +1,137 @@
+"""LearnerLease: which learner, of those in processes of their own, can publish."""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from relaax_like.wire import failpoints
+from relaax_like.wire.errors import LeasedError, ServerUnavailableError, SnapshotError
+from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
+
+_LOG = logging.getLogger(__name__)
+_FORMAT = 1
+NAME = "lease.json"
+LEASE_SEC = 6.0
+
+
+class LearnerLease:
+    """The lease of a run: at most one holder, whose term is higher than that of all before it.
+
+        lease = LearnerLease(checkpoint_dir)
+        term = lease.grant("learner-17", "localhost:7002")
+        lease.renew(term)
+        lease.require(term)           # before each publication takes effect
+
+    A term is on the disk before its holder learns of it, so that no later start grants it again. A
+    lease that was not renewed in time can be granted to another holder; until then the old one is
+    still accepted. Time is the server's own: after a restart, the holder has the complete time.
+
+    Not thread-safe: its owner has a lock.
+
+    Attributes:
+      term: of the newest holder; 0: there was none.
+      holder: its name; "" if there was none.
+      address: where it takes experience; "" if there was none.
+      lease_sec: how long a lease is kept without a renewal.
+
+    Args:
+      directory: of the file; None: it is lost with the process.
+      lease_sec: as the attribute.
+      clock: returns monotonic seconds.
+
+    Raises:
+      SnapshotError: the file is damaged, or of another version.
+    """
+
+    def __init__(
+        self,
+        directory: Path | None,
+        lease_sec: float = LEASE_SEC,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.term = 0
+        self.holder = self.address = ""
+        self.lease_sec = lease_sec
+        self._clock = clock
+        self._path = None if directory is None else directory / NAME
+        self._expires = clock() + lease_sec
+        if self._path is not None and self._path.exists():
+            self._read(self._path)
+
+    def grant(self, holder: str, address: str) -> int:
+        """Makes a learner the holder; returns its term. A repeated call returns the same one.
+
+        Raises:
+          ServerUnavailableError: another holder's lease has not run out, or the term could not be
+            written; nothing has changed.
+        """
+        if holder != self.holder:
+            left = self._expires - self._clock()
+            if self.term and left > 0:
+                raise ServerUnavailableError(
+                    f"another learner, {self.holder} at {self.address}, holds the lease of this "
+                    f"run for {left:.1f} s more; retry later"
+                )
+            self._write(self.term + 1, holder, address)
+            failpoints.hit("ps.after_lease_before_reply")
+            self.term, self.holder, self.address = self.term + 1, holder, address
+            _LOG.info("%s at %s learns from now on (term %d)", holder, address, self.term)
+        self._expires = self._clock() + self.lease_sec
+        return self.term
+
+    def renew(self, term: int) -> None:
+        """Keeps a lease.
+
+        Raises:
+          LeasedError: it is not the newest one.
+        """
+        self.require(term)
+        self._expires = self._clock() + self.lease_sec
+
+    def require(self, term: int) -> None:
+        """Checks that a learner is the newest holder.
+
+        Raises:
+          LeasedError: it is not.
+        """
+        if term != self.term:
+            raise LeasedError(
+                f"term {term} of the lease has ended: {self.holder or 'nobody'} at "
+                f"{self.address or 'no address'} learns with term {self.term}; stop this learner"
+            )
+
+    def _read(self, path: Path) -> None:
+        try:
+            data = json.loads(path.read_text("utf-8"))
+            version, self.term = int(data["format"]), int(data["term"])
+            self.holder, self.address = str(data["holder"]), str(data["address"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SnapshotError(
+                f"{path}: the lease of the run's learner cannot be read: {error}; stop all "
+                "learners of this run, then remove the file"
+            ) from None
+        if version != _FORMAT:
+            raise SnapshotError(
+                f"{path}: format {version}, but this version reads format {_FORMAT}; use the "
+                "version of relaax_like that wrote it"
+            )
+
+    def _write(self, term: int, holder: str, address: str) -> None:
+        if self._path is None:
+            return
+        data = {"format": _FORMAT, "term": term, "holder": holder, "address": address}
+        temporary = self._path.with_name(f"{TEMPORARY}{NAME}")
+        try:
+            with open(temporary, "w", encoding="utf-8") as file:
+                json.dump(data, file)
+                sync_file(file)
+            os.replace(temporary, self._path)
+            sync_path(self._path.parent)
+        except OSError as error:
+            raise ServerUnavailableError(
+                f"the lease could not be written: {error}; free space on the disk, the learner "
+                "retries"
+            ) from None

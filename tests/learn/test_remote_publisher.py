@@ -1,0 +1,306 @@
+"""RemotePublisher: a learner's own process publishes each thing once, and only while it is the one.
+
+covers R2, N1
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cluster import find_free_port, wait_until
+from support.learning import VARIABLES, make_plain_server
+from support.threads import Caller
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.publishing import MAX_EPISODES, PublisherStub
+from relaax_like.core.manifest import Variable
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.records import (
+    Counts,
+    Episode,
+    Lease,
+    Publication,
+    PublishTicket,
+    Received,
+    RunState,
+)
+from relaax_like.learn.remote_publisher import RemotePublisher
+from relaax_like.parameter_server.learner_lease import LearnerLease
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.wire.errors import InvalidInputError, LeasedError, ServerUnavailableError
+
+LEASE_SEC = 1.0
+
+
+@contextmanager
+def serving(folder: Path, port: int) -> Iterator[ParameterServer]:
+    """A parameter server of a run with a learner in a process of its own; not saved at its end."""
+    snapshots = Snapshots(folder)
+    lease = LearnerLease(folder, LEASE_SEC)
+    server = make_plain_server(snapshots=snapshots, learner_lease=lease)
+    server.restore_latest_checkpoint()
+    grpc_server, _ = BridgeControl().create_server(f"127.0.0.1:{port}", server, publisher=server)
+    grpc_server.start()
+    try:
+        yield server
+    finally:
+        grpc_server.stop(grace=None).wait()
+        server.close(save=False)
+
+
+class Run:
+    """Learners of one parameter server."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = find_free_port()
+        self.link = BridgeControl().connect(f"127.0.0.1:{self.port}")
+        self.lost: list[Exception] = []
+        self._publishers: list[RemotePublisher] = []
+
+    def make_publisher(self, name: str = "one", stub: Any = None) -> RemotePublisher:
+        publisher = RemotePublisher(
+            stub or self.link.publisher_stub(),
+            name,
+            make_plain_server().manifest,
+            NullMetrics(),
+            on_lost=self.lost.append,
+        )
+        publisher.address = f"localhost:{len(name)}"
+        self._publishers.append(publisher)
+        return publisher
+
+    def close(self) -> None:
+        for publisher in self._publishers:
+            publisher.close()
+        self.link.__exit__(None, None, None)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    run = Run(tmp_path / "checkpoints")
+    yield run
+    run.close()
+
+
+def make_publication(lease: Lease, x: float, **fields: Any) -> Publication:
+    values = [np.full_like(variable.value, x) for variable in VARIABLES]
+    return Publication(
+        number=1,
+        values=lease.manifest.pack(values),
+        slots={group: np.full_like(slots, x) for group, slots in lease.slots.items()},
+        steps=dict.fromkeys(lease.slots, int(x)),
+        **fields,
+    )
+
+
+def test_what_is_published_is_what_comes(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        publisher = run.make_publisher()
+        lease = publisher.lease()
+        assert (lease.number, lease.version, lease.finished) == (0, 0, "")
+        assert server.learner_address == ("localhost:3", 1)
+        received = {"rlx": Received(7, 3, 2)}
+        episodes = tuple(Episode(float(i), i + 1) for i in range(3))
+        publication = make_publication(
+            lease, 2.5, env_steps=40, episodes=episodes, received=received
+        )
+        reply = publisher.publish(publication)
+        assert (reply.outcome, reply.version, reply.global_t) == ("applied", 1, 40)
+        publisher.count(Counts(env_steps=2, received=received))
+        again = server.lease()
+        assert again.values.tobytes() == publication.values.tobytes()
+        for group, slots in publication.slots.items():
+            np.testing.assert_array_equal(again.slots[group], slots)
+        assert again.steps == publication.steps
+        assert again.received == received
+        assert (again.number, again.global_t) == (1, 42)
+        assert server.status().episodes == 3
+        # Agents get them from the learner.
+        values = publisher.pull().values
+        assert values is not None
+        assert values.flat.tobytes() == publication.values.tobytes()
+        assert publisher.pull(have_version=1).values is None
+
+
+class LosingStub:
+    """Loses answers, as a connection does that breaks after the server has read a message."""
+
+    def __init__(self, stub: PublisherStub, lost: set[int]) -> None:
+        self._stub = stub
+        self._lost = lost
+        self.calls = 0
+
+    def publish(self, item: Any) -> RunState:
+        state = self._stub.publish(item)
+        self.calls += 1
+        if self.calls in self._lost:
+            raise ServerUnavailableError("the connection was lost")
+        return state
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stub, name)
+
+
+def test_an_item_whose_answer_was_lost_takes_effect_once(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        stub = LosingStub(run.link.publisher_stub(), {1, 2, 4})
+        publisher = run.make_publisher(stub=stub)
+        lease = publisher.lease()
+        publisher.publish(make_publication(lease, 1.0, env_steps=10, episodes=(Episode(1.0, 2),)))
+        publisher.count(Counts(env_steps=5, episodes=(Episode(3.0, 4),)))
+        assert stub.calls == 5
+        status = server.status()
+        assert (status.global_t, status.version, status.episodes) == (15, 1, 2)
+
+
+def write_no_more(server: ParameterServer) -> None:
+    """From now on, states are not written, as if they came faster than the disk takes them."""
+    publications = server._applier._publications
+    assert publications is not None
+    publications._not_before = float("inf")
+
+
+def test_what_a_crashed_server_has_lost_comes_again_and_the_learner_continues(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        publisher = run.make_publisher()
+        lease = publisher.lease()
+        publisher.publish(make_publication(lease, 1.0, env_steps=10, episodes=(Episode(1.0, 2),)))
+        write_no_more(server)
+        publisher.publish(make_publication(lease, 2.0, env_steps=7, episodes=(Episode(2.0, 2),)))
+        publisher.count(Counts(env_steps=3))
+        assert server.global_t == 20
+    third = make_publication(lease, 3.0, env_steps=5, episodes=(Episode(4.0, 2),))
+    caller = Caller(lambda: publisher.publish(third))  # the server is away
+    with serving(run.folder, run.port) as server:
+        assert server.global_t == 10
+        reply = caller.get()
+        assert reply.global_t == server.global_t == 25
+        status = server.status()
+        assert (status.version, status.episodes) == (2, 3)
+        state = server.lease()
+        assert (state.number, state.values.tobytes()) == (2, third.values.tobytes())
+        assert publisher.term == 1
+        publisher.publish(make_publication(lease, 4.0, env_steps=1))
+        assert (server.lease().number, server.global_t) == (3, 26)
+    assert run.lost == []
+
+
+def test_counts_that_follow_a_crash_bring_the_lost_values_too(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        publisher = run.make_publisher()
+        lease = publisher.lease()
+        write_no_more(server)
+        publisher.publish(make_publication(lease, 1.0, env_steps=10))
+    with serving(run.folder, run.port) as server:
+        assert server.global_t == 0
+        publisher.count(Counts(env_steps=2))
+        assert server.global_t == 12
+        assert server.lease().values.tobytes() == make_publication(lease, 1.0).values.tobytes()
+
+
+def test_only_one_of_two_learners_publishes(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        first, second = run.make_publisher("one"), run.make_publisher("second")
+        lease = first.lease()
+        first.publish(make_publication(lease, 1.0, env_steps=10))
+        caller = Caller(second.lease)
+        caller.join(1.5 * LEASE_SEC)
+        assert caller.is_alive()  # the first one renews it
+        first.close()  # as if it were stopped: it renews no more
+        other = caller.get()
+        assert (other.number, second.term) == (1, 2)
+        assert other.values.tobytes() == make_publication(lease, 1.0).values.tobytes()
+        # The first one continues, and sends what it had under way.
+        late = replace(make_publication(lease, 9.0, env_steps=100), ticket=PublishTicket(1, 2))
+        with pytest.raises(LeasedError, match="term 1 of the lease has ended"):
+            run.link.publisher_stub().publish(late)
+        second.publish(make_publication(lease, 2.0, env_steps=5))
+        assert (server.global_t, server.lease().number) == (15, 2)
+        assert server.learner_address == ("localhost:6", 2)
+
+
+def test_a_learner_that_cannot_renew_publishes_nothing_until_it_has(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        stub = run.link.publisher_stub()
+        publisher = run.make_publisher(stub=stub)
+        lease = publisher.lease()
+        renew = stub.renew
+
+        def fail(term: int, timeout_sec: float = 1.0) -> RunState:
+            raise ServerUnavailableError("the network is down")
+
+        stub.renew = fail  # type: ignore[method-assign]
+        wait_until(lambda: publisher._clock() > publisher._usable_until, "half of the lease")
+        caller = Caller(lambda: publisher.publish(make_publication(lease, 1.0, env_steps=1)))
+        caller.join(0.5)
+        assert caller.is_alive()
+        assert server.version == 0
+        stub.renew = renew  # type: ignore[method-assign]
+        assert caller.get().version == 1
+
+
+def test_a_learner_whose_lease_another_one_holds_is_told_once(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        publisher = run.make_publisher()
+        lease = publisher.lease()
+        server._learner_lease._expires = 0.0  # type: ignore[union-attr]
+        server.grant_lease("other", "localhost:9")
+        wait_until(lambda: run.lost, "the news")
+        with pytest.raises(LeasedError):
+            publisher.publish(make_publication(lease, 1.0, env_steps=1))
+        assert len(run.lost) == 1
+        assert server.global_t == 0
+
+
+def test_more_episodes_than_fit_one_message_are_sent_in_several(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        publisher = run.make_publisher()
+        lease = publisher.lease()
+        episodes = (Episode(1.0, 1),) * (MAX_EPISODES + 5)
+        publisher.publish(make_publication(lease, 1.0, env_steps=9, episodes=episodes))
+        status = server.status()
+        assert (status.episodes, status.global_t, status.version) == (len(episodes), 9, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        ({"values": np.zeros(5, np.uint8)}, "values"),
+        ({"slots": {"default": np.zeros((1, 1), np.float32)}}, "slots of default"),
+        ({"values": np.zeros(10_000, np.uint8)}, "more than the expected"),
+        ({"steps": {}}, "steps of group"),
+        ({"episodes": (Episode(float("nan"), 1),)}, "finite"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(
+    run: Run, change: dict[str, Any], want: str
+) -> None:
+    with serving(run.folder, run.port) as server:
+        publisher = run.make_publisher()
+        lease = publisher.lease()
+        wrong = replace(make_publication(lease, 1.0, env_steps=4), **change)
+        with pytest.raises(InvalidInputError, match=want):
+            publisher.publish(wrong)
+        assert (server.global_t, server.version) == (0, 0)
+        assert server.learner_address[1] == 1
+
+
+def test_another_model_is_refused_by_name(run: Run) -> None:
+    with serving(run.folder, run.port):
+        publisher = run.make_publisher()
+        other = make_plain_server((Variable("x", np.zeros(7, np.float32)),))
+        publisher._manifest = other.manifest
+        with pytest.raises(InvalidInputError, match="another model"):
+            publisher.lease()
+
+
+def test_a_run_without_a_learner_of_its_own_grants_no_lease(run: Run, tmp_path: Path) -> None:
+    server = make_plain_server()
+    with pytest.raises(LeasedError, match=r"set learner\.placement to standalone"):
+        server.grant_lease("one", "localhost:1")

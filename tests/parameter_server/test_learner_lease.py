@@ -1,0 +1,82 @@
+"""LearnerLease: one holder, with a term that no later start grants again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from relaax_like.parameter_server.learner_lease import LEASE_SEC, NAME, LearnerLease
+from relaax_like.wire.errors import LeasedError, ServerUnavailableError, SnapshotError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_second_learner_waits_until_the_first_renews_no_more(tmp_path: Path) -> None:
+    clock = Clock()
+    lease = LearnerLease(tmp_path, clock=clock)
+    assert lease.grant("one", "localhost:1") == 1
+    assert lease.grant("one", "localhost:1") == 1  # its answer was lost
+    clock.now += LEASE_SEC - 1
+    with pytest.raises(ServerUnavailableError, match=r"one at localhost:1, holds .* for 1\.0 s"):
+        lease.grant("two", "localhost:2")
+    lease.renew(1)
+    clock.now += LEASE_SEC - 1
+    with pytest.raises(ServerUnavailableError):
+        lease.grant("two", "localhost:2")
+    lease.require(1)
+    clock.now += 1
+    lease.require(1)  # nobody else has it
+    assert lease.grant("two", "localhost:2") == 2
+    for call in (lease.require, lease.renew):
+        with pytest.raises(LeasedError, match="term 1 of the lease has ended: two at localhost:2"):
+            call(1)
+    assert (lease.term, lease.holder, lease.address) == (2, "two", "localhost:2")
+
+
+def test_a_term_outlives_the_server_and_its_holder_has_the_whole_time_again(tmp_path: Path) -> None:
+    clock = Clock()
+    lease = LearnerLease(tmp_path, clock=clock)
+    lease.grant("one", "localhost:1")
+    clock.now += LEASE_SEC - 1
+    again = LearnerLease(tmp_path, clock=clock)
+    assert (again.term, again.address) == (1, "localhost:1")
+    clock.now += LEASE_SEC - 1
+    with pytest.raises(ServerUnavailableError):
+        again.grant("two", "localhost:2")
+    again.renew(1)
+    clock.now += LEASE_SEC
+    assert again.grant("two", "localhost:2") == 2
+    assert LearnerLease(tmp_path, clock=clock).term == 2
+
+
+def test_a_term_that_could_not_be_written_is_not_granted(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    lease = LearnerLease(folder)  # which is not there
+    with pytest.raises(ServerUnavailableError, match="could not be written"):
+        lease.grant("one", "localhost:1")
+    assert lease.term == 0
+    folder.mkdir()
+    assert lease.grant("one", "localhost:1") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("{", "cannot be read"),
+        (json.dumps({"format": 1, "term": 3}), "cannot be read"),
+        (json.dumps({"format": 9, "term": 3, "holder": "x", "address": "y"}), "format 9, but"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_by_name(
+    tmp_path: Path, text: str, want: str
+) -> None:
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(SnapshotError, match=want) as error:
+        LearnerLease(tmp_path)
+    assert str(tmp_path / NAME) in str(error.value)
