@@ -83,7 +83,7 @@ class LearnerFinder:
         address = self._stub.find_learner()
         if not address:
             raise ServerUnavailableError(
-                "no learner has come to this run yet (learner.placement: standalone); start "
+                "this run has no learner yet (learner.placement: standalone); start "
                 "relaax-learner"
             )
         with self._lock:

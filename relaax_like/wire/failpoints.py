@@ -22,6 +22,8 @@ NAMES = {
     "ps.before_journal": "a push is valid and next in line; nothing is written yet",
     "ps.after_journal_before_apply": "a push is in the journal; its version is not yet visible",
     "ps.after_apply_before_reply": "a push took effect; no client has been notified",
+    "ps.before_publish": "a publication of a standalone learner is accepted; nothing has changed",
+    "ps.after_lease_before_reply": "a lease is written; its holder is not yet notified",
     "ps.after_publish": "a publication is written and visible; its learner is not yet notified",
     "ps.in_snapshot": "a snapshot's files are written under a temporary name",
     "ps.after_snapshot_before_drop": "a snapshot is in place; the old journal segments still exist",

@@ -223,14 +223,14 @@ _BAD_FILES = {
         "cartpole.yaml:4: environment.action_repeat: expected 1 or more, got 0",
     ),
     "negative seed": (MINIMAL + "seed: -1\n", "cartpole.yaml:2: seed: expected 0 or more, got -1"),
-    "learner that is not built yet": (
+    "learner of its own without a plan": (
         MINIMAL + "learner:\n  placement: standalone\n",
-        "cartpole.yaml:3: learner.placement: 'standalone' is not implemented yet; expected "
-        "agent or server",
+        "cartpole.yaml:3: learner.placement: 'standalone', but the algorithm declares no plan, so "
+        "its agents learn by themselves; set it to 'agent'",
     ),
     "unknown placement": (
         MINIMAL + "learner:\n  placement: moon\n",
-        "cartpole.yaml:3: learner.placement: expected 'agent' or 'server', got 'moon'",
+        "cartpole.yaml:3: learner.placement: expected 'agent', 'server' or 'standalone', got 'moon'",
     ),
     "learner where the algorithm has none": (
         MINIMAL + "learner:\n  placement: server\n",

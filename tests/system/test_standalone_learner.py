@@ -1,0 +1,178 @@
+"""Runs with a learner in a process of its own: they learn, and each process can die.
+
+covers R12, N1
+"""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cluster import TRACE, Cluster, Program, find_command, find_free_port, wait_until
+from support.uncompiled import copy_uncompiled
+
+from relaax_like.bridge.control import BridgeControl
+from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.wire.errors import ServerUnavailableError
+
+ITERATION = 128  # environment steps
+PPO = (
+    "algorithm.network={layers: [32]}",
+    f"algorithm.num_steps={ITERATION}",
+    "algorithm.rollout_steps=16",  # of eight slots: two clients of four
+    "algorithm.batch_size=64",
+    "algorithm.epochs=8",
+    "algorithm.learning_rate=3e-3",
+    "algorithm.critic_learning_rate=3e-3",
+    "algorithm.gamma=0.98",
+    "algorithm.gae_lambda=0.8",
+)
+DQN = (
+    "algorithm.network={layers: [8]}",
+    "algorithm.batch_size=8",
+    "algorithm.capacity=100000",
+    "algorithm.warm_up_steps=64",
+    "algorithm.updates_per_step=0.25",
+    "algorithm.updates_at_once=4",
+    "algorithm.state_size=4",
+    "algorithm.num_actions=2",
+)
+
+
+class StandaloneCluster(Cluster):
+    """A cluster whose learner is a process of its own."""
+
+    def __init__(self, folder: Path, algorithm: Path, *sets: str):
+        self.learner_port = find_free_port()
+        mine = (
+            "learner.placement=standalone",
+            f"learner.bind=localhost:{self.learner_port}",
+            "relaax-rlx-server.parameter_server=localhost:{}",
+        )
+        super().__init__(folder, algorithm, *sets)
+        self.sets += [text.format(self.ps_port) for text in mine]
+
+    def start_learner(self, *sets: str) -> Program:
+        overrides = [part for text in (*self.sets, *sets) for part in ("--set", text)]
+        argv = [find_command("relaax-learner"), "--config", self.config, *overrides]
+        return self.start("relaax-learner", argv)
+
+    def find_learner(self) -> str:
+        with BridgeControl().connect(f"localhost:{self.ps_port}") as link:
+            try:
+                return link.publisher_stub().find_learner()
+            except ServerUnavailableError:
+                return ""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
+    with StandaloneCluster(tmp_path, copy_uncompiled("ppo", tmp_path), *PPO) as cluster:
+        yield cluster
+
+
+def assert_no_trace(*programs: Program) -> None:
+    for program in programs:
+        assert TRACE not in program.output, program
+
+
+def test_two_clients_learn_cartpole_although_learner_and_parameter_server_are_killed(
+    cluster: StandaloneCluster,
+) -> None:
+    target = ("learner.target_return=150", "learner.target_episodes=50")
+    ps, rlx = cluster.start_both_servers(*target)
+    first = cluster.start_learner(*target)
+    clients = [cluster.start_client(name, "--num-envs", 4) for name in ("one", "two")]
+    first.wait_for("waiting for the spaces|connected to the parameter server")
+    cluster.wait_steps(3 * ITERATION)
+    assert cluster.find_learner() == f"localhost:{cluster.learner_port}"
+    # The learner dies; its agents act on, and another one goes on where it was.
+    assert first.stop(signal.SIGKILL) == -signal.SIGKILL
+    rlx.wait_for("discarding rollouts until it is back")
+    told = cluster.wait_status(lambda status: True, "any answer")
+    second = cluster.start_learner(*target)
+    second.wait_for("holds the lease of this run|learning, ")
+    second.wait_for("learning, ")
+    ps.wait_for(r"learns from now on \(term 2\)")
+    rlx.wait_for("is back")
+    more = cluster.wait_steps(3 * ITERATION)
+    assert more.version > told.version
+    # The parameter server dies; the learner keeps what it has, and publishes it again.
+    assert ps.stop(signal.SIGKILL) == -signal.SIGKILL
+    ps = cluster.start_parameter_server(*target)
+    after = cluster.wait_status(lambda status: status.version > more.version, "newer values")
+    assert after.global_t >= more.global_t
+    assert second.alive
+    assert ps.wait() == 0
+    ps.wait_for("reached the target 150")
+    for client in clients:
+        assert client.wait() == 0
+    assert second.wait() == 0  # by itself, once the parameter server has gone
+    assert rlx.stop() == 128 + signal.SIGTERM
+    assert_no_trace(ps, rlx, second, *clients)
+    saved = read_latest(cluster.folder / "run" / "checkpoints")
+    assert saved is not None
+    assert saved.global_t >= ITERATION * saved.version
+    cluster.assert_nothing_left()
+
+
+def test_a_stopped_learner_that_continues_changes_nothing(cluster: StandaloneCluster) -> None:
+    """SIGSTOP, another learner takes over, SIGCONT: one history, without gaps."""
+    ps, rlx = cluster.start_both_servers()
+    first = cluster.start_learner()
+    client = cluster.start_paced_client("one", "--num-envs", 8)
+    cluster.wait_steps(2 * ITERATION)
+    first.send(signal.SIGSTOP)
+    second = cluster.start_learner(f"learner.bind=localhost:{find_free_port()}")
+    second.wait_for("holds the lease of this run")
+    ps.wait_for(r"learns from now on \(term 2\)")
+    cluster.wait_steps(2 * ITERATION)
+    before = cluster.wait_status(lambda status: True, "any answer")
+    first.send(signal.SIGCONT)
+    first.wait_for("term 1 of the lease has ended")
+    assert first.wait() == 1
+    after = cluster.wait_steps(2 * ITERATION)
+    # Each version has the steps of an iteration: none was published twice, or by both.
+    assert after.version - before.version <= (after.global_t - before.global_t) // ITERATION + 1
+    assert second.alive
+    assert_no_trace(ps, rlx, first, second, client)
+
+
+def test_acknowledged_steps_of_a_replay_table_survive_the_learner(tmp_path: Path) -> None:
+    with StandaloneCluster(tmp_path, copy_uncompiled("dqn", tmp_path), *DQN) as cluster:
+        ps, rlx = cluster.start_both_servers()
+        first = cluster.start_learner()
+        client = cluster.start_paced_client("one")
+        cluster.wait_status(lambda status: status.version >= 3, "three publications")
+        told = cluster.wait_steps(8)
+        assert first.stop(signal.SIGKILL) == -signal.SIGKILL
+        second = cluster.start_learner()
+        filled = second.wait_for(r"replay table: ([\d,]+) steps from \S+, (\d+) of them newer")
+        assert int(filled[1].replace(",", "")) >= told.global_t
+        more = cluster.wait_status(lambda s: s.version >= told.version + 3, "three more")
+        assert more.global_t >= told.global_t
+        assert second.stop() == 128 + signal.SIGTERM
+        assert ps.stop() == 128 + signal.SIGTERM
+        assert_no_trace(ps, rlx, second, client)
+
+
+@pytest.mark.parametrize(
+    "failpoint", ["ps.after_lease_before_reply", "ps.before_publish", "ps.after_publish"]
+)
+def test_a_parameter_server_that_is_killed_there_loses_nothing(
+    cluster: StandaloneCluster, failpoint: str
+) -> None:
+    number = 1 if failpoint == "ps.after_lease_before_reply" else 2
+    ps = cluster.start_parameter_server(RELAAX_FAILPOINT=f"{failpoint}=kill@{number}")
+    rlx = cluster.start_rlx_server()
+    learner = cluster.start_learner()
+    client = cluster.start_paced_client("one", "--num-envs", 8)
+    assert ps.wait() == -signal.SIGKILL
+    ps = cluster.start_parameter_server()
+    status = cluster.wait_status(lambda status: status.version >= 4, "four publications")
+    # The learner has lost nothing: each publication counts the steps of one iteration.
+    assert status.global_t >= 4 * ITERATION
+    ps.wait_for(r"parameter server on")
+    wait_until(lambda: cluster.find_learner(), "the learner's address")
+    assert learner.alive
+    assert_no_trace(ps, rlx, learner, client)
