@@ -1,0 +1,1 @@
+"""IMPALA: an actor-critic on experience of older policies; see README.md."""

@@ -1,0 +1,13 @@
+"""The networks of impala: policy and value function."""
+
+from relaax_like.algorithm import ActorCritic
+
+from .config import ACTOR, CRITIC, Config
+
+
+def make_model(config: Config, seed: int) -> ActorCritic:
+    """Builds the model with the initial values of a run."""
+    model = ActorCritic(config, seed)
+    if not config.shared_network:
+        model.groups = {ACTOR: ("actor", "heads"), CRITIC: ("critic",)}
+    return model
