@@ -105,6 +105,8 @@ evidence-speed: bench
 	$(BIN)/python -m benchmarks.against $(AGAINST)
 	$(BIN)/python -m benchmarks.hostile
 	$(BIN)/python -m benchmarks.hostile --rlx
+	$(BIN)/python -m benchmarks.hostile --jobs
+	$(BIN)/python -m benchmarks.jobs
 	$(BIN)/python -m benchmarks.recovery
 
 # Runs that are in benchmarks/results are not repeated, unless FRESH=--fresh.

@@ -51,7 +51,7 @@ class ServedLearner(BaseLearner):
 
 
 class BaseCommLearner(abc.ABC):
-    """Creates learners for tasks, and connects them to whoever sends data.
+    """Creates learners for tasks, and connects them to the sender of data.
 
         class MyCommLearner(BaseCommLearner):
             def send_policy(self, state_dict): ...

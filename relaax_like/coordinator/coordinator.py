@@ -86,7 +86,7 @@ class _Slave:
     Attributes:
       changed: set when there is a task for it.
       is_connected: a poll waits, or one has just been answered.
-      attempt: that it runs or was told to run.
+      attempt: that it runs or is to run.
       is_confirmed: whether it has answered the task to start `attempt`.
     """
 
@@ -167,7 +167,7 @@ class Coordinator:
         self.close()
 
     def close(self) -> None:
-        """Ends waiting polls, and closes the queue; running jobs go on. Idempotent."""
+        """Ends waiting polls, and closes the queue; running jobs continue. Idempotent."""
         self._closing.set()
         self._watcher.join()
         with self._lock:
@@ -227,7 +227,7 @@ class Coordinator:
         return reply
 
     def cancel(self, job_id: int) -> None:
-        """Cancels a job; a slave that runs it is told to end it.
+        """Cancels a job; a slave that runs it receives a task to end it.
 
         Raises:
           NoSuchJobError: there is no job with this id.

@@ -180,12 +180,27 @@ class Slave(abc.ABC):
           RefusedAttemptError: the attempt is not the job's newest one.
           InvalidInputError: the version is too large.
           ServerUnavailableError: the coordinator does not answer, or cannot write it.
+          OSError: a file cannot be read.
         """
+        failures: list[OSError] = []
+
+        def make() -> Iterator[Any]:
+            # gRPC's thread reads on for a moment when the call has ended, and would print a trace.
+            try:
+                yield from make_parts(header)
+            except OSError as error:
+                failures.append(error)
+
         header = pb.VersionHeader(
             format=FORMAT, slave=self.name, incarnation=self.incarnation, step=step
         )
         header.attempt.job, header.attempt.attempt = attempt.job, attempt.number
-        reply = self.link.call(self.link.stub.SendVersion, make_parts(header), 600.0)
+        try:
+            reply = self.link.call(self.link.stub.SendVersion, make(), 600.0)
+        except InvalidInputError:
+            if failures:  # so the version was incomplete
+                raise failures[0] from None
+            raise
         return int(reply.version)
 
     def get_version(self, attempt: Attempt) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from relaax_like.coordinator.coordinator import Coordinator
 from relaax_like.coordinator.servicer import create_coordinator_server
 from relaax_like.launch.security import to_server_security, validate_exposure
 from relaax_like.supervision.process import Shutdown, raise_descriptor_limit, validate_port_free
+from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ def run_coordinator(folder: Path, bind: str, security: Mapping[str, Any], **limi
     credentials = to_server_security(settings)
     validate_port_free(address, "--bind")
     raise_descriptor_limit()
+    failpoints.arm_from_environment()
     shutdown = Shutdown()
     with Coordinator(folder, **limits) as coordinator:
         server, port = create_coordinator_server(address, coordinator, credentials)
