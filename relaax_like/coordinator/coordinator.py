@@ -44,6 +44,7 @@ MAX_VERSION_BYTES = 1 << 30
 # Longest wait of a poll: slaves are heard of at least this often.
 POLL_SEC = 10.0
 _WATCH_SEC = 0.25
+_LOG_SEC = 10.0
 _TASKS_PER_REPLY = 16
 _MAX_OPEN_TASKS = 64
 _MAX_PROGRESS_BYTES = 4096
@@ -145,6 +146,7 @@ class Coordinator:
         self._lock = threading.RLock()
         self._slaves: dict[str, _Slave] = {}
         self._next_task = 1
+        self._next_line = 0.0  # when the next line about a full disk is due
         folder.mkdir(parents=True, exist_ok=True)
         self._folder_lock = lock_folder(folder, "coordinator")
         try:
@@ -494,7 +496,7 @@ class Coordinator:
             try:
                 self._start(job, able)
             except ServerUnavailableError as error:
-                logger.error("job %d cannot be started: %s", job.id, error)
+                self._log_unwritable(error)
                 return
             if not free:
                 return
@@ -621,6 +623,12 @@ class Coordinator:
             logger.warning("%s: %s", attempt, reason)
         self._assign()
 
+    def _log_unwritable(self, error: ServerUnavailableError) -> None:
+        """Logs that the queue cannot be written, which is tried again several times a second."""
+        if self._clock() >= self._next_line:
+            self._next_line = self._clock() + _LOG_SEC
+            logger.error("%s; retrying", error)
+
     # Time limits.
 
     def _watch(self) -> None:
@@ -629,7 +637,7 @@ class Coordinator:
                 try:
                     self._check_limits()
                 except ServerUnavailableError as error:
-                    logger.error("%s", error)
+                    self._log_unwritable(error)
 
     def _check_limits(self) -> None:
         now = self._clock()
