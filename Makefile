@@ -74,12 +74,12 @@ $(PROTOC_VENV)/.installed: Makefile
 	touch $@
 
 PROTOC = $(PROTOC_VENV)/bin/python -m grpc_tools.protoc
-V1 := $(addprefix relaax_like/v1/,ndarray.proto metrics.proto parameter_server.proto experience.proto journal.proto learner.proto publisher.proto rlx.proto spaces.proto)
+V1 := $(addprefix relaax_like/v1/,coordinator.proto ndarray.proto metrics.proto parameter_server.proto experience.proto journal.proto learner.proto publisher.proto rlx.proto spaces.proto)
 
 define generate
 	mkdir -p $(1)
 	$(PROTOC) -Iprotos --python_out=$(1) --pyi_out=$(1) $(V1)
-	$(PROTOC) -Iprotos --grpc_python_out=$(1) relaax_like/v1/metrics.proto relaax_like/v1/parameter_server.proto
+	$(PROTOC) -Iprotos --grpc_python_out=$(1) $(addprefix relaax_like/v1/,coordinator.proto metrics.proto parameter_server.proto)
 	$(PROTOC) -Irelaax_like/bridge=protos --python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) \
 		relaax_like/bridge/bridge.proto
 endef
@@ -105,6 +105,8 @@ evidence-speed: bench
 	$(BIN)/python -m benchmarks.against $(AGAINST)
 	$(BIN)/python -m benchmarks.hostile
 	$(BIN)/python -m benchmarks.hostile --rlx
+	$(BIN)/python -m benchmarks.hostile --jobs
+	$(BIN)/python -m benchmarks.jobs
 	$(BIN)/python -m benchmarks.recovery
 
 # Runs that are in benchmarks/results are not repeated, unless FRESH=--fresh.

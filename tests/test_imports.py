@@ -82,7 +82,7 @@ def test_tensorflow_stays_in_models_and_algorithms() -> None:
 
 # What each package must not import. Imports point one way: cli, launch, servers, agent,
 # learn, algorithm, nn; core, config and wire lie below them all and know none of them.
-UPPER = "supervision run_folders reports launch cli"
+UPPER = "coordinator supervision run_folders reports launch cli"
 SERVERS = f"parameter_server rlx_server sampling {UPPER}"
 ROLES = f"agent learn algorithm nn {SERVERS}"
 LAYERS = {
@@ -108,6 +108,9 @@ LAYERS = {
     "run_folders": "bridge client experience agent algorithm nn rlx_server sampling supervision"
     " reports launch cli",
     "reports": "bridge experience agent learn algorithm nn rlx_server sampling launch cli",
+    # A coordinator knows queues and folders, a slave starts a command: neither trains.
+    "coordinator": "client metrics experience agent algorithm nn rlx_server sampling run_folders"
+    " reports launch cli",
     "launch": "cli",
 }
 

@@ -29,7 +29,7 @@ _UNAVAILABLE = (
     grpc.StatusCode.CANCELLED,
 )
 # Trailing metadata of calls whose text is ours; gRPC's own texts are meant for its developers.
-_OWN_TEXT = ("relaax-text", "own")
+OWN_TEXT = ("relaax-text", "own")
 _REASONS = {
     grpc.StatusCode.UNAVAILABLE: "nothing listens there, or the connection was lost; is it "
     "running?",
@@ -44,7 +44,7 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     """Ends a call with the status code of `error`; unknown errors are re-raised (INTERNAL)."""
     for kind, code in _CODES:
         if isinstance(error, kind):
-            context.set_trailing_metadata((_OWN_TEXT,))
+            context.set_trailing_metadata((OWN_TEXT,))
             context.abort(code, str(error))
     raise error
 
@@ -59,7 +59,7 @@ def to_exception(error: grpc.RpcError, address: str) -> Exception:
     if code in _NOT_ALLOWED:
         return NotAllowedError(f"the parameter server at {address} refused: {details}")
     if code in _UNAVAILABLE:
-        own = _OWN_TEXT in (error.trailing_metadata() or ())
+        own = OWN_TEXT in (error.trailing_metadata() or ())
         reason = details if own else _REASONS.get(code, details)
         return ServerUnavailableError(f"no answer from the parameter server at {address}: {reason}")
     return ProtocolError(f"the parameter server at {address} answered {code.name}: {details}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from relaax_like import __version__
+from relaax_like.cli.jobs import app as jobs_app
 from relaax_like.cli.keys import KeysCommand, show_keys
 from relaax_like.cli.options import (
     AddressArgument,
@@ -30,6 +31,7 @@ from relaax_like.reports.modes import LogMode, XAxis
 from relaax_like.supervision.process import run_main, setup_logging
 
 app = make_app("Train agents over the network, on environments that cannot be imported.")
+app.add_typer(jobs_app, name="jobs")
 
 PARAMETER_SERVER = "localhost:7000"
 # An option that a command does not know can be a key of the file.

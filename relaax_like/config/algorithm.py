@@ -1,11 +1,11 @@
 """The base class of every algorithm folder's `Config`."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr
 
 from relaax_like.config.aliases import LEARNING_RATE
-from relaax_like.config.base import Settings
+from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.wire.spaces import Spaces
 
@@ -25,7 +25,7 @@ class AlgorithmConfig(Settings):
     several tasks uses it; without a plan, agents learn by themselves.
     """
 
-    name: str | None = None
+    name: Annotated[str | None, IN_JOBS] = None
     """Name of a shipped algorithm (a folder in algorithms/); set exactly one of name and path."""
     path: str | None = None
     """Folder of your own algorithm, relative to the YAML file."""

@@ -13,3 +13,13 @@ class Settings(BaseModel):
         populate_by_name=True,
         allow_inf_nan=False,
     )
+
+
+class _InJobs:
+    """Marks a field whose text is a name; see `config.job_keys`."""
+
+    def __repr__(self) -> str:
+        return "IN_JOBS"
+
+
+IN_JOBS = _InJobs()

@@ -1,10 +1,10 @@
 """Settings of hindsight: goals that are replaced when steps are drawn from a replay table."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from relaax_like.config.base import Settings
+from relaax_like.config.base import IN_JOBS, Settings
 
 
 class HindsightConfig(Settings):
@@ -18,9 +18,9 @@ class HindsightConfig(Settings):
     of its last one, or of any."""
     goals: int = Field(default=4, ge=1)
     """k: of k + 1 steps that are drawn, k get another goal."""
-    achieved: str = "achieved_goal"
+    achieved: Annotated[str, IN_JOBS] = "achieved_goal"
     """Name of the observation that says which goal has been achieved."""
-    desired: str = "desired_goal"
+    desired: Annotated[str, IN_JOBS] = "desired_goal"
     """Name of the observation that says which goal is desired."""
     tolerance: float = Field(default=0.05, ge=0)
     """Largest Euclidean distance at which a goal counts as achieved; its reward is 0, that of all

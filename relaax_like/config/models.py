@@ -16,7 +16,7 @@ from pydantic import (
 from relaax_like.config.address import Address, parse_address
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.aliases import ACTION_REPEAT, MAX_EPISODE_STEPS, RANDOM_STEPS
-from relaax_like.config.base import Settings
+from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.plan import Placement
@@ -25,6 +25,7 @@ PARAMETER_SERVER_PORT = 7000
 RLX_SERVER_PORT = 7001
 METRICS_SERVER_PORT = 7002
 PROMETHEUS_PORT = 7003
+COORDINATOR_PORT = 7004
 LEARNER_PORT = 7005
 
 
@@ -297,12 +298,12 @@ class LearnerConfig(Settings):
 class EnvironmentConfig(Settings):
     """Section `environment`: what `relaax run` and `relaax train` start as clients."""
 
-    program: str | None = None
+    program: Annotated[str | None, IN_JOBS] = None
     """Name of a shipped environment (a folder in environments/); set exactly one of program and
     path."""
     path: str | None = None
     """Your own program, or a folder with main or slots.py, relative to the YAML file."""
-    env: str | None = None
+    env: Annotated[str | None, IN_JOBS] = None
     """Name of the environment, passed to the program as --env."""
     clients: int = Field(default=1, ge=1)
     """Number of processes that `relaax run` starts."""

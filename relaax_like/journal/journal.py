@@ -250,7 +250,7 @@ class Journal:
                     self._failed = (
                         f"{self.directory}: the journal cannot be synced: {error}; what was "
                         "not synced can be lost, and nothing more is accepted. "
-                        "Restart the parameter server once the disk works again"
+                        "Restart the server once the disk works again"
                     )
                 raise JournalError(self._failed) from error
             self._note_head(files[-1].first_index, index)
@@ -326,7 +326,7 @@ class Journal:
             self._failed = (
                 f"{file.path}: record {self.next_index} could not be written ({cause}), and "
                 f"its partial data cannot be removed: {error}; nothing more is accepted. "
-                "Restart the parameter server, which truncates the file"
+                "Restart the server, which truncates the file"
             )
             raise JournalError(self._failed) from error
 

@@ -17,7 +17,15 @@ def make_server_security(experiment: Experiment) -> ServerSecurity:
     Raises:
       ConfigError: a file cannot be used.
     """
-    settings = experiment.security
+    return to_server_security(experiment.security)
+
+
+def to_server_security(settings: SecurityConfig) -> ServerSecurity:
+    """Reads the credentials that a server with these settings requires.
+
+    Raises:
+      ConfigError: a file cannot be used.
+    """
     tls = None
     if settings.tls_cert and settings.tls_key and settings.tls_ca:
         tls = ServerTls(
@@ -53,8 +61,17 @@ def make_client_security(experiment: Experiment) -> ClientSecurity:
     )
 
 
-def validate_exposure(address: Address, settings: SecurityConfig) -> None:
+def validate_exposure(
+    address: Address,
+    settings: SecurityConfig,
+    place: str = "in the `security` section of the YAML file",
+) -> None:
     """Refuses an address that other machines can reach without TLS and tokens.
+
+    Args:
+      address: to listen on.
+      settings: of the server.
+      place: where the user configures them.
 
     Raises:
       ConfigError: other machines can reach it, TLS or tokens are missing, and `insecure` is not
@@ -72,8 +89,8 @@ def validate_exposure(address: Address, settings: SecurityConfig) -> None:
     if not settings.insecure:
         raise ConfigError(
             f"{address} can be reached from other machines, but has no "
-            f"{' and no '.join(missing)}. Configure {' and '.join(missing)} in the `security` "
-            "section of the YAML file (docs/security.md), or bind to localhost; on a fully "
+            f"{' and no '.join(missing)}. Configure {' and '.join(missing)} {place} "
+            "(docs/security.md), or bind to localhost; on a fully "
             "trusted network, pass --insecure"
         )
     logger.warning(

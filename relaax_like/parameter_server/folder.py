@@ -13,8 +13,12 @@ from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
 _LOG = logging.getLogger(__name__)
 
 
-def lock_folder(directory: Path) -> IO[str]:
+def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
     """Locks the folder; the lock is released when the file is closed or the process dies.
+
+    Args:
+      directory: the folder, which exists.
+      what: kind of server, for the error.
 
     Raises:
       SnapshotError: another process holds the lock; the error names it.
@@ -29,8 +33,7 @@ def lock_folder(directory: Path) -> IO[str]:
         if not isinstance(error, BlockingIOError):
             raise
         raise SnapshotError(
-            f"{directory}: in use by another parameter server, pid {holder}; stop it, or use "
-            "another checkpoint directory"
+            f"{directory}: in use by another {what}, pid {holder}; stop it, or use another folder"
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))

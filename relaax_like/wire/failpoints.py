@@ -29,6 +29,10 @@ NAMES = {
     "ps.after_snapshot_before_drop": "a snapshot is in place; the old journal segments still exist",
     "ps.in_replay": "a record of the journal has been replayed during the start",
     "ps.after_spaces_before_reply": "a run's spaces are written; the proposal is not answered",
+    "jobs.before_journal": "a change of the coordinator's queue is valid; nothing is written yet",
+    "jobs.after_journal": "a change of the coordinator's queue is written; it is not acknowledged",
+    "jobs.in_version": "files of a job's version are written under a temporary name",
+    "jobs.after_version": "a job's version is in place; it is not recorded yet",
 }
 
 

@@ -24,8 +24,10 @@ class Role(enum.IntEnum):
     ENVIRONMENT = 1
     # Agents and learners: pull values, push gradients and metrics, request the status.
     AGENT = 2
-    # Saves and stops a server.
-    OPERATOR = 3
+    # Slaves of a coordinator: run jobs.
+    LEARNER = 3
+    # Saves and stops a server; submits and cancels jobs.
+    OPERATOR = 4
 
     def __str__(self) -> str:
         return self.name.lower()

@@ -230,7 +230,8 @@ _BAD_FILES = {
     ),
     "unknown placement": (
         MINIMAL + "learner:\n  placement: moon\n",
-        "cartpole.yaml:3: learner.placement: expected 'agent', 'server' or 'standalone', got 'moon'",
+        "cartpole.yaml:3: learner.placement: expected 'agent', 'server' or 'standalone', got "
+        "'moon'",
     ),
     "learner where the algorithm has none": (
         MINIMAL + "learner:\n  placement: server\n",

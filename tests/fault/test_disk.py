@@ -11,7 +11,6 @@ import resource
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import TRACE, Cluster, Program, wait_until
+from support.disks import fill, mount
 from support.history import History, make_store
 
 from relaax_like.bridge.control import BridgeControl
@@ -45,29 +45,6 @@ def start_server(cluster: Cluster, *sets: str) -> Program:
     server = cluster.start_parameter_server(*sets)
     server.wait_for("parameter server on")
     return server
-
-
-@contextlib.contextmanager
-def mount(folder: Path, options: str) -> Iterator[None]:
-    """Mounts a file system in memory on a folder, or skips the test."""
-    folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        pytest.skip(f"nothing can be mounted here: {made.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Takes all space that is left on a disk."""
-    filler = folder / "filler"
-    with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(bytes(4096)):
-            pass
-    return filler
 
 
 def ask_durability(cluster: Cluster) -> set[str]:

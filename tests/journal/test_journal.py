@@ -386,7 +386,7 @@ def test_failed_sync_in_the_background_is_the_end_as_well(
     journal.append([b"0"])
     wait_until(lambda: bool(journal.failed), "the failed sync")
     slow_disk.error = None
-    with pytest.raises(JournalError, match="Restart the parameter server"):
+    with pytest.raises(JournalError, match="Restart the server"):
         journal.append([b"1"])
     assert journal.unsynced_records == 1
     journal.close()

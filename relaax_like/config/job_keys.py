@@ -1,0 +1,301 @@
+"""Which keys of an experiment a job can have: none that is a path, an address or a secret.
+
+A job is run by another machine, so its settings must not name that machine's files and ports. A
+key is refused unless its type makes it harmless: numbers, flags, choices of fixed words, and
+sections of such keys. Text is refused unless the field is marked `IN_JOBS`, so that a new key that
+is a path or a secret is refused by default:
+
+    env: Annotated[str | None, IN_JOBS] = None
+
+A marked text is a name: letters, digits, "-", "_", "+", "." and single "/", so that it can be
+neither an absolute path nor one that leads upwards, nor a module (`module:Name`).
+"""
+
+import json
+import re
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic.fields import FieldInfo
+
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.algorithm_folder import find_algorithm, find_environment, load_config_class
+from relaax_like.config.aliases import get_aliases, get_key
+from relaax_like.config.base import IN_JOBS
+from relaax_like.config.loader import (
+    ALGORITHM,
+    ENVIRONMENT,
+    LEARNER,
+    PARAMETER_SERVER,
+    SECTION_MODELS,
+    export_experiment,
+    load_experiment,
+)
+from relaax_like.config.models import TopConfig
+from relaax_like.config.network import LayerConfig
+from relaax_like.config.problems import describe_value
+from relaax_like.config.schedule import Schedule
+from relaax_like.config.shipped import find_experiment_file
+from relaax_like.config.yaml_document import read_yaml
+from relaax_like.wire.errors import ConfigError
+
+MAX_CONFIG_BYTES = 64 * 1024
+_SECTIONS = (PARAMETER_SERVER, LEARNER, ALGORITHM, ENVIRONMENT)
+# Where the user's own machine keeps runs; the run's folder of a job is the coordinator's.
+_LEFT_OUT = {
+    ("run_dir",),
+    ("logdir",),
+    ("run_name",),
+    ("compile_cache",),
+    (PARAMETER_SERVER, "checkpoint_dir"),
+    (PARAMETER_SERVER, "metrics_dir"),
+    # Port of a server that a job does not start.
+    (PARAMETER_SERVER, "bind"),
+}
+# Sections of servers that a job does not start.
+_OWN_SECTIONS = ("relaax-rlx-server", "relaax-metrics-server")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*)*")
+_HARMLESS = (bool, int, float, type(None))
+_MAX_NAME = 200
+
+
+def find_refused_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Returns the keys of a section that a job cannot have, by their types alone.
+
+    Args:
+      model: of the section.
+      prefix: of the names.
+    """
+    return [
+        f"{prefix}{name}"
+        for name, field in _list_fields(model)
+        if not _is_marked(field) and not _is_harmless(field.annotation)
+    ]
+
+
+def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Resolves an experiment's file to what a job consists of.
+
+    Folders of this machine to which a run would be written are left out: the run's folder is the
+    coordinator's. So are the settings of servers, which a job does not start.
+
+    Args:
+      path: the YAML file, or the name of a shipped one.
+      overrides: of its keys, "section.key=value" each.
+
+    Raises:
+      ConfigError: the file is wrong, or sets keys that a job cannot have; all of them are named.
+    """
+    document = read_yaml(find_experiment_file(path))
+    for flag in overrides:
+        document.override(flag)
+    given = {k: v for k, v in document.data.items() if k not in _OWN_SECTIONS and v is not None}
+    # What the file sets is checked before any path in it is looked up.
+    _require_names(given)
+    model = load_config_class(find_algorithm(given[ALGORITHM]["name"]))
+    problems = list(_find_problems(_drop(given, _LEFT_OUT), model))
+    if problems:
+        raise ConfigError("\n".join(f"{document.file}: {problem}" for problem in problems))
+    experiment = load_experiment(path, overrides, new_run=True)
+    data = {
+        name: section
+        for name, section in export_experiment(experiment).items()
+        if name in (*_SECTIONS, "seed")
+    }
+    config = _select(data, type(experiment.algorithm))
+    validate_job_config(config)
+    return config
+
+
+def validate_job_config(config: Any) -> None:
+    """Checks what a job consists of, as received.
+
+    Raises:
+      ConfigError: a key is refused or unknown, an algorithm or environment is not one of the
+        package's names, or a value is wrong; each problem is named.
+    """
+    if not isinstance(config, dict):
+        raise ConfigError(f"config: expected an object of sections, got {describe_value(config)}")
+    _require_names(config)
+    find_environment(config[ENVIRONMENT]["program"])
+    model = load_config_class(find_algorithm(config[ALGORITHM]["name"]))
+    problems = list(_find_problems(config, model))
+    for name, section_model in _get_models(model).items():
+        if not problems and name in config:
+            data = config[name]
+            if name == PARAMETER_SERVER:
+                data = {"checkpoint_dir": "checkpoints", "metrics_dir": "metrics", **data}
+            try:
+                section_model.model_validate_json(json.dumps(data))
+            except ValidationError as error:
+                first = error.errors()[0]
+                key = ".".join(map(str, (name, *first["loc"])))
+                problems.append(f"{key}: {first['msg'].removeprefix('Value error, ')}")
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _require_names(config: Mapping[str, Any]) -> None:
+    """Raises ConfigError if algorithm and environment are not names."""
+    for section, key in ((ALGORITHM, "name"), (ENVIRONMENT, "program")):
+        value = config.get(section)
+        name = value.get(key) if isinstance(value, dict) else None
+        if not _is_name(name):
+            raise ConfigError(
+                f"{section}.{key}: {describe_value(name)}, expected the name of a folder in "
+                f"{section}s/ that slaves have; a job cannot use a path"
+            )
+
+
+def _get_models(algorithm: type[AlgorithmConfig]) -> dict[str, type[BaseModel]]:
+    models: dict[str, type[BaseModel]] = {name: SECTION_MODELS[name] for name in _SECTIONS}
+    return models | {ALGORITHM: algorithm}
+
+
+def _find_problems(config: Mapping[str, Any], algorithm: type[AlgorithmConfig]) -> Iterator[str]:
+    models = _get_models(algorithm)
+    top = {key: value for key, value in config.items() if key not in models}
+    for key in top:
+        if key not in TopConfig.model_fields and key != "security":
+            yield f"{key}: a job cannot have this section or key"
+        elif key != "seed":
+            yield _refuse(key)
+    if "seed" in top and (isinstance(top["seed"], bool) or not isinstance(top["seed"], int)):
+        yield f"seed: {describe_value(top['seed'])}, expected an integer"
+    for name, model in models.items():
+        section = config.get(name)
+        if isinstance(section, dict):
+            yield from _find_section_problems(section, model, f"{name}.")
+        elif section is not None:
+            yield f"{name}: expected a section of keys, got {describe_value(section)}"
+
+
+def _find_section_problems(
+    section: Mapping[str, Any], model: type[BaseModel], prefix: str
+) -> Iterator[str]:
+    fields = dict(_list_fields(model, aliases=True))
+    for key, value in section.items():
+        field = fields.get(key)
+        name = f"{prefix}{key}"
+        if field is None:
+            yield f"{name}: unknown key"
+        elif value is None:
+            continue
+        elif _is_marked(field) or _is_harmless(field.annotation):
+            # Also of nested keys that are marked; fixed words are names, too.
+            for part, text in _flatten(value, name):
+                if isinstance(text, str) and not _is_name(text):
+                    yield (
+                        f"{part}: {describe_value(text)}, expected a name of letters, digits, "
+                        '"-", "_", "+", "." and "/"; a job cannot have a path'
+                    )
+        elif _is_json_mapping(field.annotation) and isinstance(value, dict):
+            for part, one in _flatten(value, name):
+                if isinstance(one, str):
+                    yield _refuse(part)
+        else:
+            yield _refuse(name)
+
+
+def _refuse(key: str) -> str:
+    return (
+        f"{key}: a job cannot have this key, because it can name a path, an address or a secret "
+        "of the machine that runs it; remove it"
+    )
+
+
+def _select(data: Mapping[str, Any], algorithm: type[AlgorithmConfig]) -> dict[str, Any]:
+    """Returns the settings without keys that a job cannot have; the caller has checked those."""
+    models = _get_models(algorithm)
+    selected: dict[str, Any] = {}
+    for name, value in data.items():
+        model = models.get(name)
+        if model is None:
+            selected[name] = value
+            continue
+        fields = dict(_list_fields(model, aliases=True))
+        selected[name] = {
+            key: one
+            for key, one in value.items()
+            if not list(_find_section_problems({key: one}, model, "")) and key in fields
+        }
+    return selected
+
+
+def _drop(data: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> dict[str, Any]:
+    keys = set(keys)
+    kept: dict[str, Any] = {}
+    for name, value in data.items():
+        if (name,) in keys:
+            continue
+        if isinstance(value, dict):
+            value = {key: one for key, one in value.items() if (name, key) not in keys}
+        kept[name] = value
+    return kept
+
+
+# Types.
+
+
+def _list_fields(model: type[BaseModel], aliases: bool = False) -> Iterator[tuple[str, FieldInfo]]:
+    for name, field in model.model_fields.items():
+        yield get_key(name, field), field
+        if aliases:
+            yield name, field
+            for alias in get_aliases(name, field):
+                yield alias, field
+
+
+def _is_marked(field: FieldInfo) -> bool:
+    return any(one is IN_JOBS for one in field.metadata)
+
+
+def _is_harmless(annotation: Any) -> bool:
+    """Returns whether values of a type cannot contain text that the user chooses."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return any(one is IN_JOBS for one in arguments[1:]) or _is_harmless(arguments[0])
+    if origin is Literal or annotation in _HARMLESS:
+        return True
+    if annotation in (LayerConfig, Schedule):
+        return True
+    if origin in (types.UnionType, typing.Union):
+        return all(map(_is_harmless, arguments))
+    if origin in (tuple, list, set, frozenset):
+        return all(one is ... or _is_harmless(one) for one in arguments)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        # Keys are names of leaves and groups; they are compared, never opened.
+        return _is_harmless(arguments[1])
+    if isinstance(annotation, type):
+        if issubclass(annotation, BaseModel):
+            return not find_refused_keys(annotation)
+        return issubclass(annotation, Enum)
+    return False
+
+
+def _is_json_mapping(annotation: Any) -> bool:
+    """Returns whether a type is a mapping to any JSON, such as the arguments of an environment."""
+    return typing.get_args(annotation) == (str, JsonValue)
+
+
+# Values.
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= _MAX_NAME and bool(_NAME.fullmatch(value))
+
+
+def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, part in value.items():
+            yield from _flatten(part, f"{key}.{name}")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _flatten(part, key)
+    else:
+        yield key, value

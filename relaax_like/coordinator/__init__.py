@@ -1,0 +1,14 @@
+"""The coordinator: a persisted queue of jobs, and the resident slaves that run them.
+
+| module | contents |
+|---|---|
+| `job`, `job_queue` | jobs, and their states in a journal |
+| `versions` | the runs' folders at the coordinator |
+| `coordinator` | slaves, assignment, time limits |
+| `servicer`, `client` | both ends of `protos/relaax_like/v1/coordinator.proto` |
+| `slave` | a slave's session: `Slave`, `LearnerSlave` |
+| `job_learner` | what `relaax jobs work` runs: each job in a process of its own |
+| `comm_learner`, `comm_hooks` | DI-engine's `BaseCommLearner` and its hooks |
+
+The modules of a slave import neither TensorFlow nor pydantic: an idle slave is small.
+"""

@@ -1,0 +1,212 @@
+"""Clients of the coordinator: its calls with our errors, and what operators do with them."""
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+
+from relaax_like.bridge.channel import make_channel
+from relaax_like.bridge.errors import OWN_TEXT
+from relaax_like.coordinator.job import FORMAT
+from relaax_like.coordinator.tasks import RefusedAttemptError
+from relaax_like.v1 import coordinator_pb2 as pb
+from relaax_like.v1 import coordinator_pb2_grpc as pb_grpc
+from relaax_like.wire.backoff import draw_pause_sec
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    NotAllowedError,
+    ProtocolError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.security import ClientSecurity
+from relaax_like.wire.tls import find_tls_mistake
+
+CALL_SEC = 10.0
+T = TypeVar("T")
+_UNREACHABLE = "nothing listens there, or the connection was lost; is it running?"
+_REASONS = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
+    grpc.StatusCode.CANCELLED: "the call was cancelled",
+}
+
+
+class CoordinatorLink:
+    """A connection to one coordinator. Thread-safe. A context manager.
+
+    with CoordinatorLink("localhost:7004", security) as link:
+        reply = link.call(link.stub.List, pb.ListRequest(format=FORMAT))
+
+    Args:
+      address: HOST:PORT.
+      security: token and certificates; None: no token and no TLS.
+
+    Raises:
+      ConfigError: a file that `security` names cannot be used.
+    """
+
+    def __init__(self, address: str, security: ClientSecurity | None = None):
+        self.address = address
+        self._tls = None if security is None else security.tls
+        self._channel = make_channel(address, security)
+        self.stub = pb_grpc.CoordinatorStub(self._channel)
+
+    def call(self, act: Callable[..., T], request: Any, timeout_sec: float = CALL_SEC) -> T:
+        """Makes a call.
+
+        Raises:
+          InvalidInputError: the coordinator refused it.
+          RefusedAttemptError: because of the state of the job.
+          NotAllowedError: it does not accept the token or certificate.
+          ServerUnavailableError: it does not answer, or cannot do it now; a retry can succeed.
+          ProtocolError: anything else.
+        """
+        try:
+            return act(request, timeout=timeout_sec)
+        except grpc.RpcError as error:
+            raise self._to_exception(error) from None
+        except ValueError as error:  # gRPC's, for a closed channel
+            raise ServerUnavailableError(f"the connection was closed: {error}") from None
+
+    def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
+        """Makes a call whose reply is a stream; raises what `call` does."""
+        try:
+            yield from act(request, timeout=timeout_sec)
+        except grpc.RpcError as error:
+            raise self._to_exception(error) from None
+        except ValueError as error:
+            raise ServerUnavailableError(f"the connection was closed: {error}") from None
+
+    def close(self) -> None:
+        """Closes the connection. Idempotent."""
+        self._channel.close()
+
+    def __enter__(self) -> "CoordinatorLink":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _to_exception(self, error: grpc.RpcError) -> Exception:
+        code, details = error.code(), error.details() or ""
+        where = f"the coordinator at {self.address}"
+        match code:
+            case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.NOT_FOUND:
+                return InvalidInputError(details)
+            case grpc.StatusCode.FAILED_PRECONDITION:
+                return RefusedAttemptError(details)
+            case grpc.StatusCode.ALREADY_EXISTS:
+                return NameInUseError(details)
+            case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
+                return NotAllowedError(f"{where} refused: {details}")
+            case grpc.StatusCode.UNAVAILABLE:
+                host, _, port = self.address.rpartition(":")
+                mistake = find_tls_mistake(host, int(port), self._tls)
+                if mistake:
+                    return NotAllowedError(f"{where}: {mistake}")
+                is_ours = OWN_TEXT in (error.trailing_metadata() or ())
+                reason = details if is_ours else _UNREACHABLE
+                return ServerUnavailableError(f"no answer from {where}: {reason}")
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return ProtocolError(
+                    f"what listens at {self.address} is not a coordinator; start one with "
+                    "`relaax jobs serve`"
+                )
+            case grpc.StatusCode.RESOURCE_EXHAUSTED:
+                return ServerUnavailableError(f"{where}: {details}")
+        if code in _REASONS:
+            return ServerUnavailableError(f"no answer from {where}: {_REASONS[code]}")
+        return ProtocolError(f"{where} answered {code.name}: {details}")
+
+
+class NameInUseError(InvalidInputError):
+    """Another process uses the slave's name."""
+
+
+class JobsClient:
+    """What operators do: submit, list and cancel jobs. A context manager.
+
+        with JobsClient("localhost:7004") as jobs:
+            number = jobs.submit("walk", make_job_config("walk.yaml"))
+            jobs.list()
+            jobs.cancel(number)
+
+    Args:
+      address: HOST:PORT of the coordinator.
+      security: token of role operator, and certificates.
+      patience_sec: how long calls are retried while the coordinator does not answer.
+    """
+
+    def __init__(
+        self, address: str, security: ClientSecurity | None = None, patience_sec: float = 5.0
+    ):
+        self._link = CoordinatorLink(address, security)
+        self._patience_sec = patience_sec
+
+    def submit(self, name: str, config: Mapping[str, Any]) -> int:
+        """Submits a job once, also if a reply is lost; returns its id.
+
+        Args:
+          name: to be shown.
+          config: of `config.job_keys.make_job_config`.
+
+        Raises:
+          InvalidInputError: the coordinator refused it.
+          ServerUnavailableError: it does not answer; the job might have been submitted.
+        """
+        request = pb.SubmitRequest(
+            format=FORMAT, key=secrets.token_hex(16), name=name, config=json.dumps(config)
+        )
+        return int(self._retry(self._link.stub.Submit, request).job)
+
+    def list(self, job: int = 0) -> tuple[list[pb.JobInfo], list[pb.SlaveInfo]]:
+        """Returns one job or all jobs, and the slaves."""
+        jobs: list[pb.JobInfo] = []
+        while True:
+            after = jobs[-1].job if jobs else 0
+            reply = self._retry(
+                self._link.stub.List, pb.ListRequest(format=FORMAT, job=job, after=after)
+            )
+            jobs += reply.jobs
+            if not reply.more:
+                return jobs, list(reply.slaves)
+
+    def cancel(self, job: int) -> None:
+        """Cancels a job.
+
+        Raises:
+          InvalidInputError: there is no such job.
+          RefusedAttemptError: it has already ended.
+        """
+        self._retry(self._link.stub.Cancel, pb.CancelRequest(format=FORMAT, job=job))
+
+    def close(self) -> None:
+        """Closes the connection. Idempotent."""
+        self._link.close()
+
+    def __enter__(self) -> "JobsClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _retry(self, act: Callable[..., T], request: Any) -> T:
+        deadline = time.monotonic() + self._patience_sec
+        attempt = 0
+        while True:
+            try:
+                return self._link.call(act, request)
+            except ServerUnavailableError:
+                pause = draw_pause_sec(attempt, 0.1, 1.0)
+                if time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(pause)
+                attempt += 1

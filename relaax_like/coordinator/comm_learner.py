@@ -1,0 +1,414 @@
+"""DI-engine's comm learner: drives a `BaseLearner` whose data come from a coordinator.
+
+`BaseCommLearner` is the interface; `RemoteCommLearner` implements it over a `LearnerSlave`. It
+takes the place of DI-engine's `FlaskFileSystemLearner`: gRPC instead of Flask, JSON instead of
+pickled files.
+"""
+
+import abc
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.coordinator.comm_hooks import SendLearnInfoHook, SendPolicyHook
+from relaax_like.coordinator.slave import LearnerSlave
+from relaax_like.coordinator.tasks import TaskFail
+from relaax_like.learn.base_learner import BaseLearner, Policy
+from relaax_like.learn.hooks import LearnerHook
+from relaax_like.wire.array_file import write_arrays
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.security import ClientSecurity
+
+logger = logging.getLogger(__name__)
+
+# Longest wait of one `get_data`; a data loader that closes waits for it.
+_GET_DATA_SEC = 0.5
+_LOOK_SEC = 0.05
+_CLOSE_SEC = 5.0
+# Keys of `config/base_learner.py` that are paths.
+_PATH_KEYS = ("load_path", "load_ckpt_before_run")
+_POLICY_KIND = "policy 1"
+
+CreatePolicy = Callable[[Mapping[str, Any]], Any]
+
+
+class ServedLearner(BaseLearner):
+    """A learner to which a comm learner has attached its three methods."""
+
+    send_policy: Callable[[Mapping[str, Any]], None]
+    send_learn_info: Callable[[Mapping[str, Any]], None]
+
+    @property
+    def max_iterations(self) -> int | None:
+        """Number of iterations after which it ends; None: no limit."""
+        return self._config.max_iterations
+
+
+class BaseCommLearner(abc.ABC):
+    """Creates learners for tasks, and connects them to the sender of data.
+
+        class MyCommLearner(BaseCommLearner):
+            def send_policy(self, state_dict): ...
+            def get_data(self, batch_size): ...
+            def send_learn_info(self, learn_info): ...
+
+            @property
+            def hooks4call(self):
+                return [SendPolicyHook("send_policy", 100, position="before_run"), ...]
+
+        comm = MyCommLearner({"use_distributed": False}, create_policy, exp_dir="runs/mine")
+        comm.start()
+        learner = comm._create_learner({"learner_cfg": {"max_iterations": 10}, "policy": {}})
+        comm.close()
+
+    Args:
+      cfg: has `use_distributed`, and the keys of subclasses.
+      create_policy: makes a policy from the task's `policy`; if the result has an attribute
+        `learn_mode`, that is trained.
+      exp_dir: folder of the experiment; its subfolder `ckpt` has checkpoints.
+      rank: of this learner among those that train together.
+      world_size: number of learners that train together.
+    """
+
+    def __init__(
+        self,
+        cfg: Mapping[str, Any],
+        create_policy: CreatePolicy,
+        *,
+        exp_dir: str | Path,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
+        self._cfg = cfg
+        self._create_policy = create_policy
+        self._exp_dir = Path(exp_dir)
+        self._rank, self._world_size = rank, world_size
+        self._use_distributed = bool(cfg.get("use_distributed", False))
+        self._end_flag = True
+
+    @abc.abstractmethod
+    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
+        """Stores or sends the state of a policy: `state_dict` and `iter`."""
+
+    @abc.abstractmethod
+    def get_data(self, batch_size: int) -> Any:
+        """Returns so many items, or None if there are none yet; see `learn.data_loader.GetData`."""
+
+    @abc.abstractmethod
+    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
+        """Stores or sends the progress of the learner."""
+
+    @property
+    @abc.abstractmethod
+    def hooks4call(self) -> Sequence[LearnerHook]:
+        """The hooks that call `send_policy` and `send_learn_info`."""
+
+    def start(self) -> None:
+        """Starts the service."""
+        self._end_flag = False
+
+    def close(self) -> None:
+        """Ends the service. Idempotent."""
+        self._end_flag = True
+
+    def _create_learner(self, task_info: Mapping[str, Any]) -> ServedLearner:
+        """Makes a learner with a policy in learn mode and a data loader, and attaches the methods.
+
+        Args:
+          task_info: has `learner_cfg`, see `config/base_learner.py`, and `policy`.
+
+        Raises:
+          ConfigError: the settings are wrong.
+        """
+        config = {**task_info.get("learner_cfg", {}), "use_distributed": self._use_distributed}
+        learner = ServedLearner(
+            config, exp_dir=self._exp_dir, rank=self._rank, world_size=self._world_size
+        )
+        for name in ("get_data", "send_policy", "send_learn_info"):
+            setattr(learner, name, getattr(self, name))
+        learner.setup_dataloader()
+        policy = self._create_policy(task_info.get("policy", {}))
+        learner.policy = _select_learn_mode(policy)
+        return learner
+
+
+def _select_learn_mode(policy: Any) -> Policy:
+    found: Policy = getattr(policy, "learn_mode", policy)
+    return found
+
+
+class RemoteCommLearner(BaseCommLearner):
+    """A resident comm learner: dials in at a coordinator and learns what its tasks say.
+
+        comm = RemoteCommLearner(
+            {"address": "localhost:7004", "name": "learner-1"}, create_policy, exp_dir="runs/mine"
+        )
+        comm.start()   # tasks come, one learner after another
+        comm.close()
+
+    Three queues of length 1 connect the learner's threads to the tasks: `get_data` puts a demand
+    and waits for its result; `learner_get_data_task` returns the demand; `learner_learn_task`
+    brings the data and returns the progress after the iteration. The progress of the last iteration
+    is that after the run, with `finished`; then the learner is closed, and the next start task can
+    come.
+
+    The newest policy is in the array file `EXP/policy.npz`.
+
+    Args:
+      cfg: has `address` (HOST:PORT of the coordinator) and `name` (unique there); optional:
+        `use_distributed`, and `send_learn_info_freq`.
+      create_policy: see `BaseCommLearner`, as for the others.
+      exp_dir: folder of the experiment.
+      security: token of role learner, and certificates.
+
+    Raises:
+      ConfigError: `address` or `name` is missing.
+    """
+
+    def __init__(
+        self,
+        cfg: Mapping[str, Any],
+        create_policy: CreatePolicy,
+        *,
+        exp_dir: str | Path,
+        rank: int = 0,
+        world_size: int = 1,
+        security: ClientSecurity | None = None,
+    ):
+        super().__init__(cfg, create_policy, exp_dir=exp_dir, rank=rank, world_size=world_size)
+        for key in ("address", "name"):
+            if not cfg.get(key):
+                raise ConfigError(f"{key}: missing; a comm learner needs address and name")
+        self._slave = LearnerSlave(
+            cfg["address"],
+            cfg["name"],
+            {
+                "deal_with_resource": self.deal_with_resource,
+                "deal_with_learner_start": self.deal_with_learner_start,
+                "deal_with_get_data": self.deal_with_get_data,
+                "deal_with_learner_learn": self.deal_with_learner_learn,
+                "deal_with_learner_close": self.deal_with_learner_close,
+            },
+            security=security,
+        )
+        self._learner: ServedLearner | None = None
+        self._learner_thread: threading.Thread | None = None
+        self._error = ""
+        self._demand_lock = threading.Lock()
+        self._make_queues()
+
+    def _make_queues(self) -> None:
+        self._data_demand_queue: queue.Queue[dict[str, Any]] = queue.Queue(maxsize=1)
+        self._data_result_queue: queue.Queue[Any] = queue.Queue(maxsize=1)
+        self._learn_info_queue: queue.Queue[dict[str, Any]] = queue.Queue(maxsize=1)
+        self._has_demand = False
+
+    @property
+    def slave(self) -> LearnerSlave:
+        """The session with the coordinator."""
+        return self._slave
+
+    def start(self) -> None:
+        """Dials in; the coordinator need not be running yet."""
+        super().start()
+        self._slave.start()
+
+    def close(self) -> None:
+        """Leaves the coordinator and ends the learner. Idempotent."""
+        super().close()
+        self._slave.close()
+        self.deal_with_learner_close()
+
+    # What the learner calls.
+
+    def send_policy(self, state_dict: Mapping[str, Any]) -> None:
+        """Writes the policy's state to `EXP/policy.npz`, which is complete at any moment."""
+        arrays = dict(state_dict["state_dict"])
+        arrays["relaax_iter"] = np.array(state_dict["iter"])
+        self._exp_dir.mkdir(parents=True, exist_ok=True)
+        write_arrays(self._exp_dir / "policy.npz", arrays, _POLICY_KIND)
+
+    def get_data(self, batch_size: int) -> Any:
+        """Demands so many items, and waits for them; None: they have not come yet."""
+        with self._demand_lock:
+            if not self._has_demand:
+                learner = self._learner
+                updates = 0 if learner is None else learner.updates
+                demand = {"batch_size": batch_size, "cur_learner_iter": updates}
+                try:
+                    self._data_demand_queue.put(demand, timeout=_GET_DATA_SEC)
+                except queue.Full:
+                    return None
+                self._has_demand = True
+            try:
+                data = self._data_result_queue.get(timeout=_GET_DATA_SEC)
+            except queue.Empty:
+                return None
+            self._has_demand = False
+            return data
+
+    def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
+        """Hands the progress to the task that waits for it."""
+        learner, waiting = self._learner, self._learn_info_queue
+        while learner is self._learner and not self._end_flag:
+            try:
+                waiting.put(_to_json(learn_info), timeout=_LOOK_SEC)
+                return
+            except queue.Full:
+                continue
+
+    @property
+    def hooks4call(self) -> Sequence[LearnerHook]:
+        """SendPolicy before the run and after each iteration; SendLearnInfo after both."""
+        freq = self._cfg.get("send_learn_info_freq", 10)
+        return [
+            SendPolicyHook("send_policy", 100, position="before_run"),
+            SendPolicyHook("send_policy", 100, position="after_iter"),
+            SendLearnInfoHook("send_learn_info", 110, position="after_iter", freq=freq),
+            SendLearnInfoHook("send_learn_info", 110, position="after_run", freq=freq),
+        ]
+
+    # What the tasks call.
+
+    def deal_with_resource(self) -> dict[str, int]:
+        """Returns the number of GPUs."""
+        return {"gpu": len(list(Path("/dev").glob("nvidia[0-9]*")))}
+
+    def deal_with_learner_start(self, task_info: Mapping[str, Any]) -> None:
+        """Makes a learner and starts it in a thread; closes an earlier one.
+
+        Raises:
+          TaskFail: the settings are wrong.
+        """
+        self.deal_with_learner_close()
+        try:
+            _refuse_paths(task_info.get("learner_cfg", {}))
+            learner = self._create_learner(task_info)
+        except Exception as error:
+            message = f"the learner cannot be created: {error}"
+            raise TaskFail({"message": message}, message) from error
+        for hook in self.hooks4call:
+            learner.register_hook(hook)
+        self._learner, self._error = learner, ""
+        self._learner_thread = threading.Thread(
+            target=self._learn, args=(learner,), name="learner", daemon=True
+        )
+        self._learner_thread.start()
+
+    def deal_with_get_data(self) -> dict[str, Any]:
+        """Returns the learner's demand: `batch_size` and `cur_learner_iter`.
+
+        Raises:
+          TaskFail: there is no learner, or it has ended.
+        """
+        return dict(self._take(self._data_demand_queue))
+
+    def deal_with_learner_learn(self, data: Any) -> dict[str, Any]:
+        """Hands data to the learner, and returns its progress after the iteration.
+
+        Raises:
+          TaskFail: there is no learner, it has ended, or it has not demanded data.
+        """
+        learner = self._learner
+        try:
+            self._data_result_queue.put_nowait(data)
+        except queue.Full:
+            message = "the learner has not taken the data before; send learner_get_data_task first"
+            raise TaskFail({"message": message}, message) from None
+        info = dict(self._take(self._learn_info_queue))
+        last = None if learner is None else learner.max_iterations
+        if last is not None and not info["finished"] and info["last_iter"] + 1 >= last:
+            info = dict(self._take(self._learn_info_queue))  # that after the run
+        if info["finished"]:
+            self.deal_with_learner_close()
+        return info
+
+    def deal_with_learner_close(self) -> None:
+        """Ends the learner, if there is one; the next start task can come."""
+        learner, self._learner = self._learner, None
+        thread, self._learner_thread = self._learner_thread, None
+        if learner is not None:
+            learner.close()
+        if thread is not None:
+            thread.join(_CLOSE_SEC)
+            self._make_queues()  # without what its loader had demanded ahead
+
+    def _learn(self, learner: ServedLearner) -> None:
+        try:
+            learner.start()
+        except Exception as error:
+            logger.exception("the learner failed")
+            self._error = f"{type(error).__name__}: {error}"
+
+    def _take(self, source: "queue.Queue[Any]") -> Any:
+        """Waits for an entry, as long as the learner lives.
+
+        Raises:
+          TaskFail: there is no learner, or it has ended.
+        """
+        while True:
+            thread = self._learner_thread
+            alive = thread is not None and thread.is_alive()
+            try:
+                return source.get(timeout=_LOOK_SEC)
+            except queue.Empty:
+                if alive:
+                    continue
+            message = "there is no learner" if thread is None else "the learner has ended"
+            message += f": {self._error}" if self._error else ""
+            raise TaskFail({"message": message}, message)
+
+
+def run_learner_task(
+    coordinator: Any,
+    slave: str,
+    task_info: Mapping[str, Any],
+    sample: Callable[[int], Any],
+    on_info: Callable[[Mapping[str, Any]], None] = lambda info: None,
+) -> dict[str, Any]:
+    """Drives one comm learner from its start to its end; runs beside a `Coordinator`.
+
+    Args:
+      coordinator: a `coordinator.Coordinator`.
+      slave: name of the comm learner.
+      task_info: see `BaseCommLearner._create_learner`; `task_id` and `buffer_id` are returned with
+        demands and progress.
+      sample: returns so many items, of JSON types: data, or where they are.
+      on_info: called with the progress of each iteration, for example to update priorities.
+
+    Returns:
+      The last progress; `finished` is true.
+
+    Raises:
+      TaskFail: the learner refused a task, or did not answer in its time.
+    """
+    coordinator.send_task(slave, "learner_start_task", task_info).result()
+    while True:
+        demand = coordinator.send_task(slave, "learner_get_data_task", {}).result()
+        data = sample(demand["batch_size"])
+        reply = coordinator.send_task(slave, "learner_learn_task", {"data": data}).result()
+        on_info(reply["info"])
+        if reply["info"]["finished"]:
+            return dict(reply["info"])
+
+
+def _refuse_paths(config: Any, place: str = "learner_cfg") -> None:
+    """Raises ConfigError if settings that were received name a file of this machine."""
+    items = config.items() if isinstance(config, Mapping) else ()
+    for key, value in items:
+        name = f"{place}.{key}"
+        if key in _PATH_KEYS and value:
+            raise ConfigError(f"{name}: a task cannot name a file of the machine that learns")
+        _refuse_paths(value, name)
+
+
+def _to_json(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the progress with lists in place of arrays."""
+    text = json.dumps(info, default=lambda value: np.asarray(value).tolist())
+    return dict(json.loads(text))

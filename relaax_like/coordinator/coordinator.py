@@ -1,0 +1,710 @@
+"""The coordinator: assigns jobs to slaves, watches over time limits, and accepts results."""
+
+import json
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relaax_like.coordinator.job import (
+    MAX_PAYLOAD_BYTES,
+    MAX_REASON,
+    MAX_TAIL_BYTES,
+    Attempt,
+    Job,
+    State,
+    validate_key,
+    validate_name,
+    validate_size,
+)
+from relaax_like.coordinator.job_queue import JobQueue
+from relaax_like.coordinator.tasks import (
+    CLOSE,
+    START,
+    TASK_TIMEOUT_SEC,
+    TaskFail,
+)
+from relaax_like.coordinator.versions import VersionStore
+from relaax_like.parameter_server.folder import lock_folder
+from relaax_like.v1 import coordinator_pb2 as pb
+from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+MAX_SLAVES = 256
+SILENCE_SEC = 30.0
+STALL_SEC = 600.0
+MAX_VERSION_BYTES = 1 << 30
+# Longest wait of a poll: slaves are heard of at least this often.
+POLL_SEC = 10.0
+_WATCH_SEC = 0.25
+_LOG_SEC = 10.0
+_TASKS_PER_REPLY = 16
+_MAX_OPEN_TASKS = 64
+_MAX_PROGRESS_BYTES = 4096
+
+
+class RefusedError(InvalidInputError):
+    """The attempt is not the job's newest, or another slave's: it has no effect."""
+
+
+class NoSuchJobError(InvalidInputError):
+    """There is no such job."""
+
+
+class EndedError(InvalidInputError):
+    """The job has already ended."""
+
+
+class NameTakenError(InvalidInputError):
+    """Another process uses the slave's name."""
+
+
+class TooManySlavesError(InvalidInputError):
+    """There are as many slaves as the coordinator accepts."""
+
+
+@dataclass
+class _OpenTask:
+    """A task that was not answered yet."""
+
+    message: pb.Task
+    result: Future[dict[str, Any]]
+    deadline: float
+    attempt: Attempt | None = None
+
+
+@dataclass
+class _Slave:
+    """A slave that is known now.
+
+    Attributes:
+      changed: set when there is a task for it.
+      is_connected: a poll waits, or one has just been answered.
+      attempt: that it runs or is to run.
+      is_confirmed: whether it has answered the task to start `attempt`.
+    """
+
+    name: str
+    incarnation: int
+    last_seen: float
+    algorithms: frozenset[str] = frozenset()
+    environments: frozenset[str] = frozenset()
+    runs_jobs: bool = False
+    sequence: int = 0
+    tasks: dict[int, _OpenTask] = field(default_factory=dict)
+    changed: threading.Event = field(default_factory=threading.Event)
+    is_connected: bool = True
+    attempt: Attempt | None = None
+    is_confirmed: bool = False
+    progress: str = ""
+    progress_at: float = 0.0
+
+
+class Coordinator:
+    """Jobs, slaves, and who runs what. Thread-safe. A context manager.
+
+        with Coordinator(folder) as coordinator:
+            server, port = create_coordinator_server(address, coordinator)
+            server.start()
+            ...
+
+    Args:
+      folder: with the queue and the runs; belongs to this process.
+      max_jobs: number of jobs that have not ended.
+      max_version_bytes: size of a run's folder that a slave can send.
+      silence_sec: a slave that was not heard of for so long is lost; its job is queued again.
+      stall_sec: an attempt without progress for so long has failed.
+      clock: returns monotonic seconds.
+
+    Raises:
+      ConfigError: the folder is not that of a coordinator, or of another version.
+      JournalError: the queue's journal is damaged.
+      SnapshotError: another process uses the folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_jobs: int = 10_000,
+        max_version_bytes: int = MAX_VERSION_BYTES,
+        silence_sec: float = SILENCE_SEC,
+        stall_sec: float = STALL_SEC,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.incarnation = random.getrandbits(64) | 1
+        self._silence_sec = silence_sec
+        self._stall_sec = stall_sec
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._slaves: dict[str, _Slave] = {}
+        self._next_task = 1
+        self._next_line = 0.0  # when the next line about a full disk is due
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder_lock = lock_folder(folder, "coordinator")
+        try:
+            self._queue = JobQueue(folder, max_jobs)
+        except BaseException:
+            self._folder_lock.close()
+            raise
+        self._versions = VersionStore(folder, max_version_bytes)
+        self._versions.clean_up(self._queue)
+        # Slaves of an earlier life return within this time, or are lost.
+        self._started = clock()
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="time limits", daemon=True)
+        self._watcher.start()
+
+    def __enter__(self) -> "Coordinator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends waiting polls, and closes the queue; running jobs continue. Idempotent."""
+        self._closing.set()
+        self._watcher.join()
+        with self._lock:
+            for slave in self._slaves.values():
+                slave.changed.set()
+                for task in slave.tasks.values():
+                    task.result.cancel()
+            self._queue.close()
+            self._folder_lock.close()
+
+    # Operators.
+
+    def submit(self, key: str, name: str, config: Mapping[str, Any]) -> int:
+        """Adds a job; a repeated key returns the same job. Returns its id.
+
+        Args:
+          key: random, of the client.
+          name: to be shown.
+          config: valid, see `config.job_keys.validate_job_config`.
+
+        Raises:
+          QueueFullError: there are too many jobs.
+          InvalidInputError: key or name is wrong.
+          ServerUnavailableError: the queue cannot be written.
+        """
+        validate_key(key)
+        validate_name(name, "name")
+        algorithm, environment = config["algorithm"]["name"], config["environment"]["program"]
+        with self._lock:
+            before = len(self._queue)
+            job = self._queue.submit(key, name, json.dumps(config), algorithm, environment)
+            if len(self._queue) > before:
+                logger.info("job %d: %s was submitted", job.id, name)
+            self._assign()
+        return job.id
+
+    def list_jobs(self, job_id: int = 0, after: int = 0, most: int = 200) -> pb.ListReply:
+        """Returns one job, or jobs after an id, and all slaves.
+
+        Raises:
+          NoSuchJobError: there is no job with this id.
+        """
+        with self._lock:
+            if job_id:
+                jobs = [self._find_job(job_id)]
+                more = False
+            else:
+                jobs = self._queue.list_after(after, most + 1)
+                more = len(jobs) > most
+            reply = pb.ListReply(more=more)
+            reply.jobs.extend(self._describe(job, bool(job_id)) for job in jobs[:most])
+            now = self._clock()
+            for slave in self._slaves.values():
+                info = reply.slaves.add(name=slave.name, silent_sec=now - slave.last_seen)
+                if slave.attempt is not None:
+                    info.running.CopyFrom(to_message(slave.attempt))
+        return reply
+
+    def cancel(self, job_id: int) -> None:
+        """Cancels a job; a slave that runs it receives a task to end it.
+
+        Raises:
+          NoSuchJobError: there is no job with this id.
+          EndedError: it has already ended.
+          ServerUnavailableError: the queue cannot be written.
+        """
+        with self._lock:
+            job = self._find_job(job_id)
+            if job.state is State.CANCELLED:  # the first reply was lost
+                return
+            if job.state.has_ended:
+                raise EndedError(f"job {job_id} has already ended: {job.state}")
+            attempt = job.attempt if job.state is State.RUNNING else None
+            self._queue.cancel(job)
+            logger.info("job %d: cancelled", job.id)
+            slave = self._slaves.get(job.slave)
+            if attempt is not None and slave is not None and slave.attempt == attempt:
+                self._send(slave, CLOSE, {"job": attempt.job, "attempt": attempt.number})
+
+    # Slaves.
+
+    def poll(
+        self, request: pb.PollRequest, on_end: Callable[[Callable[[], None]], bool]
+    ) -> pb.PollReply:
+        """Notes that a slave lives and what it runs; waits for tasks, at most for `wait_ms`.
+
+        Args:
+          request: valid in its format; the rest is checked here.
+          on_end: registers a callback for the end of the connection; returns False if it has
+            already ended.
+
+        Raises:
+          NameTakenError: another process uses the slave's name.
+          TooManySlavesError: there are too many slaves.
+          InvalidInputError: a field is wrong.
+        """
+        wait_sec = min(request.wait_ms / 1000, POLL_SEC, self._silence_sec / 3)
+        deadline = self._clock() + wait_sec
+        with self._lock:
+            slave = self._welcome(request)
+            if request.sequence <= slave.sequence:
+                return pb.PollReply(coordinator=self.incarnation)
+            slave.sequence = request.sequence
+            self._reconcile(slave, request)
+            self._assign()
+            slave.is_connected = True
+
+        answered = threading.Event()
+
+        def note_end() -> None:
+            """Called at the end of the call: with the reply, or of the connection without one."""
+            with self._lock:
+                if not answered.is_set() and slave.sequence == request.sequence:
+                    slave.is_connected = False
+            slave.changed.set()
+
+        seen = request.last_task if request.coordinator == self.incarnation else 0
+        if not on_end(note_end):
+            note_end()
+        while True:
+            with self._lock:
+                slave.changed.clear()
+                tasks = [task.message for number, task in slave.tasks.items() if number > seen]
+                ended = not slave.is_connected or slave.sequence != request.sequence
+            left = deadline - self._clock()
+            if tasks or ended or left <= 0 or self._closing.is_set():
+                answered.set()
+                reply = pb.PollReply(coordinator=self.incarnation)
+                reply.tasks.extend(tasks[:_TASKS_PER_REPLY])
+                return reply
+            slave.changed.wait(left)
+
+    def report(self, request: pb.ReportRequest) -> bool:
+        """Takes results of tasks, and the end of an attempt; returns whether that was recorded.
+
+        Raises:
+          InvalidInputError: a field is wrong.
+          ServerUnavailableError: the queue cannot be written; the slave reports it again.
+        """
+        with self._lock:
+            slave = self._find_slave(request.slave, request.incarnation)
+            for result in request.results:
+                if slave is not None and result.coordinator == self.incarnation:
+                    self._take_result(slave, result)
+            if not request.HasField("ended"):
+                return False
+            accepted = self._end(request.slave, request.ended)
+            if slave is not None:
+                slave.last_seen = self._clock()
+                if accepted and request.ended.outcome == pb.Ended.STOPPED:
+                    slave.runs_jobs = False  # it leaves, unless its next poll says otherwise
+                if slave.attempt == to_attempt(request.ended.attempt):
+                    self._free(slave)
+            self._assign()
+            return accepted
+
+    def leave(self, name: str, incarnation: int) -> None:
+        """Forgets a slave that ends; what it still ran is queued again."""
+        with self._lock:
+            slave = self._find_slave(name, incarnation)
+            if slave is not None:
+                self._drop(slave, "its slave left")
+                self._assign()
+
+    def receive_version(self, header: pb.VersionHeader, parts: Iterator[pb.VersionPart]) -> int:
+        """Stores a version of an attempt; returns its number once it is recorded.
+
+        Raises:
+          RefusedError: the attempt is not the job's newest one, or another slave's.
+          InvalidInputError: the version is wrong or too large.
+          ServerUnavailableError: it cannot be written; the slave can send it again.
+        """
+        attempt = to_attempt(header.attempt)
+        with self._lock:
+            self._require_newest(attempt, header.slave)
+        received = self._versions.receive(attempt, parts)
+        with self._lock:
+            try:
+                job = self._require_newest(attempt, header.slave)
+            except RefusedError:
+                self._versions.discard(received)
+                raise
+            self._versions.install(job, received)
+            number = self._queue.add_version(attempt, header.step)
+            self._versions.keep_newest(job)
+            self._note_progress(header.slave)
+        logger.info("%s: version %d, step %d", attempt, number, header.step)
+        return number
+
+    def find_version(self, request: pb.GetVersionRequest) -> Path:
+        """Returns the folder of the version from which an attempt continues.
+
+        Raises:
+          RefusedError: the attempt is not the job's newest one, or there is no version.
+        """
+        with self._lock:
+            job = self._require_newest(to_attempt(request.attempt), request.slave)
+            folder = self._versions.find_folder(job)
+        if folder is None:
+            raise RefusedError(f"job {job.id} has no version yet")
+        return folder
+
+    def send_task(
+        self, slave_name: str, task: str, payload: Mapping[str, Any]
+    ) -> Future[dict[str, Any]]:
+        """Sends a task to a slave; the result is that of its callback.
+
+        The future fails with `TaskFail` if the slave refuses the task, or does not answer in the
+        task's time (`tasks.TASK_TIMEOUT_SEC`), or is lost.
+
+        Raises:
+          InvalidInputError: there is no such slave, or the payload is too large.
+        """
+        with self._lock:
+            slave = self._slaves.get(slave_name)
+            if slave is None:
+                known = ", ".join(self._slaves) or "none"
+                raise InvalidInputError(f"slave {slave_name!r} is not known (known: {known})")
+            return self._send(slave, task, payload).result
+
+    # With the lock held: slaves.
+
+    def _welcome(self, request: pb.PollRequest) -> _Slave:
+        slave = self._slaves.get(validate_name(request.slave, "slave"))
+        if slave is not None and slave.incarnation != request.incarnation:
+            if slave.is_connected:
+                raise NameTakenError(
+                    f"slave: the name {slave.name!r} is used by another process; choose another "
+                    "one (--name)"
+                )
+            self._drop(slave, "its slave was restarted")
+            slave = None
+        if slave is None:
+            if len(self._slaves) >= MAX_SLAVES:
+                raise TooManySlavesError(f"{MAX_SLAVES} slaves, the maximum of a coordinator")
+            slave = _Slave(request.slave, request.incarnation, self._clock())
+            self._slaves[slave.name] = slave
+            logger.info("slave %s joined", slave.name)
+        slave.last_seen = self._clock()
+        slave.algorithms = frozenset(_validate_names(request.algorithms, "algorithms"))
+        slave.environments = frozenset(_validate_names(request.environments, "environments"))
+        slave.runs_jobs = request.runs_jobs
+        return slave
+
+    def _reconcile(self, slave: _Slave, request: pb.PollRequest) -> None:
+        """Compares what a slave runs with what it is to run."""
+        running = to_attempt(request.running) if request.HasField("running") else None
+        if running is None:
+            if slave.attempt is not None and slave.is_confirmed:
+                self._lose(slave.attempt, f"slave {slave.name} no longer runs it")
+                self._free(slave)
+            return
+        if slave.attempt is None:
+            # It ran this before it lost the connection, or before the coordinator was restarted.
+            slave.attempt, slave.is_confirmed = running, True
+            slave.progress_at = self._clock()
+        if slave.attempt != running or not self._is_of(running, slave.name):
+            closing = [task for task in slave.tasks.values() if task.message.name == CLOSE]
+            if not closing:
+                self._send(slave, CLOSE, {"job": running.job, "attempt": running.number})
+        progress = validate_size(request.progress, _MAX_PROGRESS_BYTES, "progress")
+        if progress and progress != slave.progress:
+            slave.progress = progress
+            slave.progress_at = self._clock()
+
+    def _is_of(self, attempt: Attempt, slave_name: str) -> bool:
+        job = self._queue.get(attempt.job)
+        return job is not None and self._queue.is_newest(attempt) and job.slave == slave_name
+
+    def _find_slave(self, name: str, incarnation: int) -> _Slave | None:
+        slave = self._slaves.get(name)
+        return slave if slave is not None and slave.incarnation == incarnation else None
+
+    def _free(self, slave: _Slave) -> None:
+        slave.attempt, slave.is_confirmed, slave.progress = None, False, ""
+
+    def _drop(self, slave: _Slave, reason: str) -> None:
+        logger.info("slave %s: %s", slave.name, reason)
+        if slave.attempt is not None and self._is_of(slave.attempt, slave.name):
+            self._lose(slave.attempt, reason)
+        self._free(slave)
+        for task in slave.tasks.values():
+            if task.result.set_running_or_notify_cancel():
+                task.result.set_exception(TaskFail({"message": reason}, reason))
+        slave.tasks.clear()
+        slave.is_connected = False
+        slave.changed.set()
+        del self._slaves[slave.name]
+
+    def _note_progress(self, slave_name: str) -> None:
+        slave = self._slaves.get(slave_name)
+        if slave is not None:
+            slave.last_seen = slave.progress_at = self._clock()
+
+    # With the lock held: jobs.
+
+    def _find_job(self, job_id: int) -> Job:
+        job = self._queue.get(job_id)
+        if job is None:
+            raise NoSuchJobError(f"there is no job {job_id}; `relaax jobs list` shows all")
+        return job
+
+    def _assign(self) -> None:
+        """Gives queued jobs to free slaves that have their algorithm and environment."""
+        free = deque(
+            slave
+            for slave in self._slaves.values()
+            if slave.runs_jobs and slave.is_connected and slave.attempt is None
+        )
+        if not free:
+            return
+        for job in self._queue.list_queued():
+            able = next(
+                (
+                    slave
+                    for slave in free
+                    if job.algorithm in slave.algorithms and job.environment in slave.environments
+                ),
+                None,
+            )
+            if able is None:
+                continue
+            free.remove(able)
+            try:
+                self._start(job, able)
+            except ServerUnavailableError as error:
+                self._log_unwritable(error)
+                return
+            if not free:
+                return
+
+    def _start(self, job: Job, slave: _Slave) -> None:
+        attempt = self._queue.begin(job, slave.name)
+        slave.attempt, slave.is_confirmed = attempt, False
+        slave.progress, slave.progress_at = "", self._clock()
+        payload = {
+            "job": attempt.job,
+            "attempt": attempt.number,
+            "config": json.loads(job.config),
+            "has_version": bool(job.version),
+        }
+        self._send(slave, START, payload).attempt = attempt
+        logger.info("%s: %s starts on slave %s", attempt, job.name, slave.name)
+
+    def _lose(self, attempt: Attempt, reason: str) -> None:
+        """Queues an attempt's job again, because its slave is lost."""
+        if self._queue.is_newest(attempt):
+            self._queue.end(attempt, State.QUEUED, reason, "")
+            logger.warning(
+                "%s: %s; the job is %s", attempt, reason, self._find_job(attempt.job).state
+            )
+
+    def _require_newest(self, attempt: Attempt, slave_name: str) -> Job:
+        job = self._queue.get(attempt.job)
+        if job is None or not self._is_of(attempt, slave_name):
+            raise RefusedError(
+                f"{attempt} of slave {slave_name[:100]!r} is not the newest attempt of a running "
+                "job; its results are refused"
+            )
+        return job
+
+    def _end(self, slave_name: str, ended: pb.Ended) -> bool:
+        attempt = to_attempt(ended.attempt)
+        states = {
+            pb.Ended.DONE: State.DONE,
+            pb.Ended.FAILED: State.FAILED,
+            pb.Ended.STOPPED: State.QUEUED,
+        }
+        if ended.outcome not in states:
+            raise InvalidInputError(f"outcome: {ended.outcome} is unknown", "outcome")
+        reason = validate_size(ended.reason, MAX_REASON, "reason")
+        tail = validate_size(ended.tail, MAX_TAIL_BYTES, "tail")
+        if not self._is_of(attempt, slave_name):
+            logger.info("%s: the result of slave %s is refused", attempt, slave_name)
+            return False
+        self._queue.end(attempt, states[ended.outcome], reason, tail)
+        job = self._queue.get(attempt.job)
+        assert job is not None
+        logger.info("%s: %s: %s", attempt, job.state, job.reason)
+        return True
+
+    def _describe(self, job: Job, in_full: bool) -> pb.JobInfo:
+        folder = self._versions.find_folder(job)
+        info = pb.JobInfo(
+            job=job.id,
+            name=job.name,
+            state=job.state.upper(),
+            attempts=job.attempts,
+            slave=job.slave,
+            version=job.version,
+            step=job.step,
+            folder="" if folder is None else str(folder),
+            reason=job.reason or self._explain(job),
+        )
+        slave = self._slaves.get(job.slave)
+        if job.state is State.RUNNING and slave is not None and slave.attempt == job.attempt:
+            info.progress = slave.progress
+        if in_full:
+            info.tail, info.config = job.tail, job.config
+        return info
+
+    def _explain(self, job: Job) -> str:
+        if job.state is not State.QUEUED:
+            return ""
+        runners = [slave for slave in self._slaves.values() if slave.runs_jobs]
+        if not runners:
+            return "no slave is connected"
+        for what, name in (("algorithms", job.algorithm), ("environments", job.environment)):
+            if not any(name in getattr(slave, what) for slave in runners):
+                return f"no connected slave has {name!r} among its {what}"
+        return "all slaves are busy"
+
+    # With the lock held: tasks.
+
+    def _send(self, slave: _Slave, name: str, payload: Mapping[str, Any]) -> _OpenTask:
+        if len(slave.tasks) >= _MAX_OPEN_TASKS:
+            raise InvalidInputError(f"slave {slave.name} has {len(slave.tasks)} unanswered tasks")
+        text = validate_size(json.dumps(payload), MAX_PAYLOAD_BYTES, "payload")
+        message = pb.Task(id=self._next_task, name=name, payload=text)
+        self._next_task += 1
+        deadline = self._clock() + TASK_TIMEOUT_SEC.get(name, min(TASK_TIMEOUT_SEC.values()))
+        task = slave.tasks[message.id] = _OpenTask(message, Future(), deadline)
+        slave.changed.set()
+        return task
+
+    def _take_result(self, slave: _Slave, result: pb.TaskResult) -> None:
+        task = slave.tasks.pop(result.task, None)
+        if task is None:
+            return
+        payload = _read_object(validate_size(result.payload, MAX_PAYLOAD_BYTES, "payload"))
+        if task.attempt is not None and slave.attempt == task.attempt:
+            if result.ok:
+                slave.is_confirmed = True
+            else:
+                self._fail_start(slave, task.attempt, payload)
+        if not task.result.set_running_or_notify_cancel():
+            return
+        if result.ok:
+            task.result.set_result(payload)
+        else:
+            message = str(payload.get("message", ""))
+            task.result.set_exception(TaskFail(payload, message))
+
+    def _fail_start(self, slave: _Slave, attempt: Attempt, payload: Mapping[str, Any]) -> None:
+        self._free(slave)
+        if self._is_of(attempt, slave.name):
+            message = payload.get("message", "")
+            reason = f"slave {slave.name} could not start it: {message}"[:MAX_REASON]
+            state = State.QUEUED if payload.get("busy") else State.FAILED
+            self._queue.end(attempt, state, reason, "")
+            logger.warning("%s: %s", attempt, reason)
+        self._assign()
+
+    def _log_unwritable(self, error: ServerUnavailableError) -> None:
+        """Logs that the queue cannot be written, which is tried again several times a second."""
+        if self._clock() >= self._next_line:
+            self._next_line = self._clock() + _LOG_SEC
+            logger.error("%s; retrying", error)
+
+    # Time limits.
+
+    def _watch(self) -> None:
+        while not self._closing.wait(_WATCH_SEC):
+            with self._lock:
+                try:
+                    self._check_limits()
+                except ServerUnavailableError as error:
+                    self._log_unwritable(error)
+
+    def _check_limits(self) -> None:
+        now = self._clock()
+        for slave in list(self._slaves.values()):
+            if now - slave.last_seen > self._silence_sec:
+                self._drop(slave, f"its slave was silent for {self._silence_sec:g} s")
+                continue
+            self._check_tasks(slave, now)
+            attempt = slave.attempt
+            if (
+                attempt is not None
+                and slave.is_confirmed
+                and now - slave.progress_at > self._stall_sec
+                and self._is_of(attempt, slave.name)
+            ):
+                reason = f"no progress for {self._stall_sec:g} s on slave {slave.name}"
+                self._queue.end(attempt, State.FAILED, reason, "")
+                logger.warning("%s: %s", attempt, reason)
+                self._send(slave, CLOSE, {"job": attempt.job, "attempt": attempt.number})
+        if now - self._started > self._silence_sec:
+            self._queue_lost_jobs()
+        self._assign()
+
+    def _check_tasks(self, slave: _Slave, now: float) -> None:
+        for number, task in list(slave.tasks.items()):
+            if now <= task.deadline:
+                continue
+            del slave.tasks[number]
+            reason = f"slave {slave.name} did not answer the task {task.message.name} in time"
+            if task.result.set_running_or_notify_cancel():
+                task.result.set_exception(TaskFail({"message": reason}, reason))
+            if task.attempt is not None and slave.attempt == task.attempt:
+                self._lose(task.attempt, reason)
+                if not slave.is_confirmed:
+                    self._free(slave)
+
+    def _queue_lost_jobs(self) -> None:
+        """Queues jobs again whose slaves did not return after a restart of the coordinator."""
+        for job in list(self._queue):
+            if job.state is not State.RUNNING:
+                continue
+            slave = self._slaves.get(job.slave)
+            if slave is None or slave.attempt != job.attempt:
+                self._lose(job.attempt, f"slave {job.slave} did not return")
+
+
+def to_message(attempt: Attempt) -> pb.Attempt:
+    """Returns an attempt as a message."""
+    return pb.Attempt(job=attempt.job, attempt=attempt.number)
+
+
+def to_attempt(message: pb.Attempt) -> Attempt:
+    """Returns an attempt that was received."""
+    return Attempt(message.job, message.attempt)
+
+
+def _validate_names(names: Any, field_name: str) -> list[str]:
+    if len(names) > 1000:
+        raise InvalidInputError(f"{field_name}: {len(names)} names, at most 1000", field_name)
+    return [validate_name(name, field_name) for name in names]
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInputError("payload: not a JSON object", "payload")
+    return value

@@ -1,0 +1,140 @@
+"""Jobs: what the queue knows about each, and the names and sizes that are accepted."""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from relaax_like.wire.errors import InvalidInputError
+
+# Format of messages and of the queue's files.
+FORMAT = 1
+MAX_CONFIG_BYTES = 64 * 1024
+MAX_TAIL_BYTES = 16 * 1024
+MAX_REASON = 1000
+MAX_PAYLOAD_BYTES = 512 * 1024
+# Attempts that fail before a job does: the first one and two retries.
+MAX_FAILURES = 3
+# Slaves that a job can lose in a row, without a new version in between.
+MAX_LOSSES = 20
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_KEY = re.compile(r"[A-Za-z0-9]{16,64}")
+
+
+class State(StrEnum):
+    """State of a job."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the state is final."""
+        return self in (State.DONE, State.FAILED, State.CANCELLED)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt to run a job; results of an attempt that is not the newest are refused."""
+
+    job: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"job {self.job}, attempt {self.number}"
+
+
+@dataclass
+class Job:
+    """A job; changed only by `job_queue.JobQueue`.
+
+    Attributes:
+      id: 1 or more; jobs are run in this order.
+      key: chosen by the client that submitted it; a repeated submission has the same.
+      name: to be shown.
+      config: the resolved experiment, as JSON; "" once the job has ended.
+      algorithm: name of the algorithm that a slave needs.
+      environment: name of the environment that a slave needs.
+      state: see `State`.
+      attempts: attempts begun so far.
+      failures: attempts that failed by themselves.
+      losses: slaves lost in a row, without a new version in between.
+      slave: of the newest attempt.
+      version: number of the newest version; 0: none.
+      step: environment steps of that version.
+      reason: why it is in this state, or why its newest attempt ended.
+      tail: end of the output of the newest attempt that ended.
+    """
+
+    id: int
+    key: str
+    name: str
+    config: str
+    algorithm: str
+    environment: str
+    state: State = State.QUEUED
+    attempts: int = 0
+    failures: int = 0
+    losses: int = 0
+    slave: str = ""
+    version: int = 0
+    step: int = 0
+    reason: str = ""
+    tail: str = ""
+
+    @property
+    def attempt(self) -> Attempt:
+        """The newest attempt."""
+        return Attempt(self.id, self.attempts)
+
+
+def validate_format(number: int, who: str) -> None:
+    """Refuses messages of another format.
+
+    Raises:
+      InvalidInputError: it is not `FORMAT`.
+    """
+    if number != FORMAT:
+        raise InvalidInputError(
+            f"format {number}, but the {who} speaks format {FORMAT}; use the same version of "
+            "relaax_like at both ends",
+            "format",
+        )
+
+
+def validate_name(name: str, field: str) -> str:
+    """Returns a valid name of a job or slave.
+
+    Raises:
+      InvalidInputError: it is not valid.
+    """
+    if not _NAME.fullmatch(name):
+        raise InvalidInputError(
+            f'{field}: {name[:100]!r}, expected 1 to 100 letters, digits, "-", "_" and "."', field
+        )
+    return name
+
+
+def validate_key(key: str) -> str:
+    """Returns a valid key of a submission.
+
+    Raises:
+      InvalidInputError: it is not valid.
+    """
+    if not _KEY.fullmatch(key):
+        raise InvalidInputError(f"key: {key[:64]!r}, expected 16 to 64 letters and digits", "key")
+    return key
+
+
+def validate_size(text: str, most: int, field: str) -> str:
+    """Returns a text that is not too long.
+
+    Raises:
+      InvalidInputError: it has more than `most` bytes.
+    """
+    size = len(text.encode())
+    if size > most:
+        raise InvalidInputError(f"{field}: {size} bytes, expected at most {most}", field)
+    return text

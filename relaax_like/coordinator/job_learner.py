@@ -1,0 +1,457 @@
+"""JobLearner: what a resident slave does with jobs; each runs in a process of its own.
+
+    WORK/lock             locked while the slave lives
+    WORK/job/job.yaml     the settings of the job that runs now
+    WORK/job/run/         its run's folder; empty, or the job's newest version
+
+The process is `relaax train`, or `relaax resume` if there is a version. A job can therefore not
+take the slave with it, and TensorFlow is loaded only while there is a job. If the slave is killed,
+a guardian ends the process.
+"""
+
+import collections
+import contextlib
+import importlib.metadata
+import json
+import logging
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from relaax_like.config.algorithm_folder import ENTRY_POINTS
+from relaax_like.config.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
+from relaax_like.coordinator.job import MAX_REASON, MAX_TAIL_BYTES, Attempt
+from relaax_like.coordinator.slave import LearnerSlave
+from relaax_like.coordinator.tasks import RefusedAttemptError, TaskFail
+from relaax_like.coordinator.versions import pack_version, stage_folder, unpack_version
+from relaax_like.parameter_server.folder import lock_folder
+from relaax_like.supervision.guardian import Guardian
+from relaax_like.v1 import coordinator_pb2 as pb
+from relaax_like.wire.backoff import draw_pause_sec
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    RelaaxError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.security import ClientSecurity
+
+logger = logging.getLogger(__name__)
+
+# -P: a file of the run's folder must not be imported.
+RELAAX = (sys.executable, "-P", "-m", "relaax_like.cli.main")
+# A process that has not ended this long after SIGTERM is killed.
+END_SEC = 20.0
+# The end of a job is reported a moment before it is over; then the next one can come.
+_OVER_SEC = 10.0
+# A slave that leaves waits so long for the coordinator.
+_LEAVE_SEC = 20.0
+# Attempts to send the run's folder before a slave leaves without.
+_LAST_SENDS = 5
+_LOOK_SEC = 0.2
+_LINES = 100
+_LINE_CHARACTERS = 500
+_MAX_VERSION_BYTES = 1 << 40  # the coordinator's limit counts
+_SNAPSHOT = re.compile(r"cp-(\d{20})-(\d{20})")
+_GPU = re.compile(r"nvidia\d+")
+_SHOWN = ("step", "episodes", "mean_return")
+# The version is a snapshot: a journal beside it would never be read.
+_SETS = ("relaax-parameter-server.durability=snapshot",)
+
+
+class JobLearner:
+    """Runs one job at a time; a `LearnerSlave` calls it. A context manager.
+
+        with JobLearner(folder) as learner:
+            learner.connect("localhost:7004", "slave-1", security)
+            learner.slave.ended.wait()
+
+    Args:
+      folder: for the run that is being trained; belongs to this process.
+      program: that trains, with the arguments of `relaax`.
+
+    Raises:
+      ConfigError: the folder cannot be used.
+      SnapshotError: another slave uses it.
+    """
+
+    def __init__(self, folder: Path, program: Sequence[str] = RELAAX):
+        self._folder = folder
+        self._program = program
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._folder_lock = lock_folder(folder, "slave")
+        except OSError as error:
+            raise ConfigError(
+                f"{folder}: {error.strerror}; choose another folder (--work)"
+            ) from None
+        self._guardian = Guardian(END_SEC)
+        self._lock = threading.Lock()
+        self._running: _RunningJob | None = None
+        self._slave: LearnerSlave | None = None
+
+    @property
+    def slave(self) -> LearnerSlave:
+        """The session with the coordinator."""
+        assert self._slave is not None, "connect comes first"
+        return self._slave
+
+    def connect(
+        self, address: str, name: str, security: ClientSecurity | None = None
+    ) -> LearnerSlave:
+        """Opens and starts the session with a coordinator.
+
+        Raises:
+          InvalidInputError: the name is wrong.
+          ConfigError: a file that `security` names cannot be used.
+        """
+        self._slave = _JobSlave(self, address, name, security)
+        self._slave.start()
+        return self._slave
+
+    def __enter__(self) -> "JobLearner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the job: its process saves, the version is sent, and the job is queued again."""
+        if self._slave is not None:
+            self._slave.stop_taking_jobs()
+        running = self._running
+        if running is not None:
+            running.stop(is_wanted=True)
+            running.is_over.wait(END_SEC + _LEAVE_SEC)
+        if self._slave is not None:
+            self._slave.close()
+        self._guardian.__exit__(None, None, None)
+        self._folder_lock.close()
+
+    def get_running(self) -> tuple[Attempt | None, str]:
+        """Returns the attempt that runs now, and its progress as JSON."""
+        running = self._running
+        return (None, "") if running is None else (running.attempt, running.progress)
+
+    # Callbacks.
+
+    def deal_with_resource(self) -> dict[str, int]:
+        """Returns the number of GPUs and CPUs of this machine."""
+        gpus = sum(bool(_GPU.fullmatch(path.name)) for path in Path("/dev").glob("nvidia*"))
+        return {"gpu": gpus, "cpu": os.cpu_count() or 1}
+
+    def deal_with_learner_start(self, task_info: Mapping[str, Any]) -> None:
+        """Starts a job.
+
+        Args:
+          task_info: has `job`, `attempt`, `config` and `has_version`.
+
+        Raises:
+          TaskFail: another job runs, or the settings are not valid here.
+        """
+        attempt = Attempt(int(task_info["job"]), int(task_info["attempt"]))
+        before = self._running
+        if before is not None and not before.is_over.wait(_OVER_SEC):
+            message = f"it still runs {before.attempt}"
+            raise TaskFail({"message": message, "busy": True}, message)
+        with self._lock:
+            self._running = _RunningJob(
+                self.slave, self._guardian, self._program, self._folder / "job", attempt, task_info
+            )
+            threading.Thread(
+                target=self._run, args=(self._running,), name="job", daemon=True
+            ).start()
+
+    def deal_with_learner_close(self) -> None:
+        """Ends the job's process; its result is no longer wanted."""
+        running = self._running
+        if running is not None:
+            running.stop(is_wanted=False)
+
+    def _run(self, running: "_RunningJob") -> None:
+        try:
+            running.run()
+        finally:
+            with self._lock:
+                self._running = None
+            running.is_over.set()
+
+
+class _JobSlave(LearnerSlave):
+    """The session of a `JobLearner`."""
+
+    def __init__(
+        self, learner: JobLearner, address: str, name: str, security: ClientSecurity | None
+    ):
+        names = (
+            "deal_with_resource",
+            "deal_with_learner_start",
+            "deal_with_learner_close",
+        )
+        super().__init__(
+            address,
+            name,
+            {name: getattr(learner, name) for name in names},
+            security=security,
+            algorithms=sorted({*_list_names(ALGORITHMS, "config.py"), *_list_installed()}),
+            environments=_list_names(ENVIRONMENTS, "slots.py"),
+            runs_jobs=True,
+        )
+        self._learner = learner
+
+    def get_running(self) -> tuple[Attempt | None, str]:
+        """Returns the attempt that runs now, and its progress."""
+        return self._learner.get_running()
+
+
+class _RunningJob:
+    """One attempt: a process, its output, and the versions that it has written.
+
+    Attributes:
+      attempt: the attempt.
+      progress: newest progress as JSON; "": none yet.
+      is_over: set when the attempt has ended and was reported.
+    """
+
+    def __init__(
+        self,
+        slave: LearnerSlave,
+        guardian: Guardian,
+        program: Sequence[str],
+        folder: Path,
+        attempt: Attempt,
+        task_info: Mapping[str, Any],
+    ):
+        self.attempt = attempt
+        self.progress = ""
+        self.is_over = threading.Event()
+        self._slave = slave
+        self._guardian = guardian
+        self._program = program
+        self._folder = folder
+        self._run_dir = folder / "run"
+        self._config = task_info["config"]
+        self._has_version = bool(task_info.get("has_version"))
+        self._stopping = threading.Event()
+        self._is_wanted = True
+        self._step = 0
+        self._sent = ""  # name of the newest snapshot that the coordinator has
+        self._tail: collections.deque[str] = collections.deque(maxlen=_LINES)
+        self._failures = 0
+
+    def stop(self, is_wanted: bool) -> None:
+        """Requests the end; with `is_wanted`, what was learned is still sent. Thread-safe."""
+        self._is_wanted = self._is_wanted and is_wanted
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Runs the attempt from its first to its last message."""
+        try:
+            outcome, reason = self._train()
+        except RefusedAttemptError as error:
+            outcome, reason = pb.Ended.STOPPED, str(error)
+        except (RelaaxError, OSError) as error:
+            outcome, reason = pb.Ended.FAILED, str(error)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._slave.report_end(self.attempt, outcome, reason[:MAX_REASON], self._get_tail()):
+            logger.info("%s: %s", self.attempt, reason)
+        else:
+            logger.info("%s: ended; its result is not wanted", self.attempt)
+
+    def _train(self) -> tuple[int, str]:
+        self._prepare()
+        if self._stopping.is_set():
+            return pb.Ended.STOPPED, "its slave left before it began"
+        process = self._start()
+        try:
+            while process.poll() is None and not self._stopping.wait(_LOOK_SEC):
+                self._send_new_snapshot()
+            if process.poll() is None:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(END_SEC)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what it might have started
+            status = process.wait()
+            self._guardian.remove(process.pid)
+            for reader in self._readers:
+                reader.join(5.0)
+        if self._is_wanted and (self._run_dir / "config.yaml").exists():
+            self._send_final_version()
+        if status == 0:
+            return pb.Ended.DONE, self._read_result()
+        if self._stopping.is_set():
+            return pb.Ended.STOPPED, "its slave left"
+        if status < 0:
+            return pb.Ended.FAILED, f"its process was killed by {signal.Signals(-status).name}"
+        return pb.Ended.FAILED, f"its process ended with status {status}"
+
+    def _prepare(self) -> None:
+        """Makes the job's folder, with the version that it continues from.
+
+        Raises:
+          RefusedAttemptError: the attempt is no longer the newest one.
+        """
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir()
+        (self._folder / "job.yaml").write_text(json.dumps(self._config), "utf-8")
+        if not self._has_version:
+            return
+        while not self._stopping.is_set():
+            shutil.rmtree(self._run_dir, ignore_errors=True)
+            self._run_dir.mkdir()
+            try:
+                parts = self._slave.get_version(self.attempt)
+                unpack_version(parts, self._run_dir, _MAX_VERSION_BYTES)
+                self._sent = self._find_newest()
+                return
+            except ServerUnavailableError:
+                self._pause()
+
+    def _start(self) -> subprocess.Popen[str]:
+        if self._has_version:
+            arguments = ["resume", "run", "--log", "json", *_to_flags(_SETS)]
+        else:
+            sets = _to_flags([*_SETS, "run_dir=run"])
+            arguments = ["train", "job.yaml", "--log", "json", *sets]
+        logger.info("%s: relaax %s", self.attempt, " ".join(arguments[:2]))
+        process = subprocess.Popen(
+            [*self._program, *arguments],
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._guardian.add(process.pid)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self._read_progress, args=(process.stdout,), daemon=True),
+            threading.Thread(target=self._read_log, args=(process.stderr,), daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+        return process
+
+    def _read_progress(self, stream: IO[str]) -> None:
+        for line in _read_lines(stream):
+            try:
+                numbers = json.loads(line)
+                self._step = int(numbers["step"])
+                self.progress = json.dumps({key: numbers.get(key) for key in _SHOWN})
+            except (ValueError, TypeError, KeyError):
+                self._tail.append(line)
+
+    def _read_log(self, stream: IO[str]) -> None:
+        for line in _read_lines(stream):
+            self._tail.append(line)
+
+    def _get_tail(self) -> str:
+        return "\n".join(self._tail).encode()[-MAX_TAIL_BYTES:].decode(errors="ignore")
+
+    def _read_result(self) -> str:
+        """Returns what ended the training, as its log says it."""
+        parts = (line.partition("finished: ") for line in reversed(self._tail))
+        return next((end for _, found, end in parts if found), "finished")
+
+    # Versions.
+
+    def _find_newest(self) -> str:
+        """Returns the name of the run's newest snapshot with any progress; "": there is none."""
+        try:
+            names = os.listdir(self._run_dir / "checkpoints")
+        except OSError:
+            return ""
+        found = [match for name in names if (match := _SNAPSHOT.fullmatch(name))]
+        newest = max(found, key=lambda match: match[0], default=None)
+        return newest[0] if newest is not None and int(newest[2]) else ""
+
+    def _send_new_snapshot(self) -> None:
+        newest = self._find_newest()
+        if not newest or newest == self._sent:
+            return
+        try:
+            self._send(newest)
+        except RefusedAttemptError as error:
+            logger.warning("%s", error)
+            self.stop(is_wanted=False)
+        except InvalidInputError as error:
+            self._tail.append(f"the version was refused: {error}")
+            logger.error("%s: %s; training continues without versions", self.attempt, error)
+            self._sent = newest
+        except (ServerUnavailableError, OSError) as error:
+            logger.warning("%s: no version was sent: %s", self.attempt, error)
+            self._pause()
+        else:
+            self._failures = 0
+
+    def _send_final_version(self) -> None:
+        """Sends the run's folder until the coordinator has it.
+
+        Raises:
+          InvalidInputError: the coordinator refuses it, because it is too large.
+          RefusedAttemptError: the attempt is no longer the newest one.
+        """
+        while not self._slave.ended.is_set():
+            try:
+                self._send(self._find_newest())
+                return
+            except (ServerUnavailableError, OSError) as error:
+                self._failures += 1
+                is_last = self._stopping.is_set() and self._failures >= _LAST_SENDS
+                if is_last or not self._is_wanted:
+                    logger.error("%s: the run was not sent: %s", self.attempt, error)
+                    return
+                logger.warning("%s: the run could not be sent: %s; retrying", self.attempt, error)
+                self._slave.ended.wait(draw_pause_sec(self._failures, 0.2, 5.0))
+
+    def _send(self, newest: str) -> None:
+        staging = self._folder / "staging"
+        match = _SNAPSHOT.fullmatch(newest)
+        step = int(match[1]) if match else self._step
+        try:
+            stage_folder(self._run_dir, staging)
+            self._slave.send_version(
+                self.attempt, step, lambda header: pack_version(staging, header)
+            )
+            self._sent = newest
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+
+    def _pause(self) -> None:
+        self._stopping.wait(draw_pause_sec(self._failures, 0.2, 5.0))
+        self._failures += 1
+
+
+def _to_flags(sets: Sequence[str]) -> list[str]:
+    return [part for text in sets for part in ("--set", text)]
+
+
+def _read_lines(stream: IO[str]) -> Iterator[str]:
+    """Yields lines, of which only the beginning is kept; an endless line does not fill memory."""
+    with stream:
+        while line := stream.readline(1 << 16):
+            yield line.rstrip("\n")[: 4 * _LINE_CHARACTERS]
+
+
+def _list_names(kind: str, must_have: str) -> list[str]:
+    """Returns the names of the algorithms or environments that jobs can have."""
+    found = get_shipped_folder(kind).glob(f"*/{must_have}")
+    return sorted(path.parent.name for path in found)
+
+
+def _list_installed() -> list[str]:
+    """Returns the names of algorithms that installed distributions provide."""
+    return [point.name for point in importlib.metadata.entry_points(group=ENTRY_POINTS)]

@@ -1,0 +1,189 @@
+"""The gRPC service of the coordinator."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_interceptors
+from relaax_like.bridge.errors import OWN_TEXT
+from relaax_like.config.address import Address
+from relaax_like.config.job_keys import validate_job_config
+from relaax_like.coordinator.coordinator import (
+    MAX_SLAVES,
+    Coordinator,
+    EndedError,
+    NameTakenError,
+    NoSuchJobError,
+    RefusedError,
+    TooManySlavesError,
+)
+from relaax_like.coordinator.job import MAX_CONFIG_BYTES, validate_format, validate_size
+from relaax_like.coordinator.job_queue import QueueFullError
+from relaax_like.coordinator.versions import pack_version
+from relaax_like.v1 import coordinator_pb2 as pb
+from relaax_like.v1 import coordinator_pb2_grpc as pb_grpc
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    RelaaxError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.security import ServerSecurity
+
+SERVICE = "relaax.v1.Coordinator"
+MAX_MESSAGE_BYTES = 1024 * 1024
+# A poll of each slave, and as many other calls; one address can have half of them.
+_MAX_CALLS = 4 * MAX_SLAVES
+_VERSION_SEC = 600.0
+# The first that fits decides.
+_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
+    (EndedError, grpc.StatusCode.FAILED_PRECONDITION),
+    (NoSuchJobError, grpc.StatusCode.NOT_FOUND),
+    (NameTakenError, grpc.StatusCode.ALREADY_EXISTS),
+    (TooManySlavesError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
+    (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
+    (ServerUnavailableError, grpc.StatusCode.UNAVAILABLE),
+)
+
+
+class CoordinatorServicer(pb_grpc.CoordinatorServicer):
+    """Answers operators and slaves; checks what is received before the coordinator sees it."""
+
+    def __init__(self, coordinator: Coordinator):
+        self._coordinator = coordinator
+
+    def Submit(self, request: pb.SubmitRequest, context: grpc.ServicerContext) -> pb.SubmitReply:
+        """Adds a job."""
+
+        def submit() -> pb.SubmitReply:
+            validate_size(request.config, MAX_CONFIG_BYTES, "config")
+            try:
+                config = json.loads(request.config)
+            except (ValueError, RecursionError):
+                raise InvalidInputError("config: not JSON", "config") from None
+            validate_job_config(config)
+            return pb.SubmitReply(job=self._coordinator.submit(request.key, request.name, config))
+
+        return _answer(context, request.format, submit)
+
+    def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> pb.ListReply:
+        """Describes jobs and slaves."""
+        return _answer(
+            context,
+            request.format,
+            lambda: self._coordinator.list_jobs(request.job, request.after),
+        )
+
+    def Cancel(self, request: pb.CancelRequest, context: grpc.ServicerContext) -> pb.CancelReply:
+        """Cancels a job."""
+
+        def cancel() -> pb.CancelReply:
+            self._coordinator.cancel(request.job)
+            return pb.CancelReply()
+
+        return _answer(context, request.format, cancel)
+
+    def Poll(self, request: pb.PollRequest, context: grpc.ServicerContext) -> pb.PollReply:
+        """Notes what a slave does; waits for tasks."""
+        return _answer(
+            context,
+            request.format,
+            lambda: self._coordinator.poll(request, context.add_callback),
+        )
+
+    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
+        """Takes results."""
+        return _answer(
+            context,
+            request.format,
+            lambda: pb.ReportReply(accepted=self._coordinator.report(request)),
+        )
+
+    def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+        """Forgets a slave."""
+
+        def leave() -> pb.LeaveReply:
+            self._coordinator.leave(request.slave, request.incarnation)
+            return pb.LeaveReply()
+
+        return _answer(context, request.format, leave)
+
+    def SendVersion(
+        self, requests: Iterator[pb.VersionPart], context: grpc.ServicerContext
+    ) -> pb.SendVersionReply:
+        """Stores a version of a job."""
+        first = next(requests, pb.VersionPart())
+        header = first.header
+
+        def receive() -> pb.SendVersionReply:
+            parts = itertools.chain([first], requests)
+            return pb.SendVersionReply(version=self._coordinator.receive_version(header, parts))
+
+        return _answer(context, header.format, receive)
+
+    def GetVersion(
+        self, request: pb.GetVersionRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.VersionPart]:
+        """Sends a job's newest version."""
+        folder = _answer(context, request.format, lambda: self._coordinator.find_version(request))
+        try:
+            yield from pack_version(folder)
+        except (OSError, InvalidInputError) as error:
+            _abort(context, ServerUnavailableError(f"the version cannot be read: {error}"))
+
+
+def create_coordinator_server(
+    address: Address, coordinator: Coordinator, security: ServerSecurity | None = None
+) -> tuple[grpc.Server, int]:
+    """Builds a server with this service and gRPC health checks; the caller starts and stops it.
+
+    Args:
+      address: to listen on; port 0 means any free one.
+      coordinator: owned by the caller, who closes it before the server is stopped.
+      security: what clients must present; None: nothing, and no TLS.
+
+    Returns:
+      The server, and its actual port.
+
+    Raises:
+      ConfigError: the address is in use, or is not an address of this machine.
+    """
+    server = grpc.server(
+        ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="coordinator"),
+        maximum_concurrent_rpcs=_MAX_CALLS,
+        interceptors=make_interceptors(security, _MAX_CALLS),
+        options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)],
+    )
+    pb_grpc.add_CoordinatorServicer_to_server(CoordinatorServicer(coordinator), server)
+    servicer = health.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    for service in ("", SERVICE):
+        servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    try:
+        return server, bind(server, str(address), security)
+    except RelaaxError as error:
+        raise ConfigError(f"the coordinator: {error}") from None
+
+
+def _answer(context: grpc.ServicerContext, number: int, act: Callable[[], Any]) -> Any:
+    try:
+        validate_format(number, "coordinator")
+        return act()
+    except RelaaxError as error:
+        _abort(context, error)
+
+
+def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            context.set_trailing_metadata((OWN_TEXT,))
+            context.abort(code, str(error)[:4000])
+    raise error

@@ -1,0 +1,384 @@
+"""Slave: a resident process that dials in at a coordinator and does the tasks that it receives.
+
+The slave opens no port. It polls: each poll is its heartbeat, reports what it runs, and returns
+with tasks. Whatever is lost on the way is repeated: polls say what is the case, and results are
+sent until they are acknowledged.
+"""
+
+import abc
+import json
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from relaax_like.coordinator.client import CoordinatorLink, NameInUseError
+from relaax_like.coordinator.job import FORMAT, Attempt, validate_name
+from relaax_like.coordinator.tasks import (
+    CLOSE,
+    GET_DATA,
+    LEARN,
+    RESOURCE,
+    START,
+    RefusedAttemptError,
+    TaskFail,
+)
+from relaax_like.v1 import coordinator_pb2 as pb
+from relaax_like.wire.backoff import draw_pause_sec
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    NotAllowedError,
+    ProtocolError,
+    RelaaxError,
+    ServerUnavailableError,
+)
+from relaax_like.wire.security import ClientSecurity
+
+logger = logging.getLogger(__name__)
+
+_POLL_SEC = 10.0
+_CALL_SEC = 10.0
+_LONGEST_PAUSE_SEC = 5.0
+# A restarted slave takes its name over once the coordinator has noticed the end of the old one.
+_NAME_SEC = 60.0
+_MAX_TASKS = 64
+
+_IDS = ("job", "attempt")
+Callbacks = Mapping[str, Callable[..., Any]]
+
+
+class Slave(abc.ABC):
+    """A session with a coordinator. A subclass defines `_process_task`. A context manager.
+
+        slave = MySlave("localhost:7004", "slave-1")
+        slave.start()
+        slave.ended.wait()     # set if the coordinator refuses the slave, and by close()
+        slave.close()
+
+    Tasks are done in order, in a thread; tasks that wait for a learner (`learner_get_data_task` and
+    `learner_learn_task`) in another one, so that a learner that waits can be closed.
+
+    Args:
+      address: HOST:PORT of the coordinator.
+      name: of the slave, unique at the coordinator.
+      security: token of role learner, and certificates.
+      algorithms: names of the algorithms that it has.
+      environments: names of the environments that it has.
+      runs_jobs: whether it can be given jobs of the queue.
+
+    Attributes:
+      name: as above.
+      ended: set once the session has ended.
+      error: why the coordinator refuses the slave; None: it does not.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        name: str,
+        security: ClientSecurity | None = None,
+        algorithms: Sequence[str] = (),
+        environments: Sequence[str] = (),
+        runs_jobs: bool = False,
+    ):
+        self.name = validate_name(name, "name")
+        self.ended = threading.Event()
+        self.error: RelaaxError | None = None
+        self.link = CoordinatorLink(address, security)
+        self.incarnation = random.getrandbits(64) | 1
+        self._algorithms = list(algorithms)
+        self._environments = list(environments)
+        self._runs_jobs = runs_jobs
+        # Received, and not yet confirmed: a poll must not say that nothing runs.
+        self._starting: Attempt | None = None
+        self._coordinator = 0  # whose tasks are numbered up to:
+        self._last_task = 0
+        self._sequence = 0
+        self._is_reachable = True
+        self._lanes: dict[bool, queue.Queue[tuple[int, pb.Task] | None]] = {
+            waits: queue.Queue(_MAX_TASKS) for waits in (False, True)
+        }
+        self._threads = [
+            threading.Thread(target=self._poll_loop, name="coordinator poll", daemon=True),
+            *(
+                threading.Thread(target=self._work, args=(lane,), name="tasks", daemon=True)
+                for lane in self._lanes.values()
+            ),
+        ]
+
+    @abc.abstractmethod
+    def _process_task(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Does a task; returns the result, of JSON types.
+
+        Args:
+          task: has `name`, and the payload's keys.
+
+        Raises:
+          TaskFail: the task cannot be done.
+        """
+
+    def get_running(self) -> tuple[Attempt | None, str]:
+        """Returns the attempt that runs now, and its progress as JSON; override it."""
+        return None, ""
+
+    def start(self) -> None:
+        """Starts the session; the coordinator need not be running yet."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Leaves the coordinator, if it answers, and ends the session. Idempotent."""
+        if not self.ended.is_set():
+            self.ended.set()
+            request = pb.LeaveRequest(format=FORMAT, slave=self.name, incarnation=self.incarnation)
+            try:
+                self.link.call(self.link.stub.Leave, request, 2.0)
+            except RelaaxError as error:
+                logger.debug("%s", error)
+        for lane in self._lanes.values():
+            try:
+                lane.put_nowait(None)
+            except queue.Full:
+                continue
+        self.link.close()
+
+    def __enter__(self) -> "Slave":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stop_taking_jobs(self) -> None:
+        """Reports with the next poll that it takes no more jobs."""
+        self._runs_jobs = False
+
+    def report_end(self, attempt: Attempt, outcome: int, reason: str, tail: str) -> bool:
+        """Reports the end of an attempt until it is acknowledged; returns whether it counts.
+
+        Returns:
+          False: the attempt is no longer the job's newest one, or the session has ended.
+        """
+        ended = pb.Ended(outcome=pb.Ended.Outcome.Name(outcome), reason=reason, tail=tail)
+        ended.attempt.job, ended.attempt.attempt = attempt.job, attempt.number
+        return self._report(pb.ReportRequest(ended=ended))
+
+    def send_version(
+        self, attempt: Attempt, step: int, make_parts: Callable[[Any], Iterator[Any]]
+    ) -> int:
+        """Sends a version once; returns its number.
+
+        Args:
+          attempt: that it is of.
+          step: environment steps of the version.
+          make_parts: makes the messages from a header.
+
+        Raises:
+          RefusedAttemptError: the attempt is not the job's newest one.
+          InvalidInputError: the version is too large.
+          ServerUnavailableError: the coordinator does not answer, or cannot write it.
+          OSError: a file cannot be read.
+        """
+        failures: list[OSError] = []
+
+        def make() -> Iterator[Any]:
+            # gRPC's thread reads on for a moment when the call has ended, and would print a trace.
+            try:
+                yield from make_parts(header)
+            except OSError as error:
+                failures.append(error)
+
+        header = pb.VersionHeader(
+            format=FORMAT, slave=self.name, incarnation=self.incarnation, step=step
+        )
+        header.attempt.job, header.attempt.attempt = attempt.job, attempt.number
+        try:
+            reply = self.link.call(self.link.stub.SendVersion, make(), 600.0)
+        except InvalidInputError:
+            if failures:  # so the version was incomplete
+                raise failures[0] from None
+            raise
+        return int(reply.version)
+
+    def get_version(self, attempt: Attempt) -> Iterator[Any]:
+        """Yields the messages of the version that an attempt continues from."""
+        request = pb.GetVersionRequest(format=FORMAT, slave=self.name, incarnation=self.incarnation)
+        request.attempt.job, request.attempt.attempt = attempt.job, attempt.number
+        return self.link.stream(self.link.stub.GetVersion, request, 600.0)
+
+    # Threads.
+
+    def _poll_loop(self) -> None:
+        failures = 0
+        began = time.monotonic()
+        while not self.ended.is_set():
+            try:
+                self._poll()
+                failures = 0
+                began = time.monotonic()
+                continue
+            except NameInUseError as error:
+                if time.monotonic() - began > _NAME_SEC:
+                    self._give_up(error)
+                    return
+            except (NotAllowedError, InvalidInputError, ProtocolError) as error:
+                self._give_up(error)
+                return
+            except ServerUnavailableError as error:
+                if self._is_reachable and not self.ended.is_set():
+                    logger.warning("%s; retrying", error)
+                self._is_reachable = False
+            self.ended.wait(draw_pause_sec(failures, 0.2, _LONGEST_PAUSE_SEC))
+            failures += 1
+
+    def _poll(self) -> None:
+        self._sequence += 1
+        running, progress = self.get_running()
+        running = running or self._starting
+        request = pb.PollRequest(
+            format=FORMAT,
+            slave=self.name,
+            incarnation=self.incarnation,
+            sequence=self._sequence,
+            algorithms=self._algorithms,
+            environments=self._environments,
+            progress=progress,
+            coordinator=self._coordinator,
+            last_task=self._last_task,
+            # The first answer comes at once, so that it is known whether there is a coordinator.
+            wait_ms=int(1000 * _POLL_SEC) if self._coordinator and self._is_reachable else 0,
+            runs_jobs=self._runs_jobs,
+        )
+        if running is not None:
+            request.running.job, request.running.attempt = running.job, running.number
+        reply = self.link.call(self.link.stub.Poll, request, _POLL_SEC + _CALL_SEC)
+        if not self._is_reachable or not self._coordinator:
+            logger.info("%s is connected to the coordinator at %s", self.name, self.link.address)
+        self._is_reachable = True
+        if reply.coordinator != self._coordinator:
+            self._coordinator, self._last_task = reply.coordinator, 0
+        for task in reply.tasks:
+            if task.id > self._last_task:
+                self._last_task = task.id
+                self._take(task)
+
+    def _take(self, task: pb.Task) -> None:
+        """Puts a received task where it is done."""
+        lane = self._lanes[task.name in (GET_DATA, LEARN)]
+        if task.name == START:
+            self._starting = _find_attempt(task)
+        try:
+            lane.put_nowait((self._coordinator, task))
+        except queue.Full:  # the coordinator notices that there is no result
+            logger.error("too many tasks wait; %s is dropped", task.name)
+
+    def _give_up(self, error: RelaaxError) -> None:
+        self.error = error
+        self.ended.set()
+
+    def _work(self, lane: "queue.Queue[tuple[int, pb.Task] | None]") -> None:
+        while (item := lane.get()) is not None:
+            coordinator, task = item
+            result = pb.TaskResult(task=task.id, coordinator=coordinator)
+            try:
+                payload = json.loads(task.payload)
+                result.payload = json.dumps(self._process_task({**payload, "name": task.name}))
+                result.ok = True
+            except TaskFail as error:
+                result.payload = json.dumps(error.result)
+            except Exception as error:
+                logger.exception("the task %s failed", task.name)
+                result.payload = json.dumps({"message": f"{type(error).__name__}: {error}"})
+            self._report(pb.ReportRequest(results=[result]))
+            if task.name == START:
+                self._starting = None
+
+    def _report(self, request: pb.ReportRequest) -> bool:
+        request.format, request.slave = FORMAT, self.name
+        request.incarnation = self.incarnation
+        failures = 0
+        while True:
+            try:
+                reply = self.link.call(self.link.stub.Report, request, _CALL_SEC)
+                return bool(reply.accepted)
+            except (
+                RefusedAttemptError,
+                InvalidInputError,
+                NotAllowedError,
+                ProtocolError,
+            ) as error:
+                logger.error("%s", error)
+                return False
+            except ServerUnavailableError:
+                if self.ended.wait(draw_pause_sec(failures, 0.2, _LONGEST_PAUSE_SEC)):
+                    return False
+                failures += 1
+
+
+def _find_attempt(task: pb.Task) -> Attempt | None:
+    """Returns the attempt that a task starts; None: it is not one of the queue."""
+    payload = json.loads(task.payload)
+    job, attempt = payload.get("job"), payload.get("attempt")
+    return None if job is None or attempt is None else Attempt(int(job), int(attempt))
+
+
+class LearnerSlave(Slave):
+    """A slave that answers the tasks of a learner with callbacks, by DI-engine's names.
+
+    | task | callback | result |
+    |---|---|---|
+    | `resource` | `deal_with_resource()` | what it returns: the number of GPUs |
+    | `learner_start_task` | `deal_with_learner_start(task_info)` | `message` |
+    | `learner_get_data_task` | `deal_with_get_data()` | the demand, task_id and buffer_id |
+    | `learner_learn_task` | `deal_with_learner_learn(data)` | `info`, task_id and buffer_id |
+    | `learner_close_task` | `deal_with_learner_close()` | `message` |
+
+    Any other task fails with `TaskFail`; so do those that a callback refuses with it.
+
+    Args:
+      address: HOST:PORT of the coordinator.
+      name: of the slave.
+      callback_fn: the callbacks, by their names.
+      options: see `Slave`.
+    """
+
+    def __init__(self, address: str, name: str, callback_fn: Callbacks, **options: Any):
+        super().__init__(address, name, **options)
+        self._callback_fn = callback_fn
+        self._task_info: Mapping[str, Any] = {}
+
+    def _process_task(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
+        name = task["name"]
+        if name == RESOURCE:
+            return dict(self._call("deal_with_resource"))
+        if name == START:
+            self._task_info = {key: value for key, value in task.items() if key != "name"}
+            self._call("deal_with_learner_start", self._task_info)
+            return {"message": "learner task has started"}
+        if name == GET_DATA:
+            return {**self._name_task(), **self._call("deal_with_get_data")}
+        if name == LEARN:
+            info = self._call("deal_with_learner_learn", task.get("data"))
+            return {**self._name_task(), "info": info}
+        if name == CLOSE:
+            # Of an attempt that has ended meanwhile: what runs now is another one.
+            if all(
+                task.get(key, own) == own for key, own in self._task_info.items() if key in _IDS
+            ):
+                self._call("deal_with_learner_close")
+            return {"message": "learner task has closed"}
+        message = f"unknown task {name!r}, expected one of {RESOURCE}, {START}, {GET_DATA}, {LEARN}"
+        raise TaskFail({"message": f"{message}, {CLOSE}"}, f"{message}, {CLOSE}")
+
+    def _name_task(self) -> dict[str, Any]:
+        return {key: self._task_info.get(key) for key in ("task_id", "buffer_id")}
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        callback = self._callback_fn.get(name)
+        if callback is None:
+            message = f"this slave has no callback {name}"
+            raise TaskFail({"message": message}, message)
+        return callback(*arguments)

@@ -1,0 +1,40 @@
+"""The tasks that a coordinator sends to slaves, by DI-engine's names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from relaax_like.wire.errors import RelaaxError
+
+RESOURCE = "resource"
+START = "learner_start_task"
+GET_DATA = "learner_get_data_task"
+LEARN = "learner_learn_task"
+CLOSE = "learner_close_task"
+# Seconds within which a slave must answer a task, after which it is passed over; only the task that
+# learns can take longer.
+TASK_TIMEOUT_SEC: Mapping[str, float] = {
+    RESOURCE: 30.0,
+    START: 30.0,
+    GET_DATA: 30.0,
+    LEARN: 600.0,
+    CLOSE: 30.0,
+}
+
+
+class TaskFail(RelaaxError):
+    """A slave cannot do a task.
+
+    Attributes:
+      result: for the coordinator; has the key `message`.
+    """
+
+    def __init__(self, result: Mapping[str, Any], message: str):
+        super().__init__(message)
+        self.result = dict(result)
+
+
+class RefusedAttemptError(RelaaxError):
+    """The coordinator refused a request because of the state of the job. A retry would fail, too.
+
+    The attempt is not the job's newest one, or the job has ended.
+    """

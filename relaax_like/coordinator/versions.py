@@ -1,0 +1,266 @@
+"""Versions: copies of a run's folder from which the run can be resumed, on their way and on disk.
+
+    FOLDER/runs/job-ID/v000001/     the run's folder, as its slave sent it
+    FOLDER/runs/job-ID/latest       link to the newest one
+
+A version arrives in a folder with a temporary name. It gets its own name once all files are there,
+with the sizes and CRCs that were announced, and on the disk. A received path is used only below
+that folder, and only if all of its components are plain names.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from relaax_like.coordinator.job import FORMAT, Attempt, Job
+from relaax_like.v1 import coordinator_pb2 as pb
+from relaax_like.wire import failpoints
+from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
+from relaax_like.wire.syncing import TEMPORARY, sync_path
+
+CHUNK_BYTES = 512 * 1024
+MAX_FILES = 10_000
+_MAX_DEPTH = 8
+_MAX_PATH = 1000
+_NAME = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9_.=+@,-]{0,254}")
+# What a resumed run does not need: locks, journals of the process itself, traces.
+_LEFT_OUT = re.compile(r"lock|trace|journal.*|replay.*|cut-.*")
+_LATEST = "latest"
+
+
+class VersionStore:
+    """The versions of all jobs of a coordinator. Used by several threads, for different jobs.
+
+    Args:
+      folder: of the coordinator.
+      max_bytes: of one version.
+    """
+
+    def __init__(self, folder: Path, max_bytes: int):
+        self._folder = folder / "runs"
+        self._max_bytes = max_bytes
+
+    def find_folder(self, job: Job) -> Path | None:
+        """Returns the folder of a job's newest version; None: there is none."""
+        return self._path(job.id, job.version) if job.version else None
+
+    def receive(self, attempt: Attempt, parts: Iterator[pb.VersionPart]) -> Path:
+        """Writes a version to a temporary folder; `install` makes it visible.
+
+        Args:
+          attempt: that it is of.
+          parts: header first.
+
+        Raises:
+          InvalidInputError: the version is too large, incomplete or wrong; nothing of it remains.
+          ServerUnavailableError: the disk is full or fails; nothing of it remains.
+        """
+        parent = self._folder / f"job-{attempt.job}"
+        temporary = parent / f"{TEMPORARY}{attempt.number}-{uuid.uuid4().hex[:8]}"
+        try:
+            temporary.mkdir(parents=True)
+            unpack_version(parts, temporary, self._max_bytes)
+            failpoints.hit("jobs.in_version")
+        except BaseException as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(error, OSError) and not isinstance(error, ServerUnavailableError):
+                raise ServerUnavailableError(
+                    f"the version of {attempt} could not be written: {error.strerror or error}"
+                ) from error
+            raise
+        return temporary
+
+    def install(self, job: Job, received: Path) -> None:
+        """Gives a received version the number after the job's newest one; not yet recorded.
+
+        Raises:
+          ServerUnavailableError: the disk fails; nothing of the version remains.
+        """
+        target = self._path(job.id, job.version + 1)
+        try:
+            if target.exists():  # left behind by a crash before it was recorded
+                shutil.rmtree(target)
+            received.rename(target)
+            sync_path(target.parent)
+        except OSError as error:
+            shutil.rmtree(received, ignore_errors=True)
+            raise ServerUnavailableError(f"{target}: {error.strerror or error}") from error
+        failpoints.hit("jobs.after_version")
+
+    def discard(self, received: Path) -> None:
+        """Removes a received version that is not installed."""
+        shutil.rmtree(received, ignore_errors=True)
+
+    def keep_newest(self, job: Job) -> None:
+        """Links the newest version as `latest`, and removes older ones; errors are ignored."""
+        parent = self._folder / f"job-{job.id}"
+        newest = self._path(job.id, job.version)
+        with contextlib.suppress(OSError):
+            link = parent / f"{TEMPORARY}{_LATEST}"
+            link.unlink(missing_ok=True)
+            link.symlink_to(newest.name)
+            link.replace(parent / _LATEST)
+        for path in parent.glob("v[0-9]*"):
+            if path != newest:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def clean_up(self, jobs: Iterable[Job]) -> None:
+        """Removes what a crash left behind: incomplete versions, and those without a record."""
+        for job in jobs:
+            parent = self._folder / f"job-{job.id}"
+            if not parent.is_dir():
+                continue
+            for path in parent.glob(f"{TEMPORARY}*"):
+                if path.is_symlink():
+                    path.unlink()
+                else:
+                    shutil.rmtree(path, ignore_errors=True)
+            self.keep_newest(job)
+
+    def _path(self, job_id: int, version: int) -> Path:
+        return self._folder / f"job-{job_id}" / f"v{version:06d}"
+
+
+def stage_folder(run: Path, staging: Path) -> None:
+    """Links the files of a run that is being written to, so that what is sent does not change.
+
+    Files that are replaced keep their content in the links; those that are appended to keep their
+    beginning. Names that a version cannot have are left out.
+
+    Raises:
+      OSError: a file vanished meanwhile; the caller tries again.
+    """
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    for path in _walk(run):
+        target = staging / path.relative_to(run)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(path, target)
+
+
+def pack_version(folder: Path, header: pb.VersionHeader | None = None) -> Iterator[pb.VersionPart]:
+    """Yields the messages of a version.
+
+    Args:
+      folder: with the files; appending to them meanwhile is harmless.
+      header: whose counts are filled in; None: an empty one.
+    """
+    files = [(path, path.stat().st_size) for path in _walk(folder)]
+    header = header or pb.VersionHeader()
+    header.format = FORMAT
+    header.files, header.bytes = len(files), sum(size for _, size in files)
+    yield pb.VersionPart(header=header)
+    for path, size in files:
+        crc = 0
+        for chunk in _read(path, size):
+            crc = zlib.crc32(chunk, crc)
+        name = path.relative_to(folder).as_posix()
+        yield pb.VersionPart(file=pb.VersionFile(path=name, bytes=size, crc=crc))
+        for chunk in _read(path, size):
+            yield pb.VersionPart(chunk=chunk)
+
+
+def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int) -> None:
+    """Writes the files of a version, and syncs them.
+
+    Args:
+      parts: the messages.
+      target: an empty folder.
+      max_bytes: of all files together.
+
+    Raises:
+      InvalidInputError: a message is wrong, or the version is incomplete or too large.
+      OSError: a file cannot be written.
+    """
+    header = _take(parts, "header").header
+    if header.files > MAX_FILES:
+        raise InvalidInputError(f"files: {header.files}, expected at most {MAX_FILES}", "files")
+    if header.bytes > max_bytes:
+        raise InvalidInputError(
+            f"bytes: a version of {header.bytes:,} bytes, but this coordinator accepts at most "
+            f"{max_bytes:,} (--max-version-mb)",
+            "bytes",
+        )
+    left = header.bytes
+    folders = {target}
+    for _ in range(header.files):
+        file = _take(parts, "file").file
+        path = target / validate_path(file.path)
+        if file.bytes > left:
+            raise InvalidInputError(f"{file.path}: more bytes than the header announced", "bytes")
+        left -= file.bytes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.update(path.parents[: len(path.relative_to(target).parts)])
+        _write(path, file, parts)
+    if left or next(parts, None) is not None:
+        raise InvalidInputError("the version's files are not those that its header announced")
+    for folder in folders:
+        sync_path(folder)
+
+
+def validate_path(text: str) -> Path:
+    """Returns a received path as a relative one without any way out.
+
+    Raises:
+      InvalidInputError: a component is not a plain name, or the path is too long.
+    """
+    names = text.split("/")
+    if len(text) > _MAX_PATH or len(names) > _MAX_DEPTH or not all(map(_NAME.fullmatch, names)):
+        raise InvalidInputError(
+            f"path: {text[:100]!r}, expected at most {_MAX_DEPTH} plain names with / between them",
+            "path",
+        )
+    return Path(*names)
+
+
+def _take(parts: Iterator[pb.VersionPart], kind: str) -> pb.VersionPart:
+    part = next(parts, None)
+    if part is None:
+        raise InvalidInputError(f"the version ended, but a {kind} was expected")
+    if part.WhichOneof("part") != kind:
+        raise InvalidInputError(f"expected a {kind}, got {part.WhichOneof('part')}")
+    return part
+
+
+def _write(path: Path, file: pb.VersionFile, parts: Iterator[pb.VersionPart]) -> None:
+    left, crc = file.bytes, 0
+    with open(path, "xb") as output:
+        while left:
+            chunk = _take(parts, "chunk").chunk
+            if not 0 < len(chunk) <= min(left, CHUNK_BYTES):
+                raise InvalidInputError(f"{file.path}: a chunk of {len(chunk)} bytes", "chunk")
+            output.write(chunk)
+            crc = zlib.crc32(chunk, crc)
+            left -= len(chunk)
+        if crc != file.crc:
+            raise InvalidInputError(f"{file.path}: the content does not match its CRC", "crc")
+        output.flush()
+        os.fsync(output.fileno())
+
+
+def _walk(folder: Path) -> list[Path]:
+    found = []
+    for name in sorted(os.listdir(folder)):
+        path = folder / name
+        if not _NAME.fullmatch(name) or _LEFT_OUT.fullmatch(name) or path.is_symlink():
+            continue
+        if path.is_dir():
+            found += _walk(path)
+        elif path.is_file():
+            found.append(path)
+    return found
+
+
+def _read(path: Path, size: int) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while size:
+            chunk = file.read(min(size, CHUNK_BYTES))
+            if not chunk:
+                raise InvalidInputError(f"{path}: shrank while it was being read")
+            size -= len(chunk)
+            yield chunk

@@ -1,0 +1,40 @@
+"""The process of a resident slave. It imports TensorFlow neither now nor later."""
+
+import logging
+from pathlib import Path
+
+from relaax_like.config.address import parse_address
+from relaax_like.config.models import COORDINATOR_PORT
+from relaax_like.coordinator.job_learner import JobLearner
+from relaax_like.supervision.process import Shutdown
+from relaax_like.wire.security import ClientSecurity
+
+logger = logging.getLogger(__name__)
+
+
+def run_slave(address: str, name: str, folder: Path, security: ClientSecurity) -> int:
+    """Runs jobs until a signal arrives; returns the exit status.
+
+    Args:
+      address: HOST:PORT of the coordinator.
+      name: of the slave.
+      folder: for the run of the job at hand.
+      security: token and certificates.
+
+    Raises:
+      ConfigError: the settings are wrong.
+      NotAllowedError: the coordinator does not accept the token or certificate.
+      InvalidInputError: the coordinator refuses the slave.
+    """
+    place = str(parse_address(address, COORDINATOR_PORT))
+    shutdown = Shutdown()
+    with JobLearner(folder) as learner:
+        slave = learner.connect(place, name, security)
+        logger.info("slave %s works for the coordinator at %s", name, place)
+        while not slave.ended.wait(0.2) and not shutdown.requested.is_set():
+            continue
+        if shutdown.requested.is_set():
+            logger.info("leaving")
+    if slave.error is not None:
+        raise slave.error
+    return shutdown.exit_status

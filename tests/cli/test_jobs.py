@@ -1,0 +1,162 @@
+"""`relaax jobs`: the typed lines of the documents, with a real training. covers D23"""
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.certificates import write_private
+from support.cluster import TRACE, Processes, Program, find_free_port, wait_until
+from typer.testing import CliRunner
+
+from relaax_like.cli.main import app
+
+RELAAX = (sys.executable, "-m", "relaax_like.cli.main")
+# A snapshot each second, of a training that lasts for minutes.
+SETS = (
+    "relaax-parameter-server.checkpoint_time_interval=1",
+    "relaax-parameter-server.progress_interval_sec=0.5",
+    "learner.target_return=null",
+    "environment.slots=2",
+)
+
+
+class Commands(Processes):
+    """Runs `relaax jobs` for one coordinator."""
+
+    def __init__(self, folder: Path):
+        super().__init__(folder)
+        self.address = f"localhost:{find_free_port()}"
+
+    def serve(self, *flags: object) -> Program:
+        return self.start(
+            "serve", [*RELAAX, "jobs", "serve", "queue", "--bind", self.address, *flags]
+        )
+
+    def work(self, name: str, *flags: object) -> Program:
+        return self.start(name, [*RELAAX, "jobs", "work", self.address, "--name", name, *flags])
+
+    def run(self, *arguments: object, expected: int = 0) -> str:
+        """Runs an operator's command to its end; returns what it prints."""
+        words = ["jobs", *map(str, arguments), "--coordinator", self.address]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == expected, done.output
+        return done.output.rstrip()
+
+    def get(self, job: int) -> dict[str, object]:
+        (found,) = json.loads(self.run("list", job, "--json"))["jobs"]
+        return dict(found)
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Commands]:
+    with Commands(tmp_path) as commands:
+        yield commands
+
+
+def test_a_real_training_moves_to_another_slave_and_is_cancelled(commands: Commands) -> None:
+    """covers D17, D24"""
+    serve, first = commands.serve("--silence-sec", 2), commands.work("first")
+    first.wait_for("is connected to the coordinator")
+    assert psutil.Process(first.pid).memory_info().rss < 120e6  # without TensorFlow
+    sets = [part for text in SETS for part in ("--set", text)]
+    assert commands.run("submit", "policy_gradient/policy_gradient", *sets) == "job 1"
+    serve.wait_for(r"job 1, attempt 1: version 1, step \d+")
+    first.stop(signal.SIGKILL)
+    serve.wait_for("job 1, attempt 1: its slave was silent for 2 s; the job is queued")
+    step = int(str(commands.get(1)["step"]))
+    assert step > 0
+    second = commands.work("second")
+    second.wait_for("job 1, attempt 2: relaax resume run")
+    found = serve.wait_for(r"job 1, attempt 2: version \d+, step (\d+)")
+    assert int(found[1]) > step
+    table = commands.run("list")
+    assert re.search(r"1 +policy_gradient +running +2 .* second\nslave second: job 1", table)
+
+    # Ctrl-C: the newest version is sent, and the job waits for another slave.
+    assert second.stop(signal.SIGINT) == 128 + signal.SIGINT
+    assert commands.get(1)["state"] == "queued"
+    assert "no slave is connected" not in commands.run("cancel", 1)
+    shown = commands.run("list", 1)
+    assert re.search(r"state +cancelled\n", shown)
+    folder = Path(commands.folder, str(commands.get(1)["folder"]))
+    assert (folder / "config.yaml").exists()
+    assert not (commands.folder / "work-second" / "job").exists()
+    assert "has already ended" not in commands.run("cancel", 1)  # once more is no mistake
+    assert serve.stop(signal.SIGINT) == 128 + signal.SIGINT
+    for program in (serve, second):
+        assert TRACE not in program.output
+    commands.assert_nothing_left()
+
+
+def test_mistakes_are_one_line(commands: Commands) -> None:
+    unreachable = commands.run("list", expected=1)
+    assert unreachable == (
+        f"error: no answer from the coordinator at {commands.address}: nothing listens there, or "
+        "the connection was lost; is it running?"
+    )
+    assert commands.run("submit", "nothing", expected=2).startswith("error: nothing: no such file")
+    refused = commands.run("submit", "sac", "--set", "learner.previous=/x", expected=2)
+    assert "learner.previous: a job cannot have this key" in refused
+    serve = commands.serve()
+    serve.wait_for("coordinator on localhost")
+    assert "no jobs; add one with: relaax jobs submit CONFIG" in commands.run("list")
+    assert commands.run("cancel", 7, expected=1) == (
+        "error: there is no job 7; `relaax jobs list` shows all"
+    )
+    other = commands.start("other", [*RELAAX, "jobs", "serve", "queue", "--bind", "localhost:0"])
+    assert other.wait() == 1
+    assert "in use by another coordinator, pid" in other.output
+    exposed = commands.start("exposed", [*RELAAX, "jobs", "serve", "q", "--bind", "0.0.0.0:0"])
+    assert exposed.wait() == 2
+    assert "has no TLS and no tokens. Configure TLS and tokens with --tls-cert" in exposed.output
+    half = commands.start("half", [*RELAAX, "jobs", "serve", "q", "--tls-cert", "x.pem"])
+    assert half.wait() == 2
+    assert "--tls-key: missing, but --tls-cert is set" in half.output
+    wrong = commands.work("wrong name")
+    assert wrong.wait() == 1
+    assert wrong.output.startswith("error: name: 'wrong name', expected 1 to 100 letters")
+    first = commands.work("same")
+    first.wait_for("is connected")
+    assert serve.stop(signal.SIGTERM) == 128 + signal.SIGTERM
+    assert first.stop(signal.SIGINT) == 128 + signal.SIGINT
+    for program in commands.started:
+        assert TRACE not in program.output
+
+
+def test_a_slave_without_a_token_ends_with_one_line(commands: Commands) -> None:
+    tokens = write_private(commands.folder / "tokens", "learner learner-token-000000000001\n")
+    token = write_private(commands.folder / "token", "learner-token-000000000001\n")
+    commands.serve("--tokens-file", tokens).wait_for("coordinator on localhost")
+    slave = commands.work("slave")
+    assert slave.wait() == 2
+    assert "refused: Poll: no token was sent, but one of role learner" in slave.lines[-1]
+    assert commands.work("slave", "--token-file", token).wait_for("is connected")
+    refused = commands.run("list", "--token-file", token, expected=2)
+    assert "has role learner, but role operator is required" in refused
+
+
+def test_help_says_what_it_does() -> None:
+    shown = CliRunner().invoke(app, ["jobs", "--help"])
+    for name in ("serve", "work", "submit", "list", "cancel"):
+        assert name in shown.stdout
+        one = CliRunner().invoke(app, ["jobs", name, "--help"])
+        assert one.exit_code == 0
+        assert "--token" in one.stdout
+
+
+def test_submission_from_python(commands: Commands) -> None:
+    """The lines of docs/jobs.md."""
+    from relaax_like.config.job_keys import make_job_config
+    from relaax_like.coordinator.client import JobsClient
+
+    commands.serve().wait_for("coordinator on")
+    with JobsClient(commands.address) as jobs:
+        for seed in range(3):
+            jobs.submit(f"cartpole-{seed}", make_job_config("ppo", [f"seed={seed}"]))
+        found = wait_until(lambda: jobs.list()[0], "the jobs")
+        assert [json.loads(jobs.list(job.job)[0][0].config)["seed"] for job in found] == [0, 1, 2]

@@ -1,0 +1,191 @@
+"""A coordinator in this process, slaves of it, and jobs that are valid."""
+
+import contextlib
+import json
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from relaax_like.config.address import Address
+from relaax_like.coordinator.client import CoordinatorLink, JobsClient
+from relaax_like.coordinator.coordinator import Coordinator
+from relaax_like.coordinator.job import FORMAT
+from relaax_like.coordinator.job_learner import JobLearner
+from relaax_like.coordinator.servicer import create_coordinator_server
+from relaax_like.v1 import coordinator_pb2 as pb
+from relaax_like.wire.security import ClientSecurity, ServerSecurity
+from support.cluster import wait_until
+
+PROGRAM = (sys.executable, str(Path(__file__).with_name("job_program.py")))
+ALGORITHM, ENVIRONMENT = "ppo", "OpenAI_Gym"
+
+
+def make_config(steps: int = 20, seed: int = 0) -> dict[str, Any]:
+    """Returns the settings of a job that `job_program` runs for so many steps."""
+    return {
+        "seed": seed,
+        "algorithm": {"name": ALGORITHM, "max_global_step": steps},
+        "environment": {"program": ENVIRONMENT, "env": "CartPole-v1"},
+    }
+
+
+class Clock:
+    """Monotonic seconds that a test can turn forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+class Site:
+    """A coordinator on a free port of this machine. A context manager.
+
+    Attributes:
+      folder: of the coordinator.
+      coordinator: the object behind the port.
+      address: HOST:PORT.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        security: ServerSecurity | None = None,
+        client: ClientSecurity | None = None,
+        port: int = 0,
+        **options: Any,
+    ):
+        self.folder = folder
+        self.coordinator = Coordinator(folder, **options)
+        self._server, self.port = create_coordinator_server(
+            Address("127.0.0.1", port), self.coordinator, security
+        )
+        self._server.start()
+        self.address = f"localhost:{self.port}"
+        self.jobs = JobsClient(self.address, client)
+
+    def close(self) -> None:
+        self.jobs.close()
+        self.coordinator.close()
+        self._server.stop(grace=0.5).wait()
+
+    def __enter__(self) -> "Site":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def get(self, job: int) -> pb.JobInfo:
+        """Returns a job in full."""
+        return self.jobs.list(job)[0][0]
+
+    def get_state(self, job: int) -> str:
+        """Returns the name of a job's state."""
+        return pb.JobInfo.State.Name(self.get(job).state).lower()
+
+    def wait_state(self, job: int, state: str) -> pb.JobInfo:
+        """Waits until a job is in a state."""
+        wait_until(lambda: self.get_state(job) == state, f"job {job}: {state}")
+        return self.get(job)
+
+    @contextlib.contextmanager
+    def learner(self, folder: Path, name: str = "slave") -> Iterator[JobLearner]:
+        """Connects a resident slave that runs `job_program`."""
+        with JobLearner(folder, PROGRAM) as learner:
+            learner.connect(self.address, name)
+            yield learner
+
+
+class Session:
+    """The messages of one slave, sent by hand.
+
+    Attributes:
+      link: the connection.
+    """
+
+    def __init__(self, address: str, name: str = "slave", incarnation: int = 1, **options: Any):
+        self.link = CoordinatorLink(address, **options)
+        self.name = name
+        self.incarnation = incarnation
+        self.sequence = 0
+        self.coordinator = 0
+        self.last_task = 0
+
+    def poll(
+        self, running: tuple[int, int] | None = None, wait_ms: int = 0, **fields: Any
+    ) -> list[pb.Task]:
+        """Polls once; returns the tasks."""
+        self.sequence += 1
+        good: dict[str, Any] = {
+            "format": FORMAT,
+            "algorithms": [ALGORITHM],
+            "environments": [ENVIRONMENT],
+            "runs_jobs": True,
+            "sequence": self.sequence,
+            "coordinator": self.coordinator,
+            "last_task": self.last_task,
+            "wait_ms": wait_ms,
+        }
+        request = pb.PollRequest(**{**good, **self._name(), **fields})
+        if running is not None:
+            request.running.job, request.running.attempt = running
+        reply = self.link.call(self.link.stub.Poll, request)
+        if self.coordinator != reply.coordinator:
+            self.coordinator, self.last_task = reply.coordinator, 0
+        for task in reply.tasks:
+            self.last_task = task.id
+        return list(reply.tasks)
+
+    def answer(self, task: pb.Task, ok: bool = True, payload: str = "{}") -> None:
+        """Reports the result of a task."""
+        result = pb.TaskResult(task=task.id, coordinator=self.coordinator, ok=ok, payload=payload)
+        self.report(results=[result])
+
+    def report(self, **fields: Any) -> bool:
+        """Reports; returns whether the end of an attempt was recorded."""
+        request = pb.ReportRequest(format=FORMAT, **self._name(), **fields)
+        return bool(self.link.call(self.link.stub.Report, request).accepted)
+
+    def end(self, attempt: tuple[int, int], outcome: str = "DONE", tail: str = "") -> bool:
+        """Reports the end of an attempt."""
+        job, number = attempt
+        message = pb.Attempt(job=job, attempt=number)
+        return self.report(
+            ended=pb.Ended(attempt=message, outcome=outcome, reason="it ended", tail=tail)
+        )
+
+    def send_version(self, attempt: tuple[int, int], content: bytes = b"x", step: int = 1) -> int:
+        """Sends a version with one file."""
+        header = pb.VersionHeader(
+            format=FORMAT, files=1, bytes=len(content), step=step, **self._name()
+        )
+        header.attempt.job, header.attempt.attempt = attempt
+        file = pb.VersionFile(path="run/file", bytes=len(content), crc=zlib.crc32(content))
+        parts = [
+            pb.VersionPart(header=header),
+            pb.VersionPart(file=file),
+            pb.VersionPart(chunk=content),
+        ]
+        return int(self.link.call(self.link.stub.SendVersion, iter(parts)).version)
+
+    def take_job(self) -> tuple[int, int]:
+        """Polls until a job comes, and confirms its start; returns its attempt."""
+        tasks = wait_until(self.poll, "a task")
+        assert [task.name for task in tasks] == ["learner_start_task"]
+        self.answer(tasks[0])
+        payload = json.loads(tasks[0].payload)
+        return payload["job"], payload["attempt"]
+
+    def leave(self) -> None:
+        """Leaves the coordinator."""
+        self.link.call(self.link.stub.Leave, pb.LeaveRequest(format=FORMAT, **self._name()))
+
+    def close(self) -> None:
+        self.link.close()
+
+    def _name(self) -> dict[str, Any]:
+        return {"slave": self.name, "incarnation": self.incarnation}
