@@ -258,5 +258,5 @@ def test_integers_are_seen_as_one_hot_vectors():
 
 
 def test_shipped_algorithms_leave_the_same_things_open():
-    for name in ("a2c", "ppo", "bc", "cql", "ddpg", "dqn", "sac", "td3", "td3_bc"):
+    for name in ("a2c", "impala", "ppo", "bc", "cql", "ddpg", "dqn", "sac", "td3", "td3_bc"):
         assert load("config", name).Config().lacks_spaces

@@ -1,4 +1,4 @@
-"""`kill -9` of the process with a replay table: no step is lost, and none is there twice.
+"""`kill -9` of the processes with a replay table: no step is lost, and none is there twice.
 
 RELAAX_FAULT_SEEDS says how often it is killed; `make faults` kills it 20 times. covers R24
 """
@@ -9,10 +9,12 @@ import signal
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from support.cluster import Cluster, wait_until
+from support.standalone import StandaloneCluster
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.bridge.control import BridgeControl
@@ -137,40 +139,85 @@ def list_steps(records: list[ReplayRecord]) -> list[Key]:
     return steps
 
 
-def test_no_step_is_lost_and_none_is_there_twice(tmp_path: Path) -> None:
+def play(cluster: Cluster, port: int, kill: Callable[[], None]) -> list[Sender]:
+    """Plays until everything has been killed often enough, each time after more acknowledged steps.
+
+    Args:
+      cluster: with servers; it has a client, too.
+      port: where experience is sent.
+      kill: kills a process and starts it again.
+    """
     draw = random.Random(7)
+    senders = [Sender(f"localhost:{port}", agent) for agent in (1, 2)]
+    try:
+        for _ in range(KILLS):
+            before = [len(sender.acknowledged) for sender in senders]
+            wait_until(
+                lambda before=before: all(
+                    len(sender.acknowledged) > number + 50
+                    for sender, number in zip(senders, before, strict=True)
+                ),
+                "more acknowledged steps",
+            )
+            time.sleep(draw.random() / 2)  # a moment that nothing chooses
+            kill()
+    finally:
+        for sender in senders:
+            sender.stop()
+    return senders
+
+
+def check(cluster: Cluster, senders: list[Sender]) -> int:
+    """Checks the log of a run that has ended; returns the steps that it counts."""
+    records = read_log(cluster.folder / "run" / "checkpoints" / "replay")
+    steps = list_steps(records)
+    assert len(set(steps)) == len(steps)
+    for sender in senders:
+        assert set(sender.acknowledged) <= set(steps)
+        assert len(sender.acknowledged) > 50 * KILLS
+    assert any(agent not in (1, 2) for agent, _, _ in steps)  # the client's
+    return sum(record.env_steps for record in records)
+
+
+def test_no_step_is_lost_and_none_is_there_twice(tmp_path: Path) -> None:
     with Cluster(tmp_path, copy_uncompiled("dqn", tmp_path), *SETTINGS) as cluster:
-        server = cluster.start_parameter_server()
+        servers = [cluster.start_parameter_server()]
         rlx = cluster.start_rlx_server()
         client = cluster.start_paced_client("four", "--num-envs", 4)
-        senders = [Sender(f"localhost:{cluster.ps_port}", agent) for agent in (1, 2)]
-        try:
-            for _ in range(KILLS):
-                before = [len(sender.acknowledged) for sender in senders]
-                wait_until(
-                    lambda before=before: all(
-                        len(sender.acknowledged) > number + 50
-                        for sender, number in zip(senders, before, strict=True)
-                    ),
-                    "more acknowledged steps",
-                )
-                time.sleep(draw.random() / 2)  # a moment that nothing chooses
-                assert server.stop(signal.SIGKILL) == -signal.SIGKILL
-                server = cluster.start_parameter_server()
-        finally:
-            for sender in senders:
-                sender.stop()
-        for program in (client, rlx):
+
+        def kill() -> None:
+            assert servers[-1].stop(signal.SIGKILL) == -signal.SIGKILL
+            servers.append(cluster.start_parameter_server())
+
+        senders = play(cluster, cluster.ps_port, kill)
+        for program in (client, rlx, servers[-1]):
             assert program.stop() == 128 + signal.SIGTERM
-        assert server.stop() == 128 + signal.SIGTERM
-        records = read_log(cluster.folder / "run" / "checkpoints" / "replay")
-        steps = list_steps(records)
-        assert len(set(steps)) == len(steps)
-        for sender in senders:
-            assert set(sender.acknowledged) <= set(steps)
-            assert len(sender.acknowledged) > 50 * KILLS
-        assert any(agent not in (1, 2) for agent, _, _ in steps)  # the client's
-        total = sum(record.env_steps for record in records)
+        total = check(cluster, senders)
         cluster.start_parameter_server()
+        counted = cluster.wait_status(lambda status: status.global_t >= total, "all steps")
+        assert counted.global_t == total
+
+
+def test_the_same_holds_for_a_learner_of_its_own_and_its_parameter_server(tmp_path: Path) -> None:
+    """Either is killed, in random order; the other one continues."""
+    draw = random.Random(8)
+    algorithm = copy_uncompiled("dqn", tmp_path)
+    with StandaloneCluster(tmp_path, algorithm, *SETTINGS) as cluster:
+        alive = {"ps": cluster.start_parameter_server(), "learner": cluster.start_learner()}
+        rlx = cluster.start_rlx_server()
+        client = cluster.start_paced_client("four", "--num-envs", 4)
+
+        def kill() -> None:
+            name = draw.choice(list(alive))
+            assert alive[name].stop(signal.SIGKILL) == -signal.SIGKILL
+            start = cluster.start_learner if name == "learner" else cluster.start_parameter_server
+            alive[name] = start()
+
+        senders = play(cluster, cluster.learner_port, kill)
+        for program in (client, rlx, alive["learner"], alive["ps"]):
+            assert program.stop() == 128 + signal.SIGTERM
+        total = check(cluster, senders)
+        cluster.start_parameter_server()
+        cluster.start_learner()
         counted = cluster.wait_status(lambda status: status.global_t >= total, "all steps")
         assert counted.global_t == total

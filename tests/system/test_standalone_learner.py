@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import TRACE, Cluster, Program, find_command, find_free_port, wait_until
+from support.cluster import TRACE, Program, find_free_port, wait_until
+from support.standalone import StandaloneCluster
 from support.uncompiled import copy_uncompiled
 
-from relaax_like.bridge.control import BridgeControl
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.wire.errors import ServerUnavailableError
 
 ITERATION = 128  # environment steps
 PPO = (
@@ -37,32 +36,6 @@ DQN = (
     "algorithm.state_size=4",
     "algorithm.num_actions=2",
 )
-
-
-class StandaloneCluster(Cluster):
-    """A cluster whose learner is a process of its own."""
-
-    def __init__(self, folder: Path, algorithm: Path, *sets: str):
-        self.learner_port = find_free_port()
-        mine = (
-            "learner.placement=standalone",
-            f"learner.bind=localhost:{self.learner_port}",
-            "relaax-rlx-server.parameter_server=localhost:{}",
-        )
-        super().__init__(folder, algorithm, *sets)
-        self.sets += [text.format(self.ps_port) for text in mine]
-
-    def start_learner(self, *sets: str) -> Program:
-        overrides = [part for text in (*self.sets, *sets) for part in ("--set", text)]
-        argv = [find_command("relaax-learner"), "--config", self.config, *overrides]
-        return self.start("relaax-learner", argv)
-
-    def find_learner(self) -> str:
-        with BridgeControl().connect(f"localhost:{self.ps_port}") as link:
-            try:
-                return link.publisher_stub().find_learner()
-            except ServerUnavailableError:
-                return ""
 
 
 @pytest.fixture
