@@ -68,6 +68,7 @@ class OnlineHelper:
       max_segment_sec: a rollout that takes longer is submitted with the steps that it has; None:
         rollouts are always complete.
       is_replayed: whether the rollouts go to a replay table.
+      overlap: whether rollouts overlap by a step; see `OnPolicy`.
     """
 
     # Shared by all helpers: a client can open any number of sessions.
@@ -86,6 +87,7 @@ class OnlineHelper:
         overridden: OverriddenUse = "cut",
         max_segment_sec: float | None = None,
         is_replayed: bool = False,
+        overlap: bool = False,
     ):
         self.discarded_rollouts = 0
         self.discarded_steps = 0
@@ -105,7 +107,8 @@ class OnlineHelper:
         self.overridden = overridden
         self._max_segment_sec = max_segment_sec
         self._due_at = 0.0  # of the unfinished rollout
-        self._buffer = RolloutBuffer(steps, agents, overridden)
+        self._overlap = overlap
+        self._buffer = RolloutBuffer(steps, agents, overridden, overlap)
         self._episodes: list[Episode] = []
         self._uncounted = 0  # steps of discarded rollouts, to be counted with the next request
         # Two counters, each with one writer, so no lock is needed.
@@ -332,6 +335,7 @@ class OnlineHelper:
             client=self.client,
             overridden=self.overridden,
             max_segment_sec=self._max_segment_sec,
+            overlap=self._overlap,
         )
         helper.counts_steps = self.counts_steps
         return helper

@@ -19,6 +19,7 @@ from relaax_like.config.plan import (
     get_overridden_use,
     get_rollout_steps,
     get_task_plan,
+    has_overlap,
 )
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
@@ -193,6 +194,7 @@ class BatchHost(AgentHost):
                 get_rollout_steps(self._config, task),
                 ahead=self._rollouts_ahead,
                 is_replayed=isinstance(get_task_plan(self._config, task), Replay),
+                overlap=has_overlap(self._config, task),
                 on_learned=on_learned,
                 max_wait_sec=wait_sec,
                 client=client,
@@ -242,10 +244,11 @@ class BatchHost(AgentHost):
         return [answers[i] for i in range(len(requests))]
 
     def _takes_holes(self, task: str) -> bool:
-        return isinstance(get_task_plan(self._config, task), OnPolicy)
+        plan = get_task_plan(self._config, task)
+        return isinstance(plan, OnPolicy) and not plan.overlap
 
     def _takes_executed(self, task: str) -> bool:
-        return isinstance(get_task_plan(self._config, task), OnPolicy | Replay)
+        return self._takes_holes(task) or isinstance(get_task_plan(self._config, task), Replay)
 
     @property
     def _main_task(self) -> str:

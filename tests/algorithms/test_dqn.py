@@ -92,7 +92,7 @@ def test_dueling_adds_the_value_and_the_advantages_without_their_mean():
 
 
 def test_spaces_come_from_the_environment():
-    config = load("config", "dqn").Config()
+    config = load("config", "dqn").Config(name="dqn")
     observations = {"observation": Box(dtype="float32", shape=(4,))}
     keys = config.describe_spaces(observations, {"action": Discrete(n=5)})
     assert keys == {"state_size": 4, "num_actions": 5}
