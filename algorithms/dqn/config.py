@@ -1,9 +1,40 @@
 """Settings of dqn."""
 
-from pydantic import Field
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
 
 from relaax_like.algorithm import Linear, Schedule
 from relaax_like.config import DiscreteConfig, OptimizerConfig, ReplayConfig, hyper
+from relaax_like.config.base import Settings
+
+
+class DistributionConfig(Settings):
+    """How the distribution of the return is learned, instead of its mean alone."""
+
+    kind: Literal["categorical", "quantile"]
+    """Probabilities of fixed returns (C51), or returns of fixed probabilities (QR-DQN)."""
+    atoms: int = Field(default=51, ge=2)
+    """Number of returns of each action."""
+    v_min: float | None = None
+    """The smallest return; of kind categorical."""
+    v_max: float | None = None
+    """The largest return; of kind categorical."""
+
+    @model_validator(mode="after")
+    def _validate_range(self) -> Self:
+        if self.kind == "quantile":
+            if self.v_min is not None or self.v_max is not None:
+                raise ValueError(
+                    "v_min and v_max have no effect with kind: quantile; remove them, or set kind: "
+                    "categorical"
+                )
+        elif self.v_min is None or self.v_max is None or self.v_min >= self.v_max:
+            raise ValueError(
+                f"v_min {self.v_min}, v_max {self.v_max}: kind categorical needs both, with v_min "
+                "below v_max; set them to the smallest and largest discounted return"
+            )
+        return self
 
 
 class Config(DiscreteConfig, ReplayConfig):
@@ -13,6 +44,12 @@ class Config(DiscreteConfig, ReplayConfig):
     """Choose the next action with the network, and value it with the target (double DQN)."""
     dueling: bool = False
     """Split the last layer into the value of the state and the advantages of actions."""
+    distribution: DistributionConfig | None = None
+    """Learn the distribution of the return of each action: {kind: categorical, v_min: A, v_max: B}
+    or {kind: quantile}; null: its mean."""
+    noisy: bool = False
+    """Add noise, of which the network learns how much, to the weights of the last layers; then
+    epsilon can be 0."""
     target_every: int = Field(default=500, ge=1)
     """Updates between two copies of the network to the target."""
     epsilon: Schedule = Linear(1.0, 0.05, steps=10_000)

@@ -15,6 +15,7 @@ from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
 from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
 from relaax_like.nn.action_heads import (
+    make_drawn_epsilon_greedy,
     make_epsilon_greedy,
     make_noisy_policy,
     make_policy,
@@ -50,6 +51,7 @@ __all__ = [
     "Tensors",
     "Tunable",
     "get_variables",
+    "make_drawn_epsilon_greedy",
     "make_epsilon_greedy",
     "make_network",
     "make_noisy_policy",
