@@ -6,7 +6,7 @@ TensorFlow is not imported before it is used.
 from relaax_like.algorithm.actor_critic import ActorCritic, Evaluation
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Batch, Losses, Tensors
-from relaax_like.algorithm.critics import Critics, DeterministicModel
+from relaax_like.algorithm.critics import Critics, DeterministicModel, DiscreteCritics
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.model import Model, Specs, get_variables
@@ -32,6 +32,7 @@ __all__ = [
     "Constant",
     "Critics",
     "DeterministicModel",
+    "DiscreteCritics",
     "Encoder",
     "Episodes",
     "Evaluation",

@@ -44,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
         **{"dueling": True, "noisy": True},
         "distribution": {"kind": "quantile", "atoms": 11},
     },
+    "sac, discrete": {"state_size": 3, "num_actions": 3, **PRIORITIES},
     "sac, many updates": {
         **{"state_size": 3, "action_size": 2, "action_low": -2.0, "action_high": 2.0},
         **{"critic_layer_norm": True, "critic_dropout": 0.1, "actor_every": 2},
