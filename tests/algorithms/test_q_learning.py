@@ -5,8 +5,16 @@ import pytest
 from support.batch import load
 from support.table_of_values import learn_table
 
+from relaax_like.agent.data_processor import ComputationDataProcessor
+from relaax_like.algorithm.acting import make_actor
+from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
+from relaax_like.config.plan import OnPolicy
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.prediction import TASK
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED
+from relaax_like.learn.frozen_policy import FrozenPolicy
+from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.wire.errors import ConfigError
 
 TABLE = [[0.0, 0.0], [2.0, 4.0], [6.0, 1.0]]
@@ -86,3 +94,24 @@ def test_vectors_have_linear_values_without_a_bias(name):
 def test_settings_that_cannot_work_are_refused(name, key, want):
     with pytest.raises(ConfigError, match=want):
         load_experiment(name, [f"algorithm.{key}"])
+
+
+def test_a_rollout_that_overlaps_has_a_step_of_its_own():
+    with pytest.raises(ValueError, match="rollout_steps is 1, expected 2 or more"):
+        OnPolicy(rollout_steps=1, overlap=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "unsupported"), [("q_learning", set()), ("sarsa", {"present", "executed"})]
+)
+def test_slots_that_skip_steps_need_rollouts_that_do_not_overlap(name, unsupported):
+    config = load("config", name).Config.model_validate({"num_states": 3, "num_actions": 2})
+    model = load("model", name).make_model(config, 0)
+    frozen = FrozenPolicy([variable.value for variable in get_variables(model)], 0)
+    processor = ComputationDataProcessor(make_actor(model, 0, config), frozen, NullMetrics(), "x")
+    host = BatchHost(config, lambda: {TASK: processor})
+    try:
+        spaces = config.observation_spaces, config.action_spaces
+        assert set(host.make_slot_agents(*spaces, 1, client_id="x").unsupported) == unsupported
+    finally:
+        host.close()
