@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from support.batch import load
+from support.replay_batch import make_replay_batch
 from support.table_of_values import learn_table
 
 from relaax_like.agent.data_processor import ComputationDataProcessor
@@ -14,6 +15,8 @@ from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import TASK
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED
 from relaax_like.learn.frozen_policy import FrozenPolicy
+from relaax_like.nn.module import as_tf_variable
+from relaax_like.nn.runtime import tf
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.wire.errors import ConfigError
 
@@ -71,6 +74,24 @@ def test_the_learning_rate_falls_by_the_schedule():
     )
     # 0.5; + 0.4 (1 - 0.5); + 0.3 (1 - 0.7)
     np.testing.assert_allclose([table[0, 0] for table in tables], [0.5, 0.7, 0.79], rtol=1e-5)
+
+
+def test_a_linear_value_moves_along_the_observation():
+    config = load("config", "q_learning").Config.model_validate(
+        {"state_size": 2, "num_actions": 2, "learning_rate": 0.1}
+    )
+    model = load("model", "q_learning").make_model(config, 0)
+    algorithm = load("algorithm", "q_learning").make_algorithm(config, model, 0)
+    [weights] = [as_tf_variable(one) for one in model.values.find_variables()]
+    weights.assign([[1.0, 0.0], [0.0, 2.0]])
+    x, next_x = np.array([[1.0, 2.0]], np.float32), np.array([[3.0, 1.0]], np.float32)
+    arrays = (np.array([1.0], np.float32), np.array([0.5], np.float32), np.ones(1, np.float32))
+    with tf.GradientTape() as tape:
+        batch = make_replay_batch(x, next_x, np.array([1]), *arrays)
+        cost = algorithm.learn(batch).costs["default"]
+    # delta = 1 + 0.5 max(3, 2) - 4 = -1.5; the weights of action 1 move by 0.1 delta x.
+    np.testing.assert_allclose(tape.gradient(cost, weights), [[0, 1.5], [0, 3.0]], rtol=1e-6)
+    assert config.optimizers["default"].name == "sgd"
 
 
 @pytest.mark.parametrize("name", ["q_learning", "sarsa"])
