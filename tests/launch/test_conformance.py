@@ -36,7 +36,7 @@ FOLDERS: dict[str, dict[str, str]] = {
     "sac": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "td3": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "q_learning": {},
-    "sarsa": {},
+    "sarsa": {"padding changes nothing": "overlap"},
     "ddpg": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "policy_gradient": {
         "numpy equals tensorflow": "compiled by TensorFlow",
