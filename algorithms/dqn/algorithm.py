@@ -2,10 +2,10 @@
 
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from relaax_like.algorithm import Algorithm, Batch, Losses
-from relaax_like.nn import take
 
 from .config import Config
 from .model import DQNModel
@@ -24,34 +24,108 @@ class DQN(Algorithm):
         return self.config.max_gradient_norm
 
     def learn(self, batch: Batch) -> Losses:
-        """Returns the Huber loss of the errors of a minibatch of steps, or of sequences.
+        """Returns the cost of a minibatch of steps, or of sequences.
 
             delta = R + discount Q'(x', a') - Q(x, a),   a' = argmax_a Q(x', a)
 
         R is the sum of n discounted rewards, Q' the target. a' is chosen by Q (double DQN: van
-        Hasselt et al. 2016, equation 4, https://arxiv.org/abs/1509.06461), or else by Q'. With a
-        memory, both networks read the sequence from its first step, the burn-in included.
+        Hasselt et al. 2016, equation 4, https://arxiv.org/abs/1509.06461), or else by Q'. The cost
+        is the Huber loss of delta, or with `distribution` that of the two distributions. Noisy
+        networks draw other noise for each of the three. With a memory, both networks read the
+        sequence from its first step, the burn-in included.
         """
         online, target = self.model.online, self.model.target.module
-        values, after = online(batch.inputs, batch.memory, batch.begins)
+        random = self.random if self.config.noisy else None
+        features, after = online.encode(batch.inputs, batch.memory, batch.begins)
         target_after = after
         if batch.memory:
-            _, target_after = target(batch.inputs, batch.memory, batch.begins)
-        next_values, _ = target(batch.next_inputs, target_after)
-        chosen_by = next_values
+            _, target_after = target.encode(batch.inputs, batch.memory, batch.begins)
+        next_features, _ = target.encode(batch.next_inputs, target_after)
+        next_atoms = target.compute_atoms(next_features, random)
+        chosen_by = next_atoms
         if self.config.double:
-            chosen_by, _ = online(batch.next_inputs, after)
-        next_value = take(next_values, tf.argmax(chosen_by, -1))
-        goal = tf.stop_gradient(batch.returns + batch.discount * next_value)
-        value = take(values, batch.actions["action"])
-        error = goal - value
-        size = tf.abs(error)
-        huber = tf.where(size < 1.0, 0.5 * error**2, size - 0.5)
+            chosen_by = online.compute_atoms(online.encode(batch.next_inputs, after)[0], random)
+        best = tf.argmax(online.to_values(chosen_by), -1)
+        next_atoms = _take_action(next_atoms, best)
+        atoms = _take_action(online.compute_atoms(features, random), batch.actions["action"])
+        costs, sizes = self._compare(atoms, tf.stop_gradient(next_atoms), batch)
         return Losses(
-            {"default": batch.mean(huber)},
-            rows={"priority": size},
-            metrics={"value": batch.mean(value)},
+            {"default": batch.mean(costs)},
+            rows={"priority": sizes},
+            metrics={"value": batch.mean(online.to_values(atoms))},
         )
+
+    def _compare(
+        self, atoms: tf.Tensor, next_atoms: tf.Tensor, batch: Batch
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the cost of each row, and the size of its error, `[...]`.
+
+        Args:
+          atoms: of x and a, `[..., N]`.
+          next_atoms: of x' and a', `[..., N]`.
+          batch: the minibatch.
+        """
+        returns, discount = batch.returns[..., None], batch.discount[..., None]
+        distribution = self.config.distribution
+        if distribution is None:
+            error = (returns + discount * next_atoms - atoms)[..., 0]
+            return _compute_huber(error), tf.abs(error)
+        if distribution.kind == "quantile":
+            return compute_quantile_cost(atoms, returns + discount * next_atoms)
+        support = self.model.online.support
+        goal = project(tf.nn.softmax(next_atoms), support, returns + discount * support)
+        costs = -tf.reduce_sum(goal * tf.nn.log_softmax(atoms), -1)
+        entropy = -tf.reduce_sum(tf.math.xlogy(goal, goal), -1)
+        return costs, tf.stop_gradient(costs) - entropy
+
+
+def project(probabilities: tf.Tensor, support: Any, reached: tf.Tensor) -> tf.Tensor:
+    """Moves a distribution back to its support: Bellemare et al. 2017, equation 7.
+
+    Source: https://arxiv.org/abs/1707.06887.
+
+    Args:
+      probabilities: of each atom, `[..., N]`.
+      support: returns z_i in equal distances, `[N] float32`; all others are clipped to them.
+      reached: return of each atom, `[..., N]`, between which the neighbours share.
+
+    Returns:
+      Probabilities of the support, `[..., N]`.
+    """
+    reached = tf.clip_by_value(reached, support[0], support[-1])
+    distances = tf.abs(reached[..., None, :] - support[:, None]) / (support[1] - support[0])
+    shares = tf.maximum(1.0 - distances, 0.0)  # [..., N of the support, N]
+    return tf.reduce_sum(shares * probabilities[..., None, :], -1)
+
+
+def compute_quantile_cost(atoms: tf.Tensor, goals: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the quantile Huber loss, and mean(|u|), `[...]` each.
+
+        u_ij = goal_j - atom_i,   tau_i = (i - 1/2) / N
+        sum_i mean_j |tau_i - (u_ij < 0)| huber(u_ij)
+
+    Dabney et al. 2018, equations 9 and 10 with kappa = 1, https://arxiv.org/abs/1710.10044.
+
+    Args:
+      atoms: `[..., N]`.
+      goals: `[..., M]`.
+    """
+    errors = goals[..., None, :] - atoms[..., None]  # [..., N, M]
+    number = atoms.shape[-1]
+    taus = (np.arange(number, dtype=np.float32) + 0.5) / number
+    weights = tf.abs(taus[:, None] - tf.cast(errors < 0, tf.float32))
+    costs = tf.reduce_sum(tf.reduce_mean(weights * _compute_huber(errors), -1), -1)
+    return costs, tf.reduce_mean(tf.abs(errors), [-2, -1])
+
+
+def _compute_huber(error: tf.Tensor) -> tf.Tensor:
+    size = tf.abs(error)
+    return tf.where(size < 1.0, 0.5 * error**2, size - 0.5)
+
+
+def _take_action(atoms: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+    """Returns the atoms `[..., N]` of one action, of `[..., num_actions, N]`."""
+    return tf.gather(atoms, actions, axis=-2, batch_dims=len(actions.shape))
 
 
 def make_algorithm(config: Config, model: DQNModel, seed: int) -> DQN:

@@ -1,26 +1,55 @@
 """Settings of dqn."""
 
-from typing import Any
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from relaax_like.algorithm import Linear, Schedule
-from relaax_like.config import OptimizerConfig, ReplayConfig, hyper
-from relaax_like.config.found_spaces import describe_actions
-from relaax_like.config.spaces import validate_discrete
-from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import ACTION, Discrete, Spaces
+from relaax_like.config import DiscreteConfig, OptimizerConfig, ReplayConfig, hyper
+from relaax_like.config.base import Settings
 
 
-class Config(ReplayConfig):
+class DistributionConfig(Settings):
+    """How the distribution of the return is learned, instead of its mean alone."""
+
+    kind: Literal["categorical", "quantile"]
+    """Probabilities of fixed returns (C51), or returns of fixed probabilities (QR-DQN)."""
+    atoms: int = Field(default=51, ge=2)
+    """Number of returns of each action."""
+    v_min: float | None = None
+    """The smallest return; of kind categorical."""
+    v_max: float | None = None
+    """The largest return; of kind categorical."""
+
+    @model_validator(mode="after")
+    def _validate_range(self) -> Self:
+        if self.kind == "quantile":
+            if self.v_min is not None or self.v_max is not None:
+                raise ValueError(
+                    "v_min and v_max have no effect with kind: quantile; remove them, or set kind: "
+                    "categorical"
+                )
+        elif self.v_min is None or self.v_max is None or self.v_min >= self.v_max:
+            raise ValueError(
+                f"v_min {self.v_min}, v_max {self.v_max}: kind categorical needs both, with v_min "
+                "below v_max; set them to the smallest and largest discounted return"
+            )
+        return self
+
+
+class Config(DiscreteConfig, ReplayConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
-    num_actions: int | None = Field(default=None, ge=2)
-    """Number of actions; by default it comes from the environment."""
     double: bool = True
     """Choose the next action with the network, and value it with the target (double DQN)."""
     dueling: bool = False
     """Split the last layer into the value of the state and the advantages of actions."""
+    distribution: DistributionConfig | None = None
+    """Learn the distribution of the return of each action: {kind: categorical, v_min: A, v_max: B}
+    or {kind: quantile}; null: its mean."""
+    noisy: bool = False
+    """Add noise, of which the network learns how much, to the weights of the last layers; then
+    epsilon can be 0."""
     target_every: int = Field(default=500, ge=1)
     """Updates between two copies of the network to the target."""
     epsilon: Schedule = Linear(1.0, 0.05, steps=10_000)
@@ -29,36 +58,6 @@ class Config(ReplayConfig):
     """Maximum gradient norm; larger gradients are scaled down; null: no limit."""
     learning_rate: hyper.LearningRate = 1e-3
     """Learning rate of Adam."""
-
-    @property
-    def lacks_spaces(self) -> bool:
-        """Whether the file does not define observations or actions."""
-        return super().lacks_spaces or self.num_actions is None
-
-    @property
-    def action_spaces(self) -> Spaces:
-        """One of `num_actions` actions."""
-        return {} if self.num_actions is None else {ACTION: Discrete(n=self.num_actions)}
-
-    def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of observations and actions that the file does not set."""
-        keys = super().describe_spaces(observation_spaces, action_spaces)
-        if self.num_actions is None:
-            actions = describe_actions(action_spaces, bounded=False)
-            if not isinstance(actions.get("num_actions"), int):
-                raise InvalidInputError(
-                    f"action_spaces: {', '.join(action_spaces)}: dqn needs one discrete action "
-                    "(Discrete); use sac or ppo for continuous ones, ppo for several",
-                    "action_spaces",
-                )
-            keys |= actions
-        return keys
-
-    def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose spaces do not fit this network."""
-        super().validate_spaces(observation_spaces, action_spaces)
-        if self.num_actions is not None:
-            validate_discrete(action_spaces, self.num_actions, any_start=True)
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

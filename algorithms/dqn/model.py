@@ -7,36 +7,84 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.algorithm import Encoder, Model, Specs, Target, Tensors, make_epsilon_greedy
-from relaax_like.nn import Dense, Module
+from relaax_like.algorithm import (
+    Encoder,
+    Model,
+    Specs,
+    Target,
+    Tensors,
+    make_drawn_epsilon_greedy,
+    make_epsilon_greedy,
+)
+from relaax_like.nn import Dense, Module, NoisyDense
 from relaax_like.nn.lazy_tensorflow import tf
 
 from .config import Config
 
 
 class QNetwork(Module):
-    """Maps observations to the value of each action.
+    """Maps observations to the value of each action, or to the distribution of its return.
 
-    With `dueling`, Q(x, a) = V(x) + A(x, a) - mean_b A(x, b): Wang et al. 2016, equation 9
-    (https://arxiv.org/abs/1511.06581).
+    Each action has N atoms: with `distribution.kind` categorical, the logits of N fixed returns
+    z_i; with quantile, N returns that are equally likely; otherwise one, which is its value.
+
+    With `dueling`, Q(x, a) = V(x) + A(x, a) - mean_b A(x, b) for each atom: Wang et al. 2016,
+    equation 9 (https://arxiv.org/abs/1511.06581).
+
+    Attributes:
+      support: z_i, `[N] float32`, of kind categorical.
     """
 
     def __init__(self, config: Config, seed: int):
         super().__init__()
         assert config.num_actions is not None
         self.encoder = Encoder(config, seed=seed)
-        features = self.encoder.features
-        self.advantages = Dense("q", features, config.num_actions, seed=seed + 1)
-        self.value = Dense("value", features, 1, seed=seed + 2) if config.dueling else None
+        features, distribution = self.encoder.features, config.distribution
+        atoms = 1 if distribution is None else distribution.atoms
+        self._kind = "" if distribution is None else distribution.kind
+        self._shape = [config.num_actions, atoms]
+        self.support = np.zeros(0, np.float32)
+        if distribution is not None and distribution.kind == "categorical":
+            ends = distribution.v_min, distribution.v_max
+            self.support = np.linspace(*ends, atoms, dtype=np.float32)  # type: ignore[arg-type]
+        dense = NoisyDense if config.noisy else Dense
+        self.advantages = dense("q", features, config.num_actions * atoms, seed=seed + 1)
+        self.value = dense("value", features, atoms, seed=seed + 2) if config.dueling else None
 
-    def __call__(self, inputs: Tensors, memory: Tensors, begins: Any = None) -> tuple[Any, Tensors]:
-        """Returns values `[..., num_actions]`, and the memory after each step; see `Encoder`."""
-        features, after = self.encoder(inputs, memory, begins)
-        values = self.advantages(features)
-        if self.value is not None:
-            mean = np.mean if isinstance(values, np.ndarray) else tf.reduce_mean
-            values = self.value(features) + values - mean(values, -1, keepdims=True)
-        return values, after
+    def encode(self, inputs: Tensors, memory: Tensors, begins: Any = None) -> tuple[Any, Tensors]:
+        """Returns features `[..., features]`, and the memory after each step; see `Encoder`."""
+        return self.encoder(inputs, memory, begins)
+
+    def compute_atoms(self, features: Any, random: Any = None) -> Any:
+        """Returns `[..., num_actions, N]`; `random` as in a call."""
+        atoms = self._reshape(self._apply(self.advantages, features, random), self._shape)
+        if self.value is None:
+            return atoms
+        value = self._reshape(self._apply(self.value, features, random), [1, self._shape[1]])
+        mean = np.mean if isinstance(atoms, np.ndarray) else tf.reduce_mean
+        return value + atoms - mean(atoms, -2, keepdims=True)
+
+    def to_values(self, atoms: Any) -> Any:
+        """Returns the mean of distributions `[..., N]`, `[...]`."""
+        if not self._kind:
+            return atoms[..., 0]
+        in_numpy = isinstance(atoms, np.ndarray)
+        if self._kind == "quantile":
+            return atoms.mean(-1) if in_numpy else tf.reduce_mean(atoms, -1)
+        if not in_numpy:
+            return tf.reduce_sum(tf.nn.softmax(atoms) * self.support, -1)
+        weights = np.exp(atoms - atoms.max(-1, keepdims=True))
+        return (weights * self.support).sum(-1) / weights.sum(-1)
+
+    def _apply(self, layer: Dense | NoisyDense, features: Any, random: Any) -> Any:
+        if random is None or isinstance(layer, Dense):
+            return layer(features)
+        return layer(features, layer.draw_noise(random, features))
+
+    def _reshape(self, x: Any, shape: list[int]) -> Any:
+        if isinstance(x, np.ndarray):
+            return x.reshape(*x.shape[:-1], *shape)
+        return tf.reshape(x, tf.concat([tf.shape(x)[:-1], shape], 0))
 
 
 class DQNModel(Model):
@@ -47,6 +95,7 @@ class DQNModel(Model):
 
     def __init__(self, config: Config, seed: int):
         super().__init__()
+        self._is_noisy = config.noisy
         self.online = QNetwork(config, seed)
         self.target = Target(self.online, every=config.target_every)
 
@@ -66,8 +115,16 @@ class DQNModel(Model):
         self, inputs: Tensors, states: Tensors, explore: Tensors
     ) -> tuple[dict[str, Any], Tensors]:
         """Takes the best action, except for a fraction of `epsilon`."""
-        values, after = self.online(inputs, states)
-        return {"action": make_epsilon_greedy(values, explore["epsilon"])}, after
+        online, epsilon = self.online, explore["epsilon"]
+        features, after = online.encode(inputs, states)
+        values = online.to_values(online.compute_atoms(features))
+        if not self._is_noisy:
+            return {"action": make_epsilon_greedy(values, epsilon)}, after
+
+        def draw(random: Any) -> Any:
+            return online.to_values(online.compute_atoms(features, random))
+
+        return {"action": make_drawn_epsilon_greedy(values, draw, epsilon)}, after
 
 
 def make_model(config: Config, seed: int) -> DQNModel:

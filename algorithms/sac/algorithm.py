@@ -1,9 +1,14 @@
 """SAC: soft actor-critic with a tuned temperature."""
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
-from relaax_like.algorithm import Algorithm, Batch, Losses, Phase
+from relaax_like.algorithm import Algorithm, Batch, Losses, Phase, Tensors
 from relaax_like.config.continuous import ACTOR, CRITIC
+from relaax_like.wire.spaces import Discrete
 
 from .config import TEMPERATURE, Config
 from .model import SACModel
@@ -11,6 +16,9 @@ from .model import SACModel
 
 class SAC(Algorithm):
     """Haarnoja et al. 2018, the second version (https://arxiv.org/abs/1812.05905).
+
+    With discrete actions: Christodoulou 2019 (https://arxiv.org/abs/1910.07207), whose expectations
+    over all actions take the place of the draws.
 
     In each update the critics take a step, then the actor at their new values, then the
     temperature.
@@ -35,7 +43,8 @@ class SAC(Algorithm):
             temperature:  -log alpha mean(log pi(a~|x) + H)
 
         Equations 5, 7 and 18, with the logarithm of alpha in the last, as is usual; H is
-        `entropy_target`. Log-probabilities are of actions scaled to [-1, 1].
+        `entropy_target`, or a fraction of log(num_actions). Log-probabilities are of actions scaled
+        to [-1, 1].
 
         The smallest value in y is of `target_critics` critics drawn at random (REDQ: Chen et al.
         2021, https://arxiv.org/abs/2101.05982, algorithm 1); with `actor_value: mean` the actor's
@@ -47,19 +56,17 @@ class SAC(Algorithm):
         else:
             log_alpha = model.log_alpha(batch.returns)
         alpha = tf.stop_gradient(tf.exp(log_alpha))
-        next_policy = model.policy(batch.next_inputs, {})[0]["action"]
-        next_action, next_log_prob = next_policy.sample_with_log_prob(self.random)
-        next_log_prob += model.log_volume
-        next_values = model.targets.module(batch.next_inputs, next_action, self.random)
-        next_value = tf.reduce_min(self._choose(next_values), -1)
+        next_value, next_log_prob = self._evaluate(
+            model.targets.module,
+            batch.next_inputs,
+            lambda values: tf.reduce_min(self._choose(values), -1),
+        )
         goal = batch.returns + batch.discount * (next_value - alpha * next_log_prob)
-        values = model.critics(batch.inputs, batch.actions["action"], self.random)
-        errors = values - tf.stop_gradient(goal)[..., None]
-        policy = model.policy(batch.inputs, {})[0]["action"]
-        action, log_prob = policy.sample_with_log_prob(self.random)
-        log_prob += model.log_volume
+        errors = self._compute_values(batch) - tf.stop_gradient(goal)[..., None]
         reduce = tf.reduce_min if config.actor_value == "min" else tf.reduce_mean
-        value = reduce(model.critics(batch.inputs, action, self.random), -1)
+        value, log_prob = self._evaluate(
+            model.critics, batch.inputs, lambda values: reduce(values, -1)
+        )
         costs = {
             CRITIC: batch.mean(tf.reduce_sum(errors**2, -1)),
             ACTOR: batch.mean(alpha * log_prob - value),
@@ -67,7 +74,11 @@ class SAC(Algorithm):
         if model.log_alpha is not None:
             target = config.entropy_target
             if target is None:
-                target = -float(len(model.space.low))
+                target = (
+                    config.entropy_fraction * math.log(model.space.n)
+                    if isinstance(model.space, Discrete)
+                    else -float(len(model.space.low))
+                )
             surplus = tf.stop_gradient(batch.mean(log_prob + target))
             costs[TEMPERATURE] = -log_alpha * surplus
         return Losses(
@@ -76,8 +87,39 @@ class SAC(Algorithm):
             metrics={"entropy": -batch.mean(log_prob), "alpha": alpha, "value": batch.mean(value)},
         )
 
+    def _evaluate(
+        self, critics: Any, inputs: Tensors, reduce: Callable[[tf.Tensor], tf.Tensor]
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns value and log-probability of an action of the policy, `[...]` each.
+
+        They are those of an action that is drawn, or with discrete actions the means over all.
+
+        Args:
+          critics: the critics or their targets.
+          inputs: observations by name.
+          reduce: maps the critics' values `[..., m]` to one, `[...]`.
+        """
+        policy = self.model.policy(inputs, {})[0]["action"]
+        if isinstance(self.model.space, Discrete):
+            log_probs = tf.nn.log_softmax(policy.logits)  # [..., A]
+            values = reduce(critics(inputs, self.random))
+            probs = tf.exp(log_probs)
+            return tf.reduce_sum(probs * values, -1), tf.reduce_sum(probs * log_probs, -1)
+        action, log_prob = policy.sample_with_log_prob(self.random)
+        log_prob += self.model.log_volume
+        return reduce(critics(inputs, action, self.random)), log_prob
+
+    def _compute_values(self, batch: Batch) -> tf.Tensor:
+        """Returns the critics' values of the batch's actions, `[..., m]`."""
+        critics: Any = self.model.critics
+        action = batch.actions["action"]
+        if not isinstance(self.model.space, Discrete):
+            return critics(batch.inputs, action, self.random)
+        values = critics(batch.inputs, self.random)
+        return tf.gather(values, action, axis=-2, batch_dims=len(action.shape))
+
     def _choose(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns the values `[B, m]` of as many critics as a target is made of."""
+        """Returns the values `[..., m]` of as many critics as a target is made of."""
         number = self.config.target_critics
         if number is None or number == values.shape[-1]:
             return values

@@ -1,10 +1,18 @@
 """Settings of sac."""
 
-from typing import Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from relaax_like.config import ContinuousReplayConfig, OptimizerConfig, Tunable, hyper
+from relaax_like.config import (
+    ContinuousReplayConfig,
+    EncoderConfig,
+    OptimizerConfig,
+    Tunable,
+    hyper,
+    validate_discrete,
+)
+from relaax_like.wire.spaces import ACTION, Discrete, Spaces
 
 TEMPERATURE = "temperature"
 
@@ -12,9 +20,16 @@ TEMPERATURE = "temperature"
 class Config(ContinuousReplayConfig):
     """Fields are read from the keys of the YAML's `algorithm` section."""
 
+    needed_action: ClassVar[str] = "one continuous action (Box) or one discrete action (Discrete)"
+
+    num_actions: int | None = Field(default=None, ge=2)
+    """Number of actions, if the action is discrete; by default it comes from the environment."""
     entropy_target: Tunable | None = None
     """Entropy that the temperature is tuned for, in nats, of actions scaled to [-1, 1]; null: minus
-    the number of components."""
+    the number of components, or by entropy_fraction."""
+    entropy_fraction: Tunable = Field(default=0.98, gt=0, lt=1)
+    """With discrete actions: the entropy that the temperature is tuned for, as a fraction of the
+    largest one, log(num_actions); used if entropy_target is null."""
     temperature: float | None = Field(default=None, gt=0)
     """Fixed weight of the entropy; null: it is tuned."""
     critics: int = Field(default=2, ge=1)
@@ -44,6 +59,49 @@ class Config(ContinuousReplayConfig):
                 "lower it, or raise critics"
             )
         return self
+
+    @model_validator(mode="after")
+    def _validate_one_kind(self) -> Self:
+        keys = ("action_size", "action_low", "action_high")
+        given = [key for key in keys if getattr(self, key) is not None]
+        if self.num_actions is not None and given:
+            raise ValueError(
+                f"num_actions: {self.num_actions}, but {given[0]} is set, too: an action is "
+                "discrete or continuous; remove one of them"
+            )
+        return self
+
+    @property
+    def lacks_spaces(self) -> bool:
+        """Whether the file does not define observations or actions."""
+        return super().lacks_spaces if self.num_actions is None else self._lacks_observations
+
+    @property
+    def action_spaces(self) -> Spaces:
+        """One of `num_actions` actions, or a bounded continuous one."""
+        if self.num_actions is None:
+            return super().action_spaces
+        return {ACTION: Discrete(n=self.num_actions)}
+
+    def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
+        """Returns the keys of observations and actions that the file does not set."""
+        space = action_spaces.get(ACTION)
+        comes = len(action_spaces) == 1 and isinstance(space, Discrete)
+        if self.num_actions is None and (self.action_size is not None or not comes):
+            return super().describe_spaces(observation_spaces, action_spaces)
+        keys = EncoderConfig.describe_spaces(self, observation_spaces, action_spaces)
+        if self.num_actions is None:
+            assert isinstance(space, Discrete)
+            keys["num_actions"] = space.n
+        return keys
+
+    def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
+        """Refuses environments whose spaces do not fit these networks."""
+        if self.num_actions is None:
+            super().validate_spaces(observation_spaces, action_spaces)
+            return
+        EncoderConfig.validate_spaces(self, observation_spaces, action_spaces)
+        validate_discrete(action_spaces, self.num_actions, any_start=True)
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

@@ -7,10 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.algorithm import Critics, Encoder, Model, Specs, Target, Tensors, make_policy
+from relaax_like.algorithm import (
+    Critics,
+    DiscreteCritics,
+    Encoder,
+    Model,
+    Specs,
+    Target,
+    Tensors,
+    make_policy,
+)
 from relaax_like.config.continuous import ACTOR, CRITIC
-from relaax_like.nn import Dense, Parameter
+from relaax_like.nn import Dense, Parameter, make_action_spec
+from relaax_like.nn.action_heads import num_parameters
 from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.wire.spaces import Box, Discrete
 
 from .config import TEMPERATURE, Config
 
@@ -19,12 +30,15 @@ _LOG_STD_RANGE = (-20.0, 2.0)
 
 
 class SACModel(Model):
-    """An actor that squashes a Gaussian into the action's bounds; critics; the temperature.
+    """An actor, critics, and the temperature.
+
+    The actor squashes a Gaussian into the action's bounds, or has a probability for each action.
 
     Attributes:
+      space: of the action: a Box or Discrete.
       log_alpha: the logarithm of the temperature; None: it is fixed.
       log_volume: of half the action's box: what log-probabilities of actions scaled to [-1, 1] have
-        more than those of the environment's.
+        more than those of the environment's; 0 if it is discrete.
     """
 
     autograph = False
@@ -32,18 +46,22 @@ class SACModel(Model):
 
     def __init__(self, config: Config, seed: int):
         super().__init__()
-        self.space = config.action_space
-        size = len(self.space.low)
+        actions = config.num_actions
+        self.space: Box | Discrete
+        self.space = config.action_space if actions is None else Discrete(n=actions)
+        self.log_volume = 0.0
+        if isinstance(self.space, Box):
+            self.log_volume = float(np.sum(np.log((self.space.high - self.space.low) / 2.0)))
+        outputs = num_parameters(self.space)
         self.encoder = Encoder(config, seed=seed, name="actor")
-        self.head = Dense("policy", self.encoder.features, 2 * size, seed=seed + 1, gain=0.01)
-        self.critics = Critics(
-            config,
-            seed,
-            config.critics,
-            config.critic_layer_norm,
-            config.critic_dropout,
-            self.encoder.normalizers,
-        )
+        self.head = Dense("policy", self.encoder.features, outputs, seed=seed + 1, gain=0.01)
+        options = (seed, config.critics, config.critic_layer_norm, config.critic_dropout)
+        normalizers = self.encoder.normalizers
+        self.critics: Critics | DiscreteCritics
+        if actions is None:
+            self.critics = Critics(config, *options, normalizers)
+        else:
+            self.critics = DiscreteCritics(config, actions, *options, normalizers)
         self.targets = Target(self.critics, tau=config.tau)
         groups = {CRITIC: ("critics",), ACTOR: ("encoder", "head")}
         self.log_alpha: Parameter | None = None
@@ -51,20 +69,21 @@ class SACModel(Model):
             self.log_alpha = Parameter("log_alpha", np.zeros((), np.float32))
             groups[TEMPERATURE] = ("log_alpha",)
         self.groups: Mapping[str, Sequence[str]] = groups
-        self.log_volume = float(np.sum(np.log((self.space.high - self.space.low) / 2.0)))
 
     def get_input_specs(self) -> Specs:
         """Returns the observations."""
         return self.encoder.get_input_specs()
 
     def get_action_specs(self) -> Specs:
-        """Returns one continuous action."""
-        return [("action", {"shape": list(self.space.shape)})]
+        """Returns one action."""
+        return [("action", make_action_spec(self.space))]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
         """Returns the distribution of the action."""
         features, _ = self.encoder(inputs, {})
         outputs = self.head(features)
+        if isinstance(self.space, Discrete):
+            return {"action": make_policy(self.space, outputs)}, states
         size = len(self.space.low)
         mean, log_std = outputs[..., :size], outputs[..., size:]
         if isinstance(outputs, np.ndarray):

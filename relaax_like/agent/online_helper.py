@@ -72,6 +72,7 @@ class OnlineHelper:
       is_replayed: whether the rollouts go to a replay table.
       is_urgent: whether a table takes them although its learner is behind, because the agent cannot
         wait; more of them can then be in progress.
+      overlap: whether rollouts overlap by a step; see `OnPolicy`.
     """
 
     # Shared by all helpers: a client can open any number of sessions.
@@ -91,6 +92,7 @@ class OnlineHelper:
         max_segment_sec: float | None = None,
         is_replayed: bool = False,
         is_urgent: bool = False,
+        overlap: bool = False,
     ):
         self.discarded_rollouts = 0
         self.discarded_steps = 0
@@ -111,7 +113,8 @@ class OnlineHelper:
         self.overridden = overridden
         self._max_segment_sec = max_segment_sec
         self._due_at = 0.0  # of the unfinished rollout
-        self._buffer = RolloutBuffer(steps, agents, overridden)
+        self._overlap = overlap
+        self._buffer = RolloutBuffer(steps, agents, overridden, overlap)
         self._episodes: list[Episode] = []
         self._uncounted = 0  # steps of discarded rollouts, to be counted with the next request
         # Two counters, each with one writer, so no lock is needed.
@@ -342,6 +345,7 @@ class OnlineHelper:
             max_segment_sec=self._max_segment_sec,
             is_replayed=self._is_replayed,
             is_urgent=self._is_urgent,
+            overlap=self._overlap,
         )
         helper.counts_steps = self.counts_steps
         return helper

@@ -6,7 +6,7 @@ TensorFlow is not imported before it is used.
 from relaax_like.algorithm.actor_critic import ActorCritic, Evaluation
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Batch, Losses, Tensors
-from relaax_like.algorithm.critics import Critics, DeterministicModel
+from relaax_like.algorithm.critics import Critics, DeterministicModel, DiscreteCritics
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.model import Model, Specs, get_variables
@@ -15,6 +15,7 @@ from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
 from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
 from relaax_like.nn.action_heads import (
+    make_drawn_epsilon_greedy,
     make_epsilon_greedy,
     make_noisy_policy,
     make_policy,
@@ -31,6 +32,7 @@ __all__ = [
     "Constant",
     "Critics",
     "DeterministicModel",
+    "DiscreteCritics",
     "Encoder",
     "Episodes",
     "Evaluation",
@@ -50,6 +52,7 @@ __all__ = [
     "Tensors",
     "Tunable",
     "get_variables",
+    "make_drawn_epsilon_greedy",
     "make_epsilon_greedy",
     "make_network",
     "make_noisy_policy",

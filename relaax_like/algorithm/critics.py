@@ -1,4 +1,4 @@
-"""Critics of one continuous action, and an actor without randomness, for off-policy algorithms."""
+"""Critics of one action, and an actor without randomness, for off-policy algorithms."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.model import Model, Specs, Tensors
 from relaax_like.config.continuous import ACTOR, CRITIC, ContinuousConfig, NoisyReplayConfig
+from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.network import DenseConfig, NetworkConfig
 from relaax_like.nn.action_heads import make_noisy_policy, squash_to_box
 from relaax_like.nn.layers import ACTIVATIONS, Dense, LayerNorm
@@ -79,17 +80,64 @@ class Critics(Module):
 
     def _join(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
         scaled = 2.0 * (action - self._low) / self._width - 1.0
-        x = tf.concat([self._normalize(name, inputs[name]) for name in self._names], -1)
+        x = _join(inputs, self._names, self.normalizers)
         if len(scaled.shape) > len(x.shape):
             x = tf.repeat(x[..., None, :], scaled.shape[-2], axis=-2)
         return tf.concat([x, scaled], -1)
 
-    def _normalize(self, name: str, x: tf.Tensor) -> tf.Tensor:
-        return self.normalizers[name](x) if name in self.normalizers else x
+
+def _join(
+    inputs: Tensors, names: Sequence[str], normalizers: Mapping[str, Normalizer]
+) -> tf.Tensor:
+    """Returns observations side by side, `[..., size]`, normalised where there is a normalizer."""
+    parts = [normalizers[n](inputs[n]) if n in normalizers else inputs[n] for n in names]
+    return tf.concat(parts, -1)
+
+
+class DiscreteCritics(Module):
+    """Several values of the same observations, all of them vectors, for each of a few actions.
+
+    Args:
+      config: describes the observation and the layers of each network.
+      actions: number of actions.
+      seed, number, layer_norm, dropout, normalizers: see `Critics`.
+    """
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        actions: int,
+        seed: int,
+        number: int,
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        normalizers: Mapping[str, Normalizer] | None = None,
+    ):
+        super().__init__()
+        self.normalizers = dict(normalizers or {})
+        self._names = sorted(config.input_shapes)
+        size = sum(config.input_shapes[name][0] for name in self._names)
+        self._is_regular = layer_norm or dropout > 0
+
+        def make(i: int) -> Any:
+            name, own_seed = f"critic{i}", seed + 1000 * i
+            if not self._is_regular:
+                return make_network(name, config.network, (size,), actions, seed=own_seed)
+            regular = (own_seed, layer_norm, dropout, actions)
+            return RegularNetwork(name, config.network, size, *regular)
+
+        self.networks = [make(i) for i in range(1, number + 1)]
+
+    def __call__(self, inputs: Tensors, random: Any = None) -> tf.Tensor:
+        """Returns the values, `[..., actions, number] float32`; `random` as for `Critics`."""
+        x = _join(inputs, self._names, self.normalizers)
+        if self._is_regular:
+            return tf.stack([network(x, random) for network in self.networks], -1)
+        return tf.stack([network(x) for network in self.networks], -1)
 
 
 class RegularNetwork(Module):
-    """Dense layers with dropout, normalisation, then the activation; one linear output.
+    """Dense layers with dropout, normalisation, then the activation; linear outputs.
 
     Args:
       name: of the network; its variables are named as those of `make_network`, with `norm0` and so
@@ -99,6 +147,7 @@ class RegularNetwork(Module):
       seed: of the initial values.
       layer_norm: whether hidden layers are normalised.
       dropout: fraction of the units that are left out.
+      outputs: number of outputs.
 
     Raises:
       ConfigError: a layer is not dense.
@@ -112,6 +161,7 @@ class RegularNetwork(Module):
         seed: int,
         layer_norm: bool,
         dropout: float,
+        outputs: int = 1,
     ):
         super().__init__()
         self._dropout = dropout
@@ -136,10 +186,10 @@ class RegularNetwork(Module):
             if layer_norm:
                 self.norms.append(LayerNorm(f"{name}.norm{index}", layer.units))
             inputs = layer.units
-        self.out = Dense(f"{name}.out", inputs, 1, seed=seed + 100, initializer="orthogonal")
+        self.out = Dense(f"{name}.out", inputs, outputs, seed=seed + 100, initializer="orthogonal")
 
     def __call__(self, x: tf.Tensor, random: Any = None) -> tf.Tensor:
-        """Maps `[..., inputs]` to `[..., 1]`."""
+        """Maps `[..., inputs]` to `[..., outputs]`."""
         for index, dense in enumerate(self.hidden):
             x = dense(x)
             if random is not None and self._dropout > 0:

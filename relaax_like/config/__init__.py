@@ -3,11 +3,12 @@
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.continuous import ContinuousReplayConfig, NoisyReplayConfig
+from relaax_like.config.discrete import DiscreteConfig
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.offline import OfflineConfig
-from relaax_like.config.optimizer import OptimizerConfig, make_adam
+from relaax_like.config.optimizer import OptimizerConfig, make_adam, make_sgd
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
 from relaax_like.config.replay import ReplayConfig
 from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
@@ -19,6 +20,7 @@ __all__ = [
     "AlgorithmConfig",
     "Constant",
     "ContinuousReplayConfig",
+    "DiscreteConfig",
     "EncoderConfig",
     "Episodes",
     "Exponential",
@@ -36,6 +38,7 @@ __all__ = [
     "Tunable",
     "derive_seed",
     "make_adam",
+    "make_sgd",
     "parse_mirror",
     "validate_discrete",
     "validate_vector",

@@ -1,6 +1,6 @@
 """Settings of algorithms with one bounded continuous action, an actor and critics of its values."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,12 @@ class ContinuousConfig(EncoderConfig):
     """Base of the `Config` of an algorithm with an actor and `Critics`; it has no plan.
 
     Fields are read from the keys of the YAML's `algorithm` section.
+
+    Attributes:
+      needed_action: what the action must be, for the error if it is something else.
     """
+
+    needed_action: ClassVar[str] = "one continuous action (Box)"
 
     action_size: int | None = Field(default=None, ge=1)
     """Number of components of the action; by default it comes from the environment."""
@@ -84,8 +89,8 @@ class ContinuousConfig(EncoderConfig):
             actions = describe_actions(action_spaces, self.action_low is None)
             if "action_size" not in actions:
                 raise InvalidInputError(
-                    f"action_spaces: {', '.join(action_spaces)}: {self._own_name} needs one "
-                    "continuous action (Box); choose another algorithm for other actions",
+                    f"action_spaces: {', '.join(action_spaces)}: {self._own_name} needs "
+                    f"{self.needed_action}; choose another algorithm for other actions",
                     "action_spaces",
                 )
             keys |= actions

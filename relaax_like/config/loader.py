@@ -423,11 +423,13 @@ class _ExperimentLoader:
                 (LEARNER, "max_lag"),
                 f"{learner.max_lag!r}, but a plan Replay learns from old steps; set it to null",
             )
-        if learner.max_segment_sec is not None and not any(isinstance(p, OnPolicy) for p in plans):
+        takes_holes = any(isinstance(one, OnPolicy) and not one.overlap for one in plans)
+        if learner.max_segment_sec is not None and not takes_holes:
             self._problems.add(
                 (LEARNER, "max_segment_sec"),
                 f"{learner.max_segment_sec!r}, but only plans of kind OnPolicy can learn from "
-                f"rollouts that lack steps (this algorithm: {name_plan(plan)}); set it to null",
+                "rollouts that lack steps, and those with overlap cannot (this algorithm: "
+                f"{name_plan(plan)}); set it to null",
             )
         self._validate_offline(learner, algorithm)
         # Kept in the run's config.yaml, which can be read from any working directory.

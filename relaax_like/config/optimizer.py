@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from relaax_like.config.base import Settings
+from relaax_like.config.schedule import Schedule
 
 
 class OptimizerConfig(Settings):
@@ -79,6 +80,32 @@ def make_adam(
         return adam
     changes = {"schedule": "linear", "learning_rate_end": end, "schedule_env_steps": env_steps}
     return OptimizerConfig.model_validate({**adam.model_dump(), **changes})
+
+
+def make_sgd(learning_rate: Schedule) -> OptimizerConfig:
+    """Returns the settings of plain gradient descent.
+
+    Args:
+      learning_rate: constant, or linear and falling.
+
+    Raises:
+      ValueError: it is neither; says what to set.
+    """
+    start, end = learning_rate.start, learning_rate.end
+    if start == end:
+        return OptimizerConfig(name="sgd", learning_rate=start)
+    if learning_rate.kind != "linear" or end > start:
+        raise ValueError(
+            f"learning_rate: a schedule of kind {learning_rate.kind} from {start:g} to {end:g}, "
+            "expected one of kind linear that falls, or a number"
+        )
+    return OptimizerConfig(
+        name="sgd",
+        learning_rate=start,
+        schedule="linear",
+        learning_rate_end=end,
+        schedule_env_steps=learning_rate.steps,
+    )
 
 
 def choose_optimizer(group: str, optimizers: Container[str]) -> str:

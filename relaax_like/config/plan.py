@@ -44,6 +44,9 @@ class OnPolicy:
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`; the last step of a rollout,
         whose next action is not known, is then not valid.
+      overlap: whether the last step of each rollout is also the first one of the next, so that all
+        steps of an episode have their successor in some rollout; `rollout_steps` - 1 steps of each
+        are then new. The first step of the first rollout is one that has ended.
       prenormalize_steps: environment steps at the start of a run that only feed the running
         statistics of the inputs; nothing is learned from them.
       update_norm: whether each iteration also feeds those statistics, after its updates.
@@ -64,6 +67,7 @@ class OnPolicy:
     minibatch_of: Unit = "steps"
     discount: float = 0.99
     next_actions: bool = False
+    overlap: bool = False
     prenormalize_steps: int = 0
     update_norm: bool = False
     reward_discount: float | None = None
@@ -82,6 +86,11 @@ class OnPolicy:
             raise ValueError(
                 f"OnPolicy: min_rollouts is {self.min_rollouts} and max_rollouts "
                 f"{self.max_rollouts}; expected 1 <= min_rollouts <= max_rollouts"
+            )
+        if self.overlap and self.rollout_steps < 2:
+            raise ValueError(
+                f"OnPolicy: rollout_steps is {self.rollout_steps}, expected 2 or more: with "
+                "overlap, one of them belongs to the rollout before"
             )
         if self.rollouts is not None and self.min_rollouts != 1:
             raise ValueError(
@@ -373,6 +382,12 @@ def get_overridden_use(config: Any, task: str) -> OverriddenUse:
     if isinstance(plan, Replay):
         return "keep"
     return plan.overridden if isinstance(plan, OnPolicy) else "cut"
+
+
+def has_overlap(config: Any, task: str) -> bool:
+    """Returns whether rollouts of a task begin with the last step of the one before."""
+    plan = get_task_plan(config, task)
+    return isinstance(plan, OnPolicy) and plan.overlap
 
 
 def learns_offline(config: Any) -> bool:

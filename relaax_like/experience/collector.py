@@ -31,8 +31,8 @@ class TrainingData:
     Attributes:
       rollout: `[T, columns, ...]`; its `versions` are the oldest that acted at each step.
       tickets: those whose last column is in this batch; ascending.
-      env_steps: number of valid rows. It differs from the counted environment steps if a data
-        handler makes several rollouts of one.
+      env_steps: number of valid rows that were in no batch before. It differs from the counted
+        environment steps if a data handler makes several rollouts of one.
       mean_version: mean over all of these steps of the version that acted.
       keys: `[columns, 2] int64`: ticket, and index of the column among those of its ticket.
     """
@@ -151,6 +151,7 @@ class Collector:
         capacity: int,
         max_columns: int | None = None,
         data_handler: DataHandler | None = None,
+        overlap: bool = False,
     ):
         """Starts empty.
 
@@ -162,6 +163,7 @@ class Collector:
           max_columns: maximum number of each batch, unless fewer rollouts would not have `columns`;
             None: each has exactly `columns`.
           data_handler: applies a user's changes; None: no changes.
+          overlap: whether the first row of each column was already in another one.
 
         Raises:
           ConfigError: a number is too small.
@@ -178,6 +180,7 @@ class Collector:
         self._max_columns = max_columns
         self._capacity = capacity
         self._data_handler = data_handler
+        self._overlap = overlap
         self._latest: TrainingData | None = None  # belongs to the thread that takes
         # Guards the following. While it is held, no user's code runs and nothing is copied.
         self._changed = threading.Condition()
@@ -276,7 +279,7 @@ class Collector:
         training_data = TrainingData(
             rollout=rollout,
             tickets=tickets,
-            env_steps=rollout.env_steps,
+            env_steps=rollout.env_steps - self._overlap * rollout.slots,
             mean_version=_find_mean_version(parts),
             keys=_make_keys(parts),
         )

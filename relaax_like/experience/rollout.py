@@ -100,6 +100,8 @@ class RolloutBuffer:
       overridden: what happens to steps whose action was overridden: "cut" and "only", see
         `OnPolicy`; "keep": they are rows like all others, with the executed actions and the
         log-probability 0.
+      overlap: whether the last row of each rollout is also the first row of the next one, so that T
+        - 1 rows are new; before the first one comes a row that ended. See `OnPolicy`.
 
     Attributes:
       env_steps: number of steps that slots have taken in the unfinished rollout.
@@ -107,11 +109,16 @@ class RolloutBuffer:
     """
 
     def __init__(
-        self, steps: int, agents: np.ndarray, overridden: Literal["cut", "only", "keep"] = "cut"
+        self,
+        steps: int,
+        agents: np.ndarray,
+        overridden: Literal["cut", "only", "keep"] = "cut",
+        overlap: bool = False,
     ):
         self.env_steps = 0
         self.newest_env_steps = 0
         self._overridden = overridden
+        self._overlap = overlap
         self._steps = steps
         self._slots = slots = len(agents)
         # Start of the unfinished rollout; see `Rollout.starts`.
@@ -121,6 +128,8 @@ class RolloutBuffer:
         self._inputs: dict[str, np.ndarray] = {}
         self._joined: dict[str, int] = {}
         self._rewards = np.empty((0, slots, 1), np.float32)
+        # The arguments of `add_actions` for the newest row; with overlap.
+        self._newest: tuple[Any, ...] = ()
         # In these slots, the observation after a row differs from that of the next row.
         self._followers: list[tuple[int, np.ndarray, dict[str, np.ndarray]]] = []
         # None while no slot was absent and no action was overridden.
@@ -155,6 +164,12 @@ class RolloutBuffer:
           absent: [k] bool, slots that take no part in this step; None: all take part.
         """
         assert not self._waiting, "add_actions was called twice without an outcome in between"
+        if self._overlap:
+            copies = [{k: np.array(a) for k, a in part.items()} for part in (inputs, actions)]
+            self._newest = (*copies, np.array(log_prob), states, version, joined)
+            if not self._length:
+                # The row before the first one: it has ended.
+                self._put_first(np.full(self._slots, TERMINATED, np.float32), None)
         t = self._length
         if t == 0:
             self._joined = dict(joined or {})
@@ -208,8 +223,8 @@ class RolloutBuffer:
         """
         assert self._waiting, "an outcome without a preceding add_actions"
         t = self._length
-        if t == 0:
-            self._rewards = np.empty((self._steps, *rewards.shape), np.float32)
+        if t == 0 or not len(self._rewards):
+            self._rewards = np.zeros((self._steps, *rewards.shape), np.float32)
         self._rewards[t] = rewards
         self._next_alive[t] = next_alive
         finals: dict[str, np.ndarray] = {}
@@ -249,6 +264,7 @@ class RolloutBuffer:
             "starts": self._starts,
             "history": self._history,
             "joined": self._joined,
+            "newest": list(self._newest),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -264,7 +280,8 @@ class RolloutBuffer:
             {name: array[0] for name, array in actions.items()},
         )
         self._rewards = np.empty((self._steps, *rewards.shape[1:]), np.float32)
-        length = self._length = len(rewards)
+        self._newest = tuple(state["newest"])
+        length = self._length = len(state["next_alive"])
         stop = len(state["log_prob"])
         self._waiting = stop > length
         for name, array in inputs.items():
@@ -274,10 +291,13 @@ class RolloutBuffer:
         self._log_prob[:stop] = state["log_prob"]
         self._versions[:stop] = state["versions"]
         self._next_alive[:length] = state["next_alive"]
-        self._rewards[:length] = rewards
+        if len(rewards):
+            self._rewards[:length] = rewards
+        else:
+            self._rewards = rewards
         self._states = dict(state["states"])
         self._followers = [(int(t), mask, dict(arrays)) for t, mask, arrays in state["followers"]]
-        self.env_steps = length * self._slots
+        self.env_steps = (length - self._overlap) * self._slots
 
     def discard(self) -> int:
         """Discards the unfinished rollout; returns its number of complete steps per slot."""
@@ -287,7 +307,26 @@ class RolloutBuffer:
         self.env_steps = 0
         if length:
             self._starts = find_next_starts(self._starts, self._next_alive[:length])
-        return length
+        return max(length - self._overlap, 0)
+
+    def _put_first(self, next_alive: np.ndarray, rewards: np.ndarray | None) -> None:
+        """Stores the newest row again, as the first one of an empty rollout.
+
+        Args:
+          next_alive: of the row, [k].
+          rewards: of the row, [k, r]; None: zeros, as many as the next row has.
+        """
+        inputs, actions, log_prob, states, version, joined = self._newest
+        self._overlap = False  # until it is stored
+        self.add_actions(inputs, actions, log_prob, states, version, joined)
+        self._overlap = True
+        self._waiting = False
+        self._next_alive[0] = next_alive
+        self._rewards = np.empty((0, self._slots, 1), np.float32)
+        if rewards is not None:
+            self._rewards = np.empty((self._steps, *rewards.shape), np.float32)
+            self._rewards[0] = rewards
+        self._length = 1
 
     def _allocate(self, inputs: Arrays, actions: Arrays) -> None:
         steps, slots = self._steps, self._slots
@@ -335,9 +374,13 @@ class RolloutBuffer:
         self.newest_env_steps, self.env_steps = self.env_steps, 0
         if self._holes is not None:
             self._holes = self._holes.make_next()
-        self._starts = find_next_starts(self._starts, self._next_alive[:length])
+        self._starts = find_next_starts(self._starts, self._next_alive[: length - self._overlap])
         self._inputs = {}
         self._length = 0
+        if self._overlap:
+            finals = [(0, slots, x) for t, slots, x in self._followers if t == length - 1]
+            self._put_first(rollout.next_alive[-1], rollout.rewards[-1])
+            self._followers += finals
         return rollout
 
     def _shift(self, name: str) -> np.ndarray:

@@ -102,6 +102,14 @@ def _map_spaces(space: Any, function: Callable[[Any], Any]) -> Any:
 
 def _show(space: Any, contexts: np.ndarray) -> np.ndarray:
     """Returns a context as an observation, `[k, ...]`."""
-    low, high = (0, 255) if np.issubdtype(space.dtype, np.integer) else (-1.0, 1.0)
+    low: Any = -1.0
+    high: Any = 1.0
+    if isinstance(space, Discrete):
+        low, high = space.start, space.start + space.n - 1
+    elif isinstance(space, MultiDiscrete):
+        numbers = np.where(contexts[:, None], np.asarray(space.n) - 1, 0)
+        return numbers.astype(space.dtype)
+    elif np.issubdtype(space.dtype, np.integer):
+        low, high = 0, 255
     numbers = np.where(contexts, high, low).reshape(-1, *[1] * len(space.shape))
     return np.broadcast_to(numbers, (len(contexts), *space.shape)).astype(space.dtype)

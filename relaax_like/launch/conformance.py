@@ -436,6 +436,8 @@ def _check_padding(subject: _Subject) -> None:
     """Checks that rows that are not valid change neither costs nor gradients."""
     if isinstance(subject.plan, Replay):
         raise _NotApplicable("the plan is Replay of single steps, which are never padded")
+    if isinstance(subject.plan, OnPolicy) and subject.plan.overlap:
+        raise _NotApplicable("rollouts of a plan with overlap have no rows that are not valid")
     results = []
     padded = subject.make_data(subject.make_model(), 5, _PADDING)
     for data in (_cut_padding(padded), padded):

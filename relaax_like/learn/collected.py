@@ -109,6 +109,7 @@ def make_collector(
             capacity=capacity,
             max_columns=plan.max_columns,
             data_handler=data_handler,
+            overlap=plan.overlap,
         )
     return EpisodeCollector(
         steps, columns, capacity=capacity, max_steps=plan.max_steps, data_handler=data_handler

@@ -598,7 +598,8 @@ class ComputationTask:
         """
         names: list[str] = []
         names_of_rows: list[str] = []
-        series = "gradient" if groups is None else "+".join(groups)
+        # As in a complete update, so that both draw the same random numbers.
+        series = "+".join(self._group_variables() if groups is None else groups)
 
         def flat(
             global_t: tf.Tensor, settings: tf.Tensor, number: tf.Tensor, *tensors: tf.Tensor

@@ -3,12 +3,13 @@
 from relaax_like.nn.action_heads import (
     make_action_spec,
     make_distribution,
+    make_drawn_epsilon_greedy,
     make_epsilon_greedy,
     make_noisy_policy,
     make_policy,
     squash_to_box,
 )
-from relaax_like.nn.layers import Dense, LayerNorm, Parameter, take
+from relaax_like.nn.layers import Dense, LayerNorm, NoisyDense, Parameter, take
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.normalization import Normalizer
@@ -19,11 +20,13 @@ __all__ = [
     "LayerNorm",
     "Module",
     "Network",
+    "NoisyDense",
     "Normalizer",
     "Parameter",
     "Target",
     "make_action_spec",
     "make_distribution",
+    "make_drawn_epsilon_greedy",
     "make_epsilon_greedy",
     "make_network",
     "make_noisy_policy",

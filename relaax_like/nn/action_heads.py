@@ -13,7 +13,8 @@
 | Box | DiagonalGaussian | d means, then d log_stds unless separate | `[B, d] float32` |
 | Box, `bounded` | TanhGaussian | the same, before squashing | `[B, d] float32`, in the box |
 
-`make_epsilon_greedy` and `make_noisy_policy` are for algorithms that learn values of actions.
+`make_epsilon_greedy`, `make_drawn_epsilon_greedy` and `make_noisy_policy` are for algorithms that
+learn values of actions.
 
 Distributions count from 0 and are flat. On the wire a Discrete action starts at `start`, and every
 action has the space's shape and type: see `actions_to_wire`. The distribution's action is stored
@@ -23,6 +24,7 @@ Importing this module does not import TensorFlow; calling `make_distribution` do
 """
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,6 +149,20 @@ def make_epsilon_greedy(values: Any, epsilon: Any) -> Any:
       epsilon: `[...]` or `[]`, 0 to 1.
     """
     return _get_module(values).EpsilonGreedy(values, epsilon)
+
+
+def make_drawn_epsilon_greedy(means: Any, draw: Callable[[Any], Any], epsilon: Any) -> Any:
+    """Returns an epsilon-greedy policy whose values are random, as those of a noisy network.
+
+    Its best action is that of the means.
+
+    Args:
+      means: `[..., n] float32`, the mean value of each action; an array or a tensor.
+      draw: draws values, `[..., n]`, with the generator that it gets: one of NumPy for arrays, one
+        of TensorFlow for tensors.
+      epsilon: `[...]` or `[]`, 0 to 1.
+    """
+    return _get_module(means).DrawnEpsilonGreedy(means, draw, epsilon)
 
 
 def squash_to_box(space: Box, outputs: Any) -> Any:

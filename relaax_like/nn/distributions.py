@@ -12,7 +12,7 @@ import abc
 import functools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -200,6 +200,34 @@ class EpsilonGreedy(Categorical):
     def mode(self) -> tf.Tensor:
         """Returns the action of the largest value."""
         return tf.argmax(self.values, axis=-1)
+
+
+class DrawnEpsilonGreedy(EpsilonGreedy):
+    """An epsilon-greedy policy whose values are random; its best action is that of their means.
+
+    Args:
+      means: `[B, n] float32`, finite; the mean value of each action.
+      draw: draws values, `[B, n]`, with the generator that it gets.
+      epsilon: `[B]` or `[]`, 0 to 1.
+    """
+
+    def __init__(
+        self,
+        means: tf.Tensor,
+        draw: Callable[[tf.random.Generator], tf.Tensor],
+        epsilon: tf.Tensor,
+    ):
+        super().__init__(means, epsilon)
+        self._draw = draw
+        self._epsilon = epsilon
+
+    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
+        """Draws values, then an action."""
+        return self.sample_with_log_prob(generator)[0]
+
+    def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
+        """The log-probability is that of the action given the values that were drawn."""
+        return EpsilonGreedy(self._draw(generator), self._epsilon).sample_with_log_prob(generator)
 
 
 class MultiCategorical(Distribution):

@@ -242,6 +242,70 @@ class Dense(Layer):
         return self._activation(y)
 
 
+class NoisyDense(Layer):
+    """y = x W + b, with noise in W and b whose size is learned.
+
+        noise = layer.draw_noise(random, x)
+        y = layer(x, noise)
+        means = layer(x)
+
+    The noise is factorised: W + S_W * f(e) f(e')^T and b + S_b * f(e'), f(e) = sign(e) sqrt(|e|).
+    Source: Fortunato et al. 2018, https://arxiv.org/abs/1706.10295, equations 9 to 11 and section
+    3.2. Each row has noise of its own.
+
+    Args:
+      name: of the layer; its variables are `NAME.W`, `NAME.b`, `NAME.W_noise` and `NAME.b_noise`.
+      inputs: length of the last axis of x.
+      outputs: length of the last axis of y.
+      seed: of the initial values.
+    """
+
+    W: tf.Variable
+    b: tf.Variable
+    W_noise: tf.Variable
+    b_noise: tf.Variable
+
+    def __init__(self, name: str, inputs: int, outputs: int, *, seed: int):
+        super().__init__()
+        random, bound = np.random.default_rng(seed), 1 / math.sqrt(inputs)
+        size = np.float32(0.5 * bound)
+        weights = random.uniform(-bound, bound, (inputs, outputs)).astype(np.float32)
+        self._declare("W", f"{name}.W", weights)
+        self._declare("b", f"{name}.b", random.uniform(-bound, bound, outputs).astype(np.float32))
+        self._declare("W_noise", f"{name}.W_noise", np.full((inputs, outputs), size))
+        self._declare("b_noise", f"{name}.b_noise", np.full(outputs, size))
+        self._sizes = (inputs, outputs)
+
+    def draw_noise(self, random: Any, x: Values) -> tuple[Values, Values]:
+        """Draws f(e) and f(e'), `[..., inputs]` and `[..., outputs]`.
+
+        Args:
+          random: an `np.random.Generator` for arrays; `Algorithm.random` or a
+            `tf.random.Generator` for tensors.
+          x: the inputs, `[..., inputs]`.
+        """
+        if isinstance(x, np.ndarray):
+            draws = [
+                random.standard_normal((*x.shape[:-1], size), np.float32) for size in self._sizes
+            ]
+            return tuple(np.sign(e) * np.sqrt(np.abs(e)) for e in draws)
+        leading = tf.shape(x)[:-1]
+        draws = [random.normal(tf.concat([leading, [size]], 0)) for size in self._sizes]
+        return tuple(tf.sign(e) * tf.sqrt(tf.abs(e)) for e in draws)
+
+    def __call__(self, x: Values, noise: tuple[Values, Values] | None = None) -> Values:
+        """Maps `[..., inputs]` to `[..., outputs]`, float32; without noise, the means."""
+        if isinstance(x, np.ndarray):
+            y = x @ self.arrays["W"] + self.arrays["b"]
+            if noise is not None:
+                y += (x * noise[0] @ self.arrays["W_noise"] + self.arrays["b_noise"]) * noise[1]
+            return y
+        y = tf.matmul(x, self.W) + self.b
+        if noise is None:
+            return y
+        return y + (tf.matmul(x * noise[0], self.W_noise) + self.b_noise) * noise[1]
+
+
 class LayerNorm(Layer):
     """y = gain (x - mean) / sqrt(variance + 1e-5) + shift, over the last axis of x.
 

@@ -8,7 +8,7 @@ Parameters are float32. Draws come from a `np.random.Generator` and differ from 
 import abc
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 import numpy as np
@@ -184,6 +184,34 @@ class EpsilonGreedy(Categorical):
     def mode(self) -> np.ndarray:
         """Returns the action of the largest value."""
         return self.values.argmax(axis=-1)
+
+
+class DrawnEpsilonGreedy(EpsilonGreedy):
+    """An epsilon-greedy policy whose values are random; its best action is that of their means.
+
+    Args:
+      means: `[B, n] float32`, finite; the mean value of each action.
+      draw: draws values, `[B, n]`, with the generator that it gets.
+      epsilon: `[B]` or `[]`, 0 to 1.
+    """
+
+    def __init__(
+        self,
+        means: np.ndarray,
+        draw: Callable[[np.random.Generator], np.ndarray],
+        epsilon: np.ndarray | float,
+    ):
+        super().__init__(means, epsilon)
+        self._draw = draw
+        self._epsilon = epsilon
+
+    def sample(self, rng: np.random.Generator) -> np.ndarray:
+        """Draws values, then an action."""
+        return self.sample_with_log_prob(rng)[0]
+
+    def sample_with_log_prob(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The log-probability is that of the action given the values that were drawn."""
+        return EpsilonGreedy(self._draw(rng), self._epsilon).sample_with_log_prob(rng)
 
 
 class MultiCategorical(Distribution):

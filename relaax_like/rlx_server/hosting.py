@@ -20,6 +20,7 @@ from relaax_like.config.plan import (
     get_overridden_use,
     get_rollout_steps,
     get_task_plan,
+    has_overlap,
 )
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
@@ -196,6 +197,7 @@ class BatchHost(AgentHost):
                 ahead=self._rollouts_ahead,
                 is_replayed=isinstance(plans[task], Replay),
                 is_urgent=wait_sec is not None and _slips(plans[task]),
+                overlap=has_overlap(self._config, task),
                 on_learned=on_learned,
                 max_wait_sec=wait_sec,
                 client=client,
@@ -245,10 +247,11 @@ class BatchHost(AgentHost):
         return [answers[i] for i in range(len(requests))]
 
     def _takes_holes(self, task: str) -> bool:
-        return isinstance(get_task_plan(self._config, task), OnPolicy)
+        plan = get_task_plan(self._config, task)
+        return isinstance(plan, OnPolicy) and not plan.overlap
 
     def _takes_executed(self, task: str) -> bool:
-        return isinstance(get_task_plan(self._config, task), OnPolicy | Replay)
+        return self._takes_holes(task) or isinstance(get_task_plan(self._config, task), Replay)
 
     @property
     def _main_task(self) -> str:

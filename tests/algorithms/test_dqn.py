@@ -1,5 +1,7 @@
 """dqn: its costs against numbers from hand, its network, and what it refuses. covers X20"""
 
+import math
+
 import numpy as np
 import pytest
 from support.batch import load
@@ -7,12 +9,13 @@ from support.replay_batch import make_replay_batch
 
 import relaax_like
 from relaax_like.agent.data_processor import ComputationDataProcessor
-from relaax_like.algorithm.acting import make_actor
+from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import TASK
 from relaax_like.learn.frozen_policy import FrozenPolicy
+from relaax_like.nn import NoisyDense
 from relaax_like.nn.module import as_tf_variable
 from relaax_like.nn.runtime import tf
 from relaax_like.rlx_server.hosting import BatchHost
@@ -38,8 +41,13 @@ def make_batch():
     return make_replay_batch(X, NEXT_X, ACTIONS, RETURNS, DISCOUNTS, WEIGHTS)
 
 
-def compute_values(model, module, x):
-    return module({"observation": x})
+def compute_atoms(network, x):
+    features, _ = network.encode({"observation": tf.constant(x)}, {})
+    return network.compute_atoms(features)
+
+
+def compute_values(network, x):
+    return np.asarray(network.to_values(compute_atoms(network, x)))
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -52,9 +60,9 @@ def test_the_cost_is_that_of_the_paper(double):
         )
     losses = algorithm.learn(make_batch())
 
-    online = np.asarray(model.online({"observation": tf.constant(X)}))
-    chosen_by = np.asarray(model.online({"observation": tf.constant(NEXT_X)}))
-    target = np.asarray(model.target.module({"observation": tf.constant(NEXT_X)}))
+    online = compute_values(model.online, X)
+    chosen_by = compute_values(model.online, NEXT_X)
+    target = compute_values(model.target.module, NEXT_X)
     costs, sizes = [], []
     for row in range(3):
         best = int(np.argmax((chosen_by if double else target)[row]))
@@ -86,13 +94,13 @@ def test_dueling_adds_the_value_and_the_advantages_without_their_mean():
     advantages, value = model.online.advantages(features), model.online.value(features)
     want = np.asarray(value) + np.asarray(advantages)
     want -= np.asarray(advantages).mean(1, keepdims=True)
-    got = np.asarray(model.online({"observation": tf.constant(X)}))
+    got = compute_values(model.online, X)
     np.testing.assert_allclose(got, want, rtol=1e-5)
     assert np.abs(got - np.asarray(advantages)).max() > 1e-3
 
 
 def test_spaces_come_from_the_environment():
-    config = load("config", "dqn").Config()
+    config = load("config", "dqn").Config(name="dqn")
     observations = {"observation": Box(dtype="float32", shape=(4,))}
     keys = config.describe_spaces(observations, {"action": Discrete(n=5)})
     assert keys == {"state_size": 4, "num_actions": 5}
@@ -118,17 +126,10 @@ def test_settings_that_cannot_work_are_refused(sets, want):
         load_experiment("dqn", sets)
 
 
-@pytest.mark.parametrize(
-    ("sets", "want"),
-    [
-        (["algorithm.normalize_observations=true"], "normalize_observations: a plan Replay feeds"),
-        (["learner.collect_traj=true"], "learner.collect_traj: a replay table writes no files"),
-    ],
-)
-def test_what_a_replay_plan_cannot_honour_is_refused_when_the_learner_is_made(sets, want, tmp_path):
-    sizes = ["algorithm.state_size=4", "algorithm.num_actions=2", f"run_dir={tmp_path / 'run'}"]
-    with pytest.raises(ConfigError, match=want):
-        relaax_like.train("dqn", [*sizes, *sets])
+def test_what_a_replay_plan_cannot_honour_is_refused_when_the_learner_is_made(tmp_path):
+    sets = ["algorithm.state_size=4", "algorithm.num_actions=2", f"run_dir={tmp_path / 'run'}"]
+    with pytest.raises(ConfigError, match=r"learner\.collect_traj: a replay table writes no files"):
+        relaax_like.train("dqn", [*sets, "learner.collect_traj=true"])
 
 
 def test_steps_that_somebody_else_decides_are_accepted_and_absent_slots_are_not():
@@ -148,3 +149,192 @@ def test_steps_that_somebody_else_decides_are_accepted_and_absent_slots_are_not(
         assert "plan cannot learn from such steps" in slots.unsupported["present"]
     finally:
         host.close()
+
+
+def draw_target(model):
+    """Gives the target other values than the network."""
+    random = np.random.default_rng(0)
+    for variable in model.target.module.find_variables():
+        value = random.standard_normal(variable.numpy().shape).astype(np.float32)
+        as_tf_variable(variable).assign(value)
+
+
+def project_slowly(probabilities, support, returns, discount):
+    """Bellemare et al. 2017, algorithm 1, atom by atom."""
+    width = (support[-1] - support[0]) / (len(support) - 1)
+    projected = np.zeros(len(support))
+    for j, z in enumerate(support):
+        reached = min(max(returns + discount * z, support[0]), support[-1])
+        place = (reached - support[0]) / width
+        low, high = math.floor(place), math.ceil(place)
+        if low == high:
+            projected[low] += probabilities[j]
+        else:
+            projected[low] += probabilities[j] * (high - place)
+            projected[high] += probabilities[j] * (place - low)
+    return projected
+
+
+def softmax(logits):
+    weights = np.exp(logits - logits.max())
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize(("double", "dueling"), [(False, False), (True, True)])
+def test_the_categorical_cost_is_that_of_the_paper(double, dueling):
+    distribution = {"kind": "categorical", "atoms": 7, "v_min": -3.0, "v_max": 4.0}
+    model, algorithm = make(double=double, dueling=dueling, distribution=distribution)
+    draw_target(model)
+    losses = algorithm.learn(make_batch())
+
+    def compute(network, x):
+        return np.asarray(compute_atoms(network, x))
+
+    support = np.linspace(-3, 4, 7)
+    online, following = compute(model.online, X), compute(model.online, NEXT_X)
+    target = compute(model.target.module, NEXT_X)
+    costs, priorities = [], []
+    for row in range(3):
+        chosen_by = (following if double else target)[row]
+        best = int(np.argmax([softmax(logits) @ support for logits in chosen_by]))
+        goal = project_slowly(
+            softmax(target[row, best]), support, float(RETURNS[row]), float(DISCOUNTS[row])
+        )
+        assert goal.sum() == pytest.approx(1)
+        log_prob = np.log(softmax(online[row, ACTIONS[row]]))
+        costs.append(-(goal * log_prob).sum())
+        known = goal > 0
+        priorities.append((goal[known] * (np.log(goal[known]) - log_prob[known])).sum())
+    np.testing.assert_allclose(losses.costs["default"], np.mean(WEIGHTS * costs), rtol=1e-4)
+    np.testing.assert_allclose(losses.rows["priority"], priorities, rtol=1e-3, atol=1e-5)
+    values = compute_values(model.online, X)
+    np.testing.assert_allclose(values[1, 2], softmax(online[1, 2]) @ support, rtol=1e-4)
+
+
+def test_mass_is_shared_between_neighbours_and_clipped_at_the_ends():
+    project = load("algorithm", "dqn").project
+    support = np.array([0.0, 1.0, 2.0], np.float32)
+    probabilities = tf.constant([[0.5, 0.25, 0.25]])
+    # 0.75 and beyond 2: 0.25 and 0.75 of the first, all of the others at the end.
+    got = project(probabilities, support, tf.constant([[0.75, 2.5, 9.0]]))
+    np.testing.assert_allclose(got, [[0.125, 0.375, 0.5]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("double", "dueling"), [(False, False), (True, True)])
+def test_the_quantile_cost_is_that_of_the_paper(double, dueling):
+    distribution = {"kind": "quantile", "atoms": 4}
+    model, algorithm = make(double=double, dueling=dueling, distribution=distribution)
+    draw_target(model)
+    losses = algorithm.learn(make_batch())
+
+    def compute(network, x):
+        return np.asarray(compute_atoms(network, x))
+
+    online, following = compute(model.online, X), compute(model.online, NEXT_X)
+    target = compute(model.target.module, NEXT_X)
+    costs, priorities = [], []
+    for row in range(3):
+        best = int(np.argmax((following if double else target)[row].mean(-1)))
+        cost, sizes = 0.0, []
+        for i, atom in enumerate(online[row, ACTIONS[row]]):
+            for atom_of_target in target[row, best]:
+                error = RETURNS[row] + DISCOUNTS[row] * atom_of_target - atom
+                huber = 0.5 * error**2 if abs(error) < 1 else abs(error) - 0.5
+                cost += abs((i + 0.5) / 4 - (error < 0)) * huber / 4
+                sizes.append(abs(error))
+        costs.append(cost)
+        priorities.append(np.mean(sizes))
+    np.testing.assert_allclose(losses.costs["default"], np.mean(WEIGHTS * costs), rtol=1e-4)
+    np.testing.assert_allclose(losses.rows["priority"], priorities, rtol=1e-4)
+
+
+def test_quantiles_settle_where_the_returns_are_and_a_mean_does_not():
+    """Of returns 0 and 10, equally likely: half of the quantiles at each, but the mean at 5."""
+    compute = load("algorithm", "dqn").compute_quantile_cost
+    goals = tf.constant([[0.0, 10.0]])
+    atoms = tf.Variable([[4.0, 4.5, 5.5, 6.0]])
+    for _ in range(600):
+        with tf.GradientTape() as tape:
+            cost = tf.reduce_sum(compute(atoms, goals)[0])
+        atoms.assign_sub(0.2 * tape.gradient(cost, atoms))
+    assert (np.abs(atoms.numpy() - [[0, 0, 10, 10]]) < 1.5).all()
+
+
+def test_noise_is_factorised_and_the_same_in_numpy():
+    layer = NoisyDense("n", 3, 2, seed=1)
+    layer.arrays = {k: as_tf_variable(v).numpy() for k, v in layer.get_variables().items()}
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    noise = layer.draw_noise(np.random.default_rng(1), x)
+    random = np.random.default_rng(1)
+    draws = [random.standard_normal((4, n), np.float32) for n in (3, 2)]
+    first, second = (np.sign(e) * np.sqrt(np.abs(e)) for e in draws)
+    a, size = layer.arrays, 0.5 / np.sqrt(3)
+    np.testing.assert_allclose(a["W_noise"], size, rtol=1e-6)
+    for row in range(4):
+        weights = a["W"] + a["W_noise"] * np.outer(first[row], second[row])
+        want = x[row] @ weights + a["b"] + a["b_noise"] * second[row]
+        np.testing.assert_allclose(layer(x, noise)[row], want, rtol=1e-4, atol=1e-6)
+    tensors = layer(tf.constant(x), tuple(map(tf.constant, noise)))
+    np.testing.assert_allclose(tensors, layer(x, noise), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(layer(tf.constant(x)), x @ a["W"] + a["b"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        None,
+        {"kind": "categorical", "atoms": 5, "v_min": -1.0, "v_max": 1.0},
+        {"kind": "quantile", "atoms": 5},
+    ],
+)
+@pytest.mark.parametrize("noisy", [False, True])
+def test_agents_act_with_noise_and_play_greedily_without_it(noisy, distribution):
+    settings = {
+        "state_size": 2,
+        "num_actions": 3,
+        "network": {"layers": (5,)},
+        "epsilon": 0.0,
+        "noisy": noisy,
+        "dueling": True,
+        "distribution": distribution,
+    }
+    config = load("config", "dqn").Config.model_validate(settings)
+    model = load("model", "dqn").make_model(config, 1)
+    x = {"observation": np.zeros((400, 2), np.float32)}
+    actors = [make_actor(model, 0, config), CompiledActor(model, 0, config)]
+    assert isinstance(actors[0], NumpyActor)
+    best = int(np.argmax(compute_values(model.online, np.zeros((1, 2), np.float32))))
+    for actor in actors:
+        assert (actor.act(x, {}, exploit=True).actions["action"] == best).all()
+        taken = set(actor.act(x, {}).actions["action"].tolist())
+        assert taken == ({0, 1, 2} if noisy else {best})
+
+
+def test_noisy_networks_draw_other_noise_for_each_value_and_learn_how_much(monkeypatch):
+    costs = {}
+    for noisy in (False, True):
+        model, algorithm = make(noisy=noisy)
+        for seed in (1, 2):
+            generator = tf.random.Generator.from_seed(seed)
+            monkeypatch.setattr(type(algorithm), "random", generator)
+            with tf.GradientTape() as tape:
+                cost = algorithm.learn(make_batch()).costs["default"]
+            costs[noisy, seed] = float(cost)
+    assert costs[False, 1] == costs[False, 2]
+    assert abs(costs[True, 1] - costs[True, 2]) > 1e-4
+    gradients = tape.gradient(cost, [model.online.advantages.W_noise, model.online.advantages.W])
+    assert all(np.abs(gradient).max() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "want"),
+    [
+        ("{kind: quantile, v_min: 0}", "v_min and v_max have no effect with kind: quantile"),
+        ("{kind: categorical, v_min: 1, v_max: 1}", "v_min 1.0, v_max 1.0: kind categorical needs"),
+        ("{kind: categorical}", "v_min None, v_max None: kind categorical needs both"),
+        ("{kind: normal}", "categorical"),
+    ],
+)
+def test_distributions_that_cannot_work_are_refused(distribution, want):
+    with pytest.raises(ConfigError, match=want):
+        load_experiment("dqn", [f"algorithm.distribution={distribution}"])

@@ -9,7 +9,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.nn.module import as_tf_variable
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import Box, Discrete
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary
 
 LOW, HIGH = (-2.0, 0.0), (2.0, 1.0)
 X = np.array([[0.1, -0.2], [0.5, 0.3], [-0.4, 0.2]], np.float32)
@@ -183,8 +183,13 @@ def test_spaces_come_from_the_environment():
     keys = config.describe_spaces(observations, {"action": action})
     bounds = {"action_low": [-2.0, -2.0], "action_high": [2.0, 2.0]}
     assert keys == {"state_size": 4, "action_size": 2, **bounds}
-    with pytest.raises(InvalidInputError, match="sac needs one continuous action"):
-        config.describe_spaces(observations, {"action": Discrete(n=2)})
+    keys = config.describe_spaces(observations, {"action": Discrete(n=2)})
+    assert keys == {"state_size": 4, "num_actions": 2}
+    assert not load("config", "sac").Config(name="sac", **keys).lacks_spaces
+    two = {"a": Discrete(n=2), "b": Discrete(n=2)}
+    for spaces in ({"action": MultiBinary(shape=(2,))}, two):
+        with pytest.raises(InvalidInputError, match="sac needs one continuous action"):
+            config.describe_spaces(observations, spaces)
 
 
 @pytest.mark.parametrize(
@@ -194,8 +199,77 @@ def test_spaces_come_from_the_environment():
         (["algorithm.temperature=0"], "temperature"),
         (["algorithm.target_critics=3"], "target_critics: 3, but there are 2 critics"),
         (["algorithm.critic_dropout=1"], "critic_dropout"),
+        (["algorithm.num_actions=2", "algorithm.action_size=2"], "num_actions: 2, but action_size"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(sets, want):
     with pytest.raises(ConfigError, match=want):
         load_experiment("sac", sets)
+
+
+DISCRETE = np.array([0, 2, 1])
+
+
+def make_discrete(**settings):
+    options = {"state_size": 2, "num_actions": 3, "network": {"layers": (5,)}, **settings}
+    config = load("config", "sac").Config.model_validate(options)
+    model = load("model", "sac").make_model(config, 1)
+    random = np.random.default_rng(0)
+    for module in (model.targets.module, model.head):  # others than the critics; not uniform
+        for variable in module.find_variables():
+            drawn = random.standard_normal(variable.numpy().shape).astype(np.float32)
+            as_tf_variable(variable).assign(drawn)
+    return model, load("algorithm", "sac").make_algorithm(config, model, 1)
+
+
+@pytest.mark.parametrize("entropy", [{}, {"entropy_fraction": 0.5}, {"entropy_target": 0.2}])
+def test_the_costs_of_discrete_actions_are_means_over_all_of_them(entropy):
+    model, algorithm = make_discrete(critics=3, **entropy)
+    batch = make_replay_batch(X, NEXT_X, DISCRETE, RETURNS, DISCOUNTS, WEIGHTS)
+    with tf.GradientTape() as tape:
+        losses = algorithm.learn(batch)  # without random numbers: `algorithm.random` is None
+        temperature = losses.costs["temperature"]
+    alpha = 1.0
+
+    def act(x):
+        logits = np.asarray(model.policy({"observation": tf.constant(x)}, {})[0]["action"].logits)
+        return [np.exp(row) / np.exp(row).sum() for row in logits.astype(np.float64)]
+
+    def value(module, x):
+        return np.asarray(module({"observation": tf.constant(x)}))  # [B, A, 3]
+
+    probs, next_probs = act(X), act(NEXT_X)
+    values, next_values = value(model.critics, X), value(model.targets.module, NEXT_X)
+    critic, actor, surplus, priorities = [], [], [], []
+    target = {"entropy_fraction": 0.5 * np.log(3), "entropy_target": 0.2}
+    wanted = target[next(iter(entropy))] if entropy else 0.98 * np.log(3)
+    for row in range(3):
+        soft, cost, log_prob = 0.0, 0.0, 0.0
+        for action in range(3):
+            p, next_p = probs[row][action], next_probs[row][action]
+            soft += next_p * (min(next_values[row, action]) - alpha * np.log(next_p))
+            cost += p * (alpha * np.log(p) - min(values[row, action]))
+            log_prob += p * np.log(p)
+        goal = RETURNS[row] + DISCOUNTS[row] * soft
+        errors = values[row, DISCRETE[row]] - goal
+        critic.append(WEIGHTS[row] * (errors**2).sum())
+        actor.append(WEIGHTS[row] * cost)
+        surplus.append(WEIGHTS[row] * (log_prob + wanted))
+        priorities.append(np.abs(errors).mean())
+    np.testing.assert_allclose(losses.costs["critic"], np.mean(critic), rtol=1e-4)
+    np.testing.assert_allclose(losses.costs["actor"], np.mean(actor), rtol=1e-4)
+    np.testing.assert_allclose(losses.rows["priority"], priorities, rtol=1e-4)
+    [variable] = model.log_alpha.find_variables()
+    slope = tape.gradient(temperature, as_tf_variable(variable))
+    np.testing.assert_allclose(slope, -np.mean(surplus), rtol=1e-4)
+
+
+def test_discrete_actions_are_drawn_from_their_probabilities_and_critics_can_be_regular():
+    model, _ = make_discrete(critic_layer_norm=True, critic_dropout=0.5)
+    policy = model.policy({"observation": tf.constant(X)}, {})[0]["action"]
+    actions = policy.sample(tf.random.Generator.from_seed(1))
+    assert set(actions.numpy().tolist()) <= {0, 1, 2}
+    inputs = {"observation": tf.constant(X)}
+    assert model.critics(inputs).shape == (3, 3, 2)
+    dropped = model.critics(inputs, tf.random.Generator.from_seed(1))
+    assert np.abs(dropped - model.critics(inputs)).max() > 1e-3

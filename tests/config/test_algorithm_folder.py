@@ -15,8 +15,8 @@ from relaax_like.wire.errors import ConfigError
 def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A checkout's `algorithms/` and `environments/`, with one of each."""
     root = tmp_path / "checkout"
-    (root / "algorithms" / "sarsa").mkdir(parents=True)
-    (root / "algorithms" / "sarsa" / "config.py").write_text("ORIGIN = 'built in'\n")
+    (root / "algorithms" / "salsa").mkdir(parents=True)
+    (root / "algorithms" / "salsa" / "config.py").write_text("ORIGIN = 'built in'\n")
     (root / "algorithms" / "no_algorithm").mkdir()
     (root / "environments" / "gym").mkdir(parents=True)
     (root / "environments" / "gym" / "main").write_text("#!/usr/bin/env python\n")
@@ -25,7 +25,7 @@ def built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_built_in_names_are_found(built_in: Path) -> None:
-    assert folders.find_algorithm("sarsa") == built_in / "algorithms" / "sarsa"
+    assert folders.find_algorithm("salsa") == built_in / "algorithms" / "salsa"
     assert folders.find_environment("gym") == built_in / "environments" / "gym" / "main"
 
 
@@ -36,16 +36,16 @@ def test_shipped_folders_are_found_in_this_checkout() -> None:
 
 def offer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Installs a distribution that offers an algorithm, and one that is not there."""
-    (folder / "plugin" / "sarsa_lambda").mkdir(parents=True)
-    for package in ("plugin", "plugin/sarsa_lambda"):
+    (folder / "plugin" / "salsa_lambda").mkdir(parents=True)
+    for package in ("plugin", "plugin/salsa_lambda"):
         (folder / package / "__init__.py").touch()
-    (folder / "plugin" / "sarsa_lambda" / "config.py").write_text("ORIGIN = 'installed'\n")
+    (folder / "plugin" / "salsa_lambda" / "config.py").write_text("ORIGIN = 'installed'\n")
     info = folder / "plugin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[relaax.algorithms]\nsarsa_lambda = plugin.sarsa_lambda\nlost = plugin.lost\n"
-        "sarsa = plugin.sarsa_lambda\n"
+        "[relaax.algorithms]\nsalsa_lambda = plugin.salsa_lambda\nlost = plugin.lost\n"
+        "salsa = plugin.salsa_lambda\n"
     )
     monkeypatch.syspath_prepend(str(folder))
 
@@ -54,25 +54,25 @@ def test_an_installed_distribution_offers_algorithms_by_name(
     built_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offer(tmp_path / "site", monkeypatch)
-    found = folders.find_algorithm("sarsa_lambda")
-    assert found == tmp_path / "site" / "plugin" / "sarsa_lambda"
+    found = folders.find_algorithm("salsa_lambda")
+    assert found == tmp_path / "site" / "plugin" / "salsa_lambda"
     assert folders.load_algorithm_module(found, "config").ORIGIN == "installed"
     # What is shipped keeps its name.
-    assert folders.find_algorithm("sarsa") == built_in / "algorithms" / "sarsa"
+    assert folders.find_algorithm("salsa") == built_in / "algorithms" / "salsa"
     with pytest.raises(ConfigError, match=r"'lost' is registered as the package 'plugin.lost'"):
         folders.find_algorithm("lost")
-    with pytest.raises(ConfigError, match=r"known: lost, sarsa, sarsa_lambda; "):
-        folders.find_algorithm("sarsu")
+    with pytest.raises(ConfigError, match=r"known: lost, salsa, salsa_lambda; "):
+        folders.find_algorithm("salsu")
 
 
-@pytest.mark.parametrize("name", ["sarsu", "no_algorithm", "SARSA", "", "sarsa\n", "sarsa.config"])
+@pytest.mark.parametrize("name", ["salsu", "no_algorithm", "SALSA", "", "salsa\n", "salsa.config"])
 def test_unknown_name_lists_the_known_ones(built_in: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"unknown algorithm .*\(known: sarsa; ") as caught:
+    with pytest.raises(ConfigError, match=r"unknown algorithm .*\(known: salsa; ") as caught:
         folders.find_algorithm(name)
-    assert ("did you mean sarsa?" in str(caught.value)) == (name in ("sarsu", "sarsa\n"))
+    assert ("did you mean salsa?" in str(caught.value)) == (name in ("salsu", "salsa\n"))
 
 
-@pytest.mark.parametrize("name", ["../algorithms/sarsa", "./sarsa", "/etc", ".."])
+@pytest.mark.parametrize("name", ["../algorithms/salsa", "./salsa", "/etc", ".."])
 def test_path_is_never_looked_up_among_the_built_in_ones(built_in: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"no such folder|no config\.py"):
         folders.find_algorithm(name, built_in / "environments" / "gym")
@@ -150,13 +150,13 @@ def test_init_of_the_folder_is_run(algorithm_folder: Path) -> None:
 
 
 def test_own_folder_of_a_built_in_name_is_kept_apart(built_in: Path, tmp_path: Path) -> None:
-    own = tmp_path / "sarsa"
+    own = tmp_path / "salsa"
     own.mkdir()
     (own / "config.py").write_text("ORIGIN = 'own'\n")
-    theirs = folders.load_algorithm_module(built_in / "algorithms" / "sarsa", "config")
+    theirs = folders.load_algorithm_module(built_in / "algorithms" / "salsa", "config")
     assert folders.load_algorithm_module(own, "config").ORIGIN == "own"
     assert theirs.ORIGIN == "built in"
-    assert theirs.__name__ == "relaax_algorithms.sarsa.config"
+    assert theirs.__name__ == "relaax_algorithms.salsa.config"
 
 
 def test_folder_name_that_is_no_identifier_is_loaded(tmp_path: Path) -> None:

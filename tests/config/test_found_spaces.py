@@ -258,5 +258,19 @@ def test_integers_are_seen_as_one_hot_vectors():
 
 
 def test_shipped_algorithms_leave_the_same_things_open():
-    for name in ("a2c", "impala", "ppo", "bc", "cql", "ddpg", "dqn", "sac", "td3", "td3_bc"):
+    names = (
+        "a2c",
+        "impala",
+        "ppo",
+        "bc",
+        "cql",
+        "ddpg",
+        "dqn",
+        "q_learning",
+        "sac",
+        "sarsa",
+        "td3",
+        "td3_bc",
+    )
+    for name in names:
         assert load("config", name).Config().lacks_spaces

@@ -144,9 +144,10 @@ def test_inputs_that_are_no_observations_stay_as_they_were(next_alive):
     )
 
 
+@pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("waiting", [False, True])
 @pytest.mark.parametrize("stop", [0, 1, 2, 3])
-def test_another_buffer_goes_on_from_a_state(stop, waiting):
+def test_another_buffer_goes_on_from_a_state(stop, waiting, overlap):
     """The middle of three steps cuts one slot off, so that its last observation is kept apart."""
 
     def finish(buffer, t):
@@ -158,13 +159,16 @@ def test_another_buffer_goes_on_from_a_state(stop, waiting):
         add_actions(buffer, t)
         return finish(buffer, t)
 
-    straight, first, second = (RolloutBuffer(3, np.arange(SLOTS)) for _ in range(3))
+    straight, first, second = (
+        RolloutBuffer(3, np.arange(SLOTS), overlap=overlap) for _ in range(3)
+    )
     for t in range(stop):
         store(first, t)
     if waiting:
         add_actions(first, stop)
     second.set_state(first.get_state())
-    assert second.length == stop % 3
+    assert second.length == first.length
+    assert second.env_steps == first.env_steps
     rollouts = [store(straight, t) for t in range(6)]
     assert rollouts[5] is not None
     for t in range(stop, 6):
@@ -207,6 +211,39 @@ def test_each_row_knows_its_agent_episode_and_step(ends, steps, pause):
             np.testing.assert_array_equal(episodes, [e for e, _ in expected])
             np.testing.assert_array_equal(numbers, [n for _, n in expected])
             expected = []
+
+
+@given(
+    ends=st.lists(
+        st.tuples(*[st.sampled_from((ALIVE, TERMINATED, TRUNCATED))] * SLOTS), max_size=20
+    ),
+    steps=st.integers(2, 4),
+)
+def test_overlapping_rollouts_have_each_step_and_its_successor_in_one_of_them(ends, steps):
+    buffer = RolloutBuffer(steps, np.array([7, 9]), overlap=True)
+    final = {"x": np.array([[-5.0], [-6.0]], np.float32)}
+    rows, counted, last = [], 0, None
+    for t, alive in enumerate(ends):
+        rollout = add(buffer, t, alive, final)
+        if rollout is None:
+            continue
+        counted += buffer.newest_env_steps
+        assert len(rollout.rewards) == steps
+        if last is None:
+            assert (rollout.next_alive[0] == TERMINATED).all()
+        else:
+            for name in ("next_alive", "rewards", "log_prob"):
+                np.testing.assert_array_equal(getattr(rollout, name)[0], getattr(last, name)[-1])
+            for name in ("inputs", "next_inputs", "actions"):
+                for leaf, array in getattr(rollout, name).items():
+                    np.testing.assert_array_equal(array[0], getattr(last, name)[leaf][-1])
+            np.testing.assert_array_equal(rollout.states["memory"], t - steps + 1)
+        episodes, numbers = find_episodes(rollout.starts, rollout.next_alive)
+        for slot in range(SLOTS):
+            for row in range(1, steps):
+                rows.append((slot, episodes[row, slot], numbers[row, slot]))
+        last = rollout
+    assert len(set(rows)) == len(rows) == counted == len(ends) // (steps - 1) * (steps - 1) * SLOTS
 
 
 def test_steps_of_a_rollout_that_is_forgotten_are_numbered_all_the_same():

@@ -35,6 +35,8 @@ FOLDERS: dict[str, dict[str, str]] = {
     "dqn": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "sac": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "td3": {"padding changes nothing": "Replay", "placements agree": "Replay"},
+    "q_learning": {},
+    "sarsa": {"padding changes nothing": "overlap"},
     "ddpg": {"padding changes nothing": "Replay", "placements agree": "Replay"},
     "policy_gradient": {
         "numpy equals tensorflow": "compiled by TensorFlow",

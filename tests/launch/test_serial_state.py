@@ -135,6 +135,20 @@ def test_delayed_updates_of_the_actor_go_on(tmp_path):
     assert read_run(tmp_path / "b" / "run")["steps"] == {"actor": 40, "critic": 200}
 
 
+def test_rollouts_that_overlap_go_on(tmp_path):
+    """sarsa, which learns from a step when the next action is known."""
+    path = copy_uncompiled("sarsa", tmp_path)
+    algorithm = f"{{path: '{path}', learning_rate: 1e-3, updates_at_once: 8}}"
+    budget = ("algorithm.max_global_step=768", "environment.slots=3")
+    straight, stopped = write_two(tmp_path, placement="server", algorithm=algorithm)
+    assert train(straight, *budget) == 0
+    assert train(stopped, *budget, stop_at=1) == STOPPED
+    assert train(stopped, *budget, stop_at=50) == STOPPED
+    assert train(stopped, *budget) == 0
+    assert_same(tmp_path / "a", tmp_path / "b")
+    assert read_run(tmp_path / "a" / "run")["steps"] == {"default": 768}
+
+
 def test_memories_of_both_kinds_go_on(tmp_path):
     sets = (
         *("algorithm.network={layers: [{lstm: 8}, {gru: 4}]}", "algorithm.batch_size=4"),

@@ -35,6 +35,16 @@ CASES: dict[str, dict[str, Any]] = {
         name: {"state_size": 3, "action_size": 2, "action_low": -2.0, "action_high": 2.0}
         for name in ("sac", "td3", "ddpg")
     },
+    "dqn, categorical": {
+        **{"state_size": 3, "num_actions": 3, "target_every": 3, "n_step": 3, **PRIORITIES},
+        "distribution": {"kind": "categorical", "atoms": 11, "v_min": -3.0, "v_max": 3.0},
+    },
+    "dqn, noisy quantiles": {
+        **{"state_size": 3, "num_actions": 3, "target_every": 3, **PRIORITIES},
+        **{"dueling": True, "noisy": True},
+        "distribution": {"kind": "quantile", "atoms": 11},
+    },
+    "sac, discrete": {"state_size": 3, "num_actions": 3, **PRIORITIES},
     "sac, many updates": {
         **{"state_size": 3, "action_size": 2, "action_low": -2.0, "action_high": 2.0},
         **{"critic_layer_norm": True, "critic_dropout": 0.1, "actor_every": 2},

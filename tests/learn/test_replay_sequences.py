@@ -57,9 +57,10 @@ def compute_slowly(model, batch: SequenceBatch, update: int) -> tuple[float, np.
     """Returns the cost of one minibatch, and |delta| [L, B]: one step after another."""
 
     def step(network, observation, memory):
-        values, after = network(
+        features, after = network.encode(
             {"observation": tf.constant(observation[None])}, {"encoder": tf.constant(memory[None])}
         )
+        values = network.to_values(network.compute_atoms(features))
         return values.numpy()[0], after["encoder"].numpy()[0]
 
     online, target = model.online, model.target.module

@@ -1,0 +1,41 @@
+"""Q-learning: values of the best policy, learned while another one acts."""
+
+import tensorflow as tf
+
+from relaax_like.algorithm import Algorithm, Batch, Losses
+from relaax_like.nn import take
+
+from .config import Config
+from .model import LinearModel
+
+
+class QLearning(Algorithm):
+    """Watkins 1989; Sutton & Barto 2018, equation 6.8, and section 9.3 for linear values."""
+
+    autograph = False
+    config: Config
+    model: LinearModel
+
+    def learn(self, batch: Batch) -> Losses:
+        """Returns the cost of a step.
+
+            delta = r + discount max_a' Q(x', a') - Q(x, a)
+            cost = delta^2 / 2
+
+        discount is 0 after a termination. The target is constant, so a step of gradient descent
+        adds alpha delta x to the weights of a.
+        """
+        value = take(self.model.compute_q(batch.inputs), batch.actions["action"])
+        next_value = tf.reduce_max(self.model.compute_q(batch.next_inputs), -1)
+        goal = tf.stop_gradient(batch.returns + batch.discount * next_value)
+        delta = goal - value
+        return Losses(
+            {"default": tf.reduce_sum(batch.valid * 0.5 * delta**2)},
+            rows={"td_error": delta},
+            metrics={"value": batch.mean(value)},
+        )
+
+
+def make_algorithm(config: Config, model: LinearModel, seed: int) -> QLearning:
+    """Builds the algorithm."""
+    return QLearning(model, config, seed)

@@ -1,0 +1,50 @@
+"""Settings of q_learning."""
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from relaax_like.algorithm import Constant, OnPolicy, Schedule
+from relaax_like.config import DiscreteConfig, NetworkConfig, OptimizerConfig, hyper, make_sgd
+
+
+class Config(DiscreteConfig):
+    """Fields are read from the keys of the YAML's `algorithm` section."""
+
+    network: NetworkConfig = NetworkConfig(layers=())
+    """No layers: values are linear in the observation, which for an integer is a table."""
+    gamma: hyper.Gamma = 0.99
+    """Discount factor per step."""
+    epsilon: Schedule = Constant(0.1)
+    """Fraction of actions that are random, by environment steps of all slots together."""
+    learning_rate: hyper.LearningRateSchedule = Constant(0.1)  # type: ignore[assignment]
+    """Alpha, by environment steps of all slots together: a number, or a linear schedule that
+    falls."""
+    updates_at_once: int = Field(default=1, ge=1)
+    """Number of updates that are made together, in one call; with as many slots, all of a step."""
+
+    @model_validator(mode="after")
+    def _validate_linear(self) -> Self:
+        if self.network.layers or self.image is not None:
+            raise ValueError(
+                "network: the values of q_learning are linear in the observation, without layers "
+                "and images; remove network and image, or use dqn"
+            )
+        make_sgd(self.learning_rate)
+        return self
+
+    @property
+    def plan(self) -> OnPolicy:
+        """Each step is an update of its own."""
+        return OnPolicy(
+            rollout_steps=1,
+            rollouts=self.updates_at_once,
+            minibatch_size=1,
+            minibatch_of="rollouts",
+            discount=self.gamma,
+        )
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerConfig]:
+        """Gradient descent."""
+        return {"default": make_sgd(self.learning_rate)}

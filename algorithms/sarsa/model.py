@@ -1,0 +1,49 @@
+"""The values of sarsa: one linear function of the observation for each action."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relaax_like.algorithm import Encoder, Model, Specs, Tensors, make_epsilon_greedy
+from relaax_like.nn import Dense
+
+from .config import Config
+
+
+class LinearModel(Model):
+    """Q(x, a) = x . w_a; of an integer x, which is a one-hot vector, that is a table.
+
+    All values are 0 at the start.
+    """
+
+    autograph = False
+
+    def __init__(self, config: Config, seed: int):
+        super().__init__()
+        assert config.num_actions is not None
+        self.encoder = Encoder(config, seed=seed)
+        width, actions = self.encoder.features, config.num_actions
+        self.values = Dense("q", width, actions, seed=seed, use_bias=False, gain=0.0)
+
+    def get_input_specs(self) -> Specs:
+        """Returns the observations."""
+        return self.encoder.get_input_specs()
+
+    def get_action_specs(self) -> Specs:
+        """Returns one discrete action."""
+        return [("action", {"shape": [], "dtype": "int64"})]
+
+    def compute_q(self, inputs: Tensors) -> Any:
+        """Returns Q, `[..., num_actions]`; in NumPy for arrays."""
+        return self.values(self.encoder(inputs, {})[0])
+
+    def policy(
+        self, inputs: Tensors, states: Tensors, explore: Tensors
+    ) -> tuple[dict[str, Any], Tensors]:
+        """Takes the best action, except for a fraction of `epsilon`."""
+        return {"action": make_epsilon_greedy(self.compute_q(inputs), explore["epsilon"])}, states
+
+
+def make_model(config: Config, seed: int) -> LinearModel:
+    """Builds the model with the values that a run starts from."""
+    return LinearModel(config, seed)
