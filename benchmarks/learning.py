@@ -87,9 +87,10 @@ def run_experiment(
     Raises:
       RuntimeError: it failed; its last lines are in the message.
     """
-    ports = find_free_ports(2)
+    ports = find_free_ports(3)
     sets = [
         f"run_dir={run_dir}",
+        f"learner.bind=localhost:{ports[2]}",
         f"relaax-parameter-server.bind=localhost:{ports[0]}",
         f"relaax-rlx-server.bind=localhost:{ports[1]}",
         *overrides,
