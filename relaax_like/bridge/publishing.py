@@ -9,6 +9,7 @@ import numpy as np
 
 from relaax_like.bridge import chunks, errors, frames
 from relaax_like.bridge.messages import name_outcome, number_outcome
+from relaax_like.bridge.receive_budget import ReceiveBudget
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import (
     Counts,
@@ -30,6 +31,8 @@ MAX_EPISODES = 65_536
 _SERVICE = "relaax.v1.Publisher"
 _MAX_NAME, _MAX_ADDRESS = 200, 300
 _MAX_RECEIVED = 4096
+# Memory for publications that are being received.
+_RECEIVING_BYTES = 64_000_000
 _TIMEOUT_SEC = 5.0
 # A publication is sent in chunks; a server that reads none of them for so long is unavailable.
 _PUBLISH_SEC = 60.0
@@ -75,6 +78,9 @@ class PublisherServicer:
 
     def __init__(self, backend: LeasingBackend):
         self._backend = backend
+        slots = sum(array.nbytes for array in backend.slots.values())
+        self._bytes = backend.manifest.total_bytes + slots  # of a publication
+        self._receiving = ReceiveBudget(max(_RECEIVING_BYTES, 2 * self._bytes))
 
     def Acquire(
         self, request: publisher_pb2.AcquireRequest, context: grpc.ServicerContext
@@ -107,7 +113,7 @@ class PublisherServicer:
     ) -> publisher_pb2.RunState:
         """Applies a publication, or counts."""
         try:
-            item = self._read(requests)
+            item = self._read(requests, context)
             if isinstance(item, Publication):
                 reply = self._backend.publish(item)
             else:
@@ -123,7 +129,7 @@ class PublisherServicer:
         address, term = self._backend.learner_address
         return publisher_pb2.LearnerAddress(address=address, term=term)
 
-    def _read(self, requests: Iterator[Any]) -> Publication | Counts:
+    def _read(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Publication | Counts:
         first = next(requests, None)
         if not isinstance(first, publisher_pb2.PublishPart) or not first.HasField("header"):
             raise InvalidInputError("publish: the first message has no header", "header")
@@ -142,13 +148,15 @@ class PublisherServicer:
         }
         if not header.number:
             return Counts(**fields)
-        values = _read_vector(requests, self._backend.manifest.total_bytes, "values")
-        slots = {
-            group: _read_vector(requests, like.nbytes, f"slots of {group}")
-            .view(np.float32)
-            .reshape(like.shape)
-            for group, like in self._backend.slots.items()
-        }
+        with self._receiving.admit(self._bytes, context) as reception:
+            parts = reception.note(requests)
+            values = _read_vector(parts, self._backend.manifest.total_bytes, "values")
+            slots = {
+                group: _read_vector(parts, like.nbytes, f"slots of {group}")
+                .view(np.float32)
+                .reshape(like.shape)
+                for group, like in self._backend.slots.items()
+            }
         return Publication(
             number=header.number,
             values=values,
