@@ -59,7 +59,7 @@ def test_two_clients_learn_cartpole_although_learner_and_parameter_server_are_ki
     first.wait_for("waiting for the spaces|connected to the parameter server")
     cluster.wait_steps(3 * ITERATION)
     assert cluster.find_learner() == f"localhost:{cluster.learner_port}"
-    # The learner dies; its agents act on, and another one goes on where it was.
+    # The learner dies; its agents act on, and another one continues where it was.
     assert first.stop(signal.SIGKILL) == -signal.SIGKILL
     rlx.wait_for("discarding rollouts until it is back")
     told = cluster.wait_status(lambda status: True, "any answer")
