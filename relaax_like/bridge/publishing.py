@@ -56,7 +56,7 @@ class LeasingBackend(Protocol):
     def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
         """Makes a learner the run's only one."""
 
-    def renew_lease(self, term: int) -> None:
+    def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
         """Keeps a lease."""
 
     def publish(self, publication: Publication) -> Reply:
@@ -103,7 +103,9 @@ class PublisherServicer:
     ) -> publisher_pb2.RunState:
         """Keeps the lease."""
         try:
-            self._backend.renew_lease(request.term)
+            is_there = request.HasField("overdue_updates")
+            overdue = request.overdue_updates if is_there else None
+            self._backend.renew_lease(request.term, overdue)
             return state_to_message(self._backend.get_run_state())
         except Exception as error:
             errors.abort(context, error)
@@ -260,9 +262,20 @@ class PublisherStub:
         )
         return header.term, header.lease_sec, lease, state
 
-    def renew(self, term: int, timeout_sec: float = _TIMEOUT_SEC) -> RunState:
-        """Keeps the lease; returns the newest state of the run."""
-        request = publisher_pb2.RenewRequest(term=term)
+    def renew(
+        self,
+        term: int,
+        overdue_updates: float | None = None,
+        timeout_sec: float = _TIMEOUT_SEC,
+    ) -> RunState:
+        """Keeps the lease; returns the newest state of the run.
+
+        Args:
+          term: of the lease.
+          overdue_updates: see `ParameterServer.renew_lease`.
+          timeout_sec: longest wait.
+        """
+        request = publisher_pb2.RenewRequest(term=term, overdue_updates=overdue_updates)
         with self._translating():
             return message_to_state(self._renew(request, timeout=timeout_sec))
 

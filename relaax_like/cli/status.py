@@ -37,6 +37,8 @@ def make_table(address: str, status: Status) -> Table:
         "a crash loses": _describe_durability(status),
         "journal": f"{status.journal_bytes / 1e6:,.1f} MB, of which "
         f"{status.unsynced_bytes / 1e6:,.1f} MB not yet synced",
+        "learner": f"{status.learner_address}, term {status.learner_term}, "
+        f"silent for {status.learner_silent_sec:,.0f} s",
         "overdue": f"{status.overdue_updates or 0:,.0f} updates from the replay table",
         "held back": f"{status.held_back} gradients",
         "refused": ", ".join(f"{n} x {why}" for why, n in status.refused.items()) or "nothing",
@@ -45,6 +47,8 @@ def make_table(address: str, status: Status) -> Table:
     }
     if not rows["mirror"]:
         del rows["mirror"]
+    if not status.learner_address:
+        del rows["learner"]
     if status.overdue_updates is None:
         del rows["overdue"]
     if not status.held_back:

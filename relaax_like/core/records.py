@@ -218,6 +218,9 @@ class Status:
     served: tuple[ServedClient, ...] = ()
     served_clients: int = 0
     overdue_updates: float | None = None
+    learner_address: str = ""
+    learner_term: int = 0
+    learner_silent_sec: float = 0.0
 
 
 # A learner in the parameter server's process.

@@ -158,6 +158,7 @@ def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
         )
         where = settings.advertise or Address(settings.bind.to_connect().host, port)
         publisher.address = str(where)
+        publisher.count_overdue = lambda: services.overdue_updates
         raise_descriptor_limit()
         server.start()
         services.start()

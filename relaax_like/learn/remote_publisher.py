@@ -62,6 +62,7 @@ class RemotePublisher(Publisher):
     Attributes:
       term: of the lease; 0 before `lease`.
       address: where this learner takes experience; set before `lease`.
+      count_overdue: returns how many updates a replay table is behind; set before `lease`.
 
     Args:
       stub: the calls to the parameter server.
@@ -85,6 +86,7 @@ class RemotePublisher(Publisher):
     ):
         self.term = 0
         self.address = ""
+        self.count_overdue: Callable[[], float | None] = lambda: None
         self._stub = stub
         self._holder = holder
         self._manifest = manifest
@@ -339,7 +341,7 @@ class RemotePublisher(Publisher):
                     return
             began = self._clock()
             try:
-                state = self._stub.renew(self.term, timeout_sec=self._lease_sec / 2)
+                state = self._stub.renew(self.term, self.count_overdue(), self._lease_sec / 2)
             except LeasedError as error:
                 self._note_lost(error)
                 return

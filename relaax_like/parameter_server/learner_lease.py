@@ -61,6 +61,11 @@ class LearnerLease:
         if self._path is not None and self._path.exists():
             self._read(self._path)
 
+    @property
+    def silent_sec(self) -> float:
+        """Seconds since the holder took or renewed the lease, or since this start."""
+        return self._clock() - (self._expires - self.lease_sec)
+
     def grant(self, holder: str, address: str) -> int:
         """Makes a learner the holder; returns its term. A repeated call returns the same one.
 

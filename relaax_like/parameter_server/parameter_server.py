@@ -293,9 +293,18 @@ class ParameterServer(ParameterServerBackend, Publisher):
         assert self._learner_lease is not None
         return term, self._learner_lease.lease_sec, lease
 
-    def renew_lease(self, term: int) -> None:
-        """Keeps a learner's lease; raises LeasedError if it is not the newest one."""
+    def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
+        """Keeps a learner's lease.
+
+        Args:
+          term: of the lease.
+          overdue_updates: that its replay table is behind, for `status`; None: it has no table.
+
+        Raises:
+          LeasedError: it is not the newest one.
+        """
         self._applier.renew(term)
+        self.count_overdue = lambda: overdue_updates
         if self._learner_lease is not None:
             self._statistics.see_client(self._learner_lease.holder)
 
@@ -407,6 +416,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         saved = None if saver is None else saver.saved
         means = statistics.means
         served, served_clients = self._served.find()
+        learner = self._learner_lease
         return Status(
             global_t=global_t,
             version=values.version,
@@ -437,6 +447,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
             served=served,
             served_clients=served_clients,
             overdue_updates=self.count_overdue(),
+            learner_address=learner.address if learner else "",
+            learner_term=learner.term if learner else 0,
+            learner_silent_sec=learner.silent_sec if learner and learner.term else 0.0,
         )
 
     def report_clients(self, report: ClientsReport) -> None:

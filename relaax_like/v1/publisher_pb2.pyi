@@ -68,10 +68,12 @@ class LeasePart(_message.Message):
     def __init__(self, header: _Optional[_Union[LeaseHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("term",)
+    __slots__ = ("term", "overdue_updates")
     TERM_FIELD_NUMBER: _ClassVar[int]
+    OVERDUE_UPDATES_FIELD_NUMBER: _ClassVar[int]
     term: int
-    def __init__(self, term: _Optional[int] = ...) -> None: ...
+    overdue_updates: float
+    def __init__(self, term: _Optional[int] = ..., overdue_updates: _Optional[float] = ...) -> None: ...
 
 class PublishHeader(_message.Message):
     __slots__ = ("term", "sequence", "number", "env_steps", "episodes", "received", "optimizers", "score")

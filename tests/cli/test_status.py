@@ -52,3 +52,9 @@ def test_overdue_updates_are_there_with_a_replay_table_alone() -> None:
     assert "overdue" not in show(Status())
     (line,) = [one for one in show(Status(overdue_updates=1234.5)).splitlines() if "overdue" in one]
     assert "1,234 updates from the replay table" in line
+
+
+def test_a_learner_of_its_own_is_there_with_its_term() -> None:
+    assert "learner" not in show(Status())
+    status = Status(learner_address="localhost:7005", learner_term=3, learner_silent_sec=0.7)
+    assert "localhost:7005, term 3, silent for 1 s" in show(status)

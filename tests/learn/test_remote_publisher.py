@@ -121,6 +121,10 @@ def test_what_is_published_is_what_comes(run: Run) -> None:
         assert again.received == received
         assert (again.number, again.global_t) == (1, 42)
         assert server.status().episodes == 3
+        assert (status := server.status()).learner_address == "localhost:3"
+        assert (status.learner_term, status.overdue_updates) == (1, None)
+        publisher.count_overdue = lambda: 7.0
+        wait_until(lambda: server.status().overdue_updates == 7.0, "the next renewal")
         # Agents get them from the learner.
         values = publisher.pull().values
         assert values is not None
@@ -232,7 +236,7 @@ def test_a_learner_that_cannot_renew_publishes_nothing_until_it_has(run: Run) ->
         lease = publisher.lease()
         renew = stub.renew
 
-        def fail(term: int, timeout_sec: float = 1.0) -> RunState:
+        def fail(*arguments: Any) -> RunState:
             raise ServerUnavailableError("the network is down")
 
         stub.renew = fail  # type: ignore[method-assign]
