@@ -104,8 +104,8 @@ class ExperienceServicer:
     def _get_sinks(self) -> Mapping[str, ExperienceSink]:
         if self._sinks is None:
             raise LeasedError(
-                "this run learns beside its agents (learner.placement: agent); send gradients "
-                "instead of experience"
+                "this run does not learn in its parameter server; start this process with the "
+                "run's own learner.placement (agent or standalone)"
             )
         return self._sinks
 

@@ -378,7 +378,7 @@ def _lease_to_header(
                 group=group,
                 steps=lease.steps[group],
                 slot_names=lease.slot_names[group],
-                size=slots.shape[1] if len(slots) else 0,
+                size=slots.shape[1],
             )
             for group, slots in lease.slots.items()
         ],

@@ -16,7 +16,12 @@ from relaax_like.core.records import Push, Reply
 from relaax_like.core.roles import ParameterServerBackend
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError, SnapshotError
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    LeasedError,
+    ServerUnavailableError,
+    SnapshotError,
+)
 
 SERVICE = "relaax.v1.ParameterServer"
 _MAX_WAIT_SEC = 60.0
@@ -147,11 +152,16 @@ class ParameterServerServicer:
             path = self._backend.save_checkpoint()
         except SnapshotError as error:
             errors.abort(context, ServerUnavailableError(str(error)))
+        except LeasedError as error:
+            errors.abort(context, error)
         return pb.SaveReply(path="" if path is None else str(path.absolute()))
 
     def Stop(self, request: pb.StopRequest, context: grpc.ServicerContext) -> pb.StopReply:
         """Requests an orderly stop of the process."""
-        self._backend.request_stop()
+        try:
+            self._backend.request_stop()
+        except LeasedError as error:
+            errors.abort(context, error)
         return pb.StopReply()
 
 

@@ -126,7 +126,7 @@ class ContinuousReplayConfig(ContinuousConfig, ReplayConfig):
             raise ValueError(
                 f"sequence_steps: {self.sequence_steps}, but {self._own_name} learns from single "
                 "steps, without a memory; remove it (observation_history shows the network earlier "
-                "observations), or choose dqn"
+                "observations), or choose an algorithm with a memory"
             )
         return self
 

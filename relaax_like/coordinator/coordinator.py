@@ -33,7 +33,7 @@ from relaax_like.coordinator.tasks import (
 from relaax_like.coordinator.versions import VersionStore
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.v1 import coordinator_pb2 as pb
-from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,13 @@ class Coordinator:
         self._slaves: dict[str, _Slave] = {}
         self._next_task = 1
         self._next_line = 0.0  # when the next line about a full disk is due
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            (folder / "runs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{folder}: cannot be the coordinator's folder: {error.strerror or error}; choose "
+                "another folder"
+            ) from None
         self._folder_lock = lock_folder(folder, "coordinator")
         try:
             self._queue = JobQueue(folder, max_jobs)

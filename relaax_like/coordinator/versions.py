@@ -28,8 +28,9 @@ MAX_FILES = 10_000
 _MAX_DEPTH = 8
 _MAX_PATH = 1000
 _NAME = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9_.=+@,-]{0,254}")
-# What a resumed run does not need: locks, journals of the process itself, traces.
-_LEFT_OUT = re.compile(r"lock|trace|journal.*|replay.*|cut-.*")
+# What a resumed run does not need: locks, journals of the process itself, traces; and states that
+# are overwritten in place while they are read: the newest snapshot is in the version.
+_LEFT_OUT = re.compile(r"lock|trace|journal.*|replay.*|cut-.*|published-.*")
 _LATEST = "latest"
 
 

@@ -479,7 +479,7 @@ def _check_placements(subject: _Subject) -> None:
 
     plan = subject.plan
     if isinstance(plan, Offline | Replay):
-        raise _NotApplicable(f"the plan is {name_plan(plan)}, so nothing learns beside agents")
+        raise _NotApplicable(f"the plan is {name_plan(plan)}, whose iterations are not rollouts")
     optimizers = _make_plain(subject)
     whole = subject.make_learning(optimizers)
     algorithm = subject.make_algorithm()

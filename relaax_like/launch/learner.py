@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from relaax_like.algorithm.model import get_variables
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
-from relaax_like.core.manifest import Manifest
+from relaax_like.core.manifest import Manifest, make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import ClientsReport, Push, Reply, Status
 from relaax_like.core.roles import ParameterServerBackend
+from relaax_like.launch.algorithm_code import load_model_module, make_model
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.parameter_server import make_experience_services
 from relaax_like.launch.security import (
@@ -58,16 +60,13 @@ class PublishedValues(ParameterServerBackend):
       manifest: of the values.
       publisher: has them.
       link: to the parameter server.
-      shutdown: of this process.
     """
 
-    def __init__(
-        self, manifest: Manifest, publisher: RemotePublisher, link: Link, shutdown: Shutdown
-    ):
+    def __init__(self, manifest: Manifest, publisher: RemotePublisher, link: Link):
         self._manifest = manifest
         self._publisher = publisher
         self._link = link
-        self._shutdown = shutdown
+        self._where = link.address
 
     @property
     def manifest(self) -> Manifest:
@@ -98,11 +97,11 @@ class PublishedValues(ParameterServerBackend):
 
     def save_checkpoint(self) -> Path | None:
         """Raises LeasedError: snapshots are written by the parameter server."""
-        raise LeasedError("snapshots are written by the parameter server; ask it")
+        raise LeasedError(f"this is the run's learner; ask the parameter server, {self._where}")
 
     def request_stop(self) -> None:
-        """Ends this process."""
-        self._shutdown.request(0)
+        """Raises LeasedError: the parameter server ends the run."""
+        raise LeasedError(f"this is the run's learner; ask the parameter server, {self._where}")
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""
@@ -133,6 +132,7 @@ def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
             spaces = _wait(lambda: link.propose_spaces(None), shutdown)
             experiment, _ = add_spaces(experiment, *spaces)
         manifest = _wait(lambda: link.wait(_WAIT_SEC), shutdown)
+        _validate_model(experiment, manifest)
         logger.info("connected to the parameter server at %s", address)
         metrics = make_agent_metrics(experiment, link)
 
@@ -151,7 +151,7 @@ def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
         services = make_experience_services(experiment, publisher, end)
         server, port = BridgeControl().create_server(
             str(settings.bind),
-            PublishedValues(manifest, publisher, link, shutdown),
+            PublishedValues(manifest, publisher, link),
             security,
             services.sinks,
             make_proposer(experiment),
@@ -176,6 +176,22 @@ def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
             metrics.close()
     # TensorFlow's normal exit takes seconds, and aborts while an iteration is being computed.
     end_now(shutdown.exit_status)
+
+
+def _validate_model(experiment: Experiment, manifest: Manifest) -> None:
+    """Checks that this learner has the run's model, before it takes the lease.
+
+    Raises:
+      ConfigError: it has another one.
+    """
+    if load_model_module(experiment) is None:  # several tasks, whose learners check their parts
+        return
+    own = make_manifest(get_variables(make_model(experiment)))
+    if own.fingerprint != manifest.fingerprint:
+        raise ConfigError(
+            "the parameter server's run has another model; start learner and servers with the same "
+            "algorithm, settings and environment"
+        )
 
 
 def _wait(ask: Callable[[], _Answer | None], shutdown: Shutdown) -> _Answer:

@@ -238,7 +238,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             security,
             None if services is None else services.sinks,
             make_proposer(experiment),
-            server if experiment.learner.placement == "standalone" else None,
+            server,
         )
         raise_descriptor_limit()
         freeze_gc()

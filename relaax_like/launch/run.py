@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from relaax_like.config.address import Address
 from relaax_like.config.algorithm_folder import MAIN, SLOTS, TRAINER
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.config.plan import Offline, get_plan
@@ -71,6 +72,7 @@ def validate_servers(experiment: Experiment) -> None:
     _validate_no_trainer(experiment)
     make_server_security(experiment)
     make_client_security(experiment)
+    binds: dict[str, Address] = {}
     for section, settings in (
         ("relaax-parameter-server", experiment.parameter_server),
         ("relaax-rlx-server", experiment.rlx_server),
@@ -78,6 +80,12 @@ def validate_servers(experiment: Experiment) -> None:
         ("learner", experiment.learner if experiment.learner.placement == "standalone" else None),
     ):
         if settings is not None:
+            for other, bind in binds.items():
+                if settings.bind.collides_with(bind):
+                    raise ConfigError(
+                        f"{section}.bind: {settings.bind} is also {other}.bind; choose another port"
+                    )
+            binds[section] = settings.bind
             validate_exposure(settings.bind, experiment.security)
             validate_port_free(settings.bind, f"--set {section}.bind=HOST:PORT")
 

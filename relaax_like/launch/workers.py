@@ -54,7 +54,9 @@ def train_with_workers(
     if experiment.environment is None:
         raise ConfigError(f"{experiment.file}: training needs an `environment` section; add one")
     failures: list[Exception] = []
-    services = make_experience_services(experiment, server, failures.append)
+    services = None
+    if experiment.learner.publishes:
+        services = make_experience_services(experiment, server, failures.append)
     # Workers are on this machine: they need a token if the run has tokens, but no TLS.
     security = ServerSecurity(tokens=make_server_security(experiment).tokens)
     make_client_security(experiment)  # reports a missing token here, not in each worker

@@ -160,6 +160,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             learner_lease,
         )
         self._learner_lease = learner_lease
+        self._has_granted = False
         self._queue: ApplyQueue[Push | Publication | Counts, Reply] = ApplyQueue(
             self._applier.apply_all, queue_size
         )
@@ -287,8 +288,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
           LeasedError: this run has no learner in a process of its own.
           ServerUnavailableError: another learner still holds the lease.
         """
-        if self._learner_lease is not None and not self._learner_lease.term and self._saver:
-            self._saver.save_replayed()
+        if self._saver is not None and not self._has_granted:
+            self._saver.save_replayed()  # a publication would not continue the journal
+        self._has_granted = True
         term, lease = self._applier.grant(holder, address)
         assert self._learner_lease is not None
         return term, self._learner_lease.lease_sec, lease

@@ -381,7 +381,7 @@ class Storage:
         """
         for name, mine, theirs in (
             ("capacity", self.capacity, int(state["capacity"])),
-            ("item rule", self._rule.tolist(), np.asarray(state["rule"]).tolist()),
+            ("n_step or sequence_steps", self._rule.tolist(), np.asarray(state["rule"]).tolist()),
             ("max_streams", len(self.streams), len(state["streams"])),
             ("history", self._history, {k: int(n) for k, n in state["history"].items()}),
             ("columns", self._describe_columns(), dict(state["spec"])),

@@ -328,15 +328,15 @@ class Table:
             empty = copy.deepcopy(self.get_state())
             try:
                 self._set_parts(state)
+            except InvalidInputError:
+                self._set_parts(empty)
+                raise
             except (KeyError, TypeError, ValueError) as error:
                 self._set_parts(empty)
                 raise InvalidInputError(
                     f"replay: the saved table is incomplete: {error!r}; resume from another state",
                     "table",
                 ) from error
-            except InvalidInputError:
-                self._set_parts(empty)
-                raise
             self._changed.notify_all()
 
     def _set_parts(self, state: Mapping[str, Any]) -> None:

@@ -299,7 +299,8 @@ class Manager:
 
     def _note_end(self, supervised: _Supervised, status: int) -> None:
         node = supervised.node
-        if status == 0:
+        # A learner ends by itself only after the training, when the essential process has ended.
+        if status == 0 and node.role != "learner":
             supervised.done = True
             if node.is_essential:
                 self._stopping.set()

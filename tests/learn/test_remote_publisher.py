@@ -308,3 +308,21 @@ def test_a_run_without_a_learner_of_its_own_grants_no_lease(run: Run, tmp_path: 
     server = make_plain_server()
     with pytest.raises(LeasedError, match=r"set learner\.placement to standalone"):
         server.grant_lease("one", "localhost:1")
+
+
+def test_a_start_that_replayed_a_journal_saves_it_before_the_first_lease(tmp_path: Path) -> None:
+    """A publication does not continue the journal: without the snapshot there would be a gap."""
+    folder = tmp_path / "checkpoints"
+    lease = LearnerLease(folder.parent)
+    lease.grant("of an earlier start", "localhost:1")
+    server = make_plain_server(
+        snapshots=Snapshots(folder), learner_lease=LearnerLease(folder.parent, 0.0)
+    )
+    server.restore_latest_checkpoint()
+    saved: list[str] = []
+    assert server._saver is not None
+    server._saver.save_replayed = lambda: saved.append("saved")  # type: ignore[method-assign]
+    for name in ("one", "two"):
+        server.grant_lease(name, "localhost:2")
+    assert saved == ["saved"]
+    server.close(save=False)

@@ -32,6 +32,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {**DISCRETE, "num_steps": 64, "rollout_steps": 8, "batch_size": 16, "epochs": 2},
     "dqn": {**DISCRETE, **REPLAY, "target_every": 3, "priority_exponent": 0.6},
     "sac": {**CONTINUOUS, **REPLAY},
+    # An optimizer without slots.
+    "sarsa": {**DISCRETE, "updates_at_once": 7},
 }
 
 

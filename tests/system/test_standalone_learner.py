@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import TRACE, Program, find_free_port, wait_until
+from support.cluster import TRACE, Program, find_command, find_free_port, wait_until
 from support.standalone import StandaloneCluster
 from support.uncompiled import copy_uncompiled
 
@@ -149,3 +149,32 @@ def test_a_parameter_server_that_is_killed_there_loses_nothing(
     wait_until(lambda: cluster.find_learner(), "the learner's address")
     assert learner.alive
     assert_no_trace(ps, rlx, learner, client)
+
+
+def test_a_learner_with_another_model_ends_before_it_takes_the_lease(
+    cluster: StandaloneCluster,
+) -> None:
+    spaces = ("algorithm.state_size=4", "algorithm.num_actions=2")
+    ps = cluster.start_parameter_server(*spaces)
+    ps.wait_for("parameter server on")
+    learner = cluster.start_learner(*spaces, "algorithm.network={layers: [7]}")
+    assert learner.wait() == 2
+    learner.wait_for("the parameter server's run has another model; start learner and servers with")
+    assert cluster.find_learner() == ""
+    assert_no_trace(learner, ps)
+
+
+def test_a_learner_tells_operators_to_ask_the_parameter_server(cluster: StandaloneCluster) -> None:
+    spaces = ("algorithm.state_size=4", "algorithm.num_actions=2")
+    ps = cluster.start_parameter_server(*spaces)
+    learner = cluster.start_learner(*spaces)
+    wait_until(lambda: cluster.find_learner(), "the learner's address")
+    for command in ("stop", "save"):
+        asked = cluster.start(
+            command, [find_command("relaax"), command, f"localhost:{cluster.learner_port}"]
+        )
+        assert asked.wait() != 0
+        asked.wait_for(f"ask the parameter server, localhost:{cluster.ps_port}")
+        assert_no_trace(asked)
+    assert learner.alive
+    assert_no_trace(learner, ps)
