@@ -13,6 +13,7 @@ from relaax_like.cli.keys import KeysCommand, show_keys
 from relaax_like.cli.options import (
     AddressArgument,
     InsecureOption,
+    RayOption,
     SetOption,
     TlsCaOption,
     TlsCertOption,
@@ -100,6 +101,7 @@ def run(
         bool,
         typer.Option("--topology", help="Print the processes of the run as JSON, and start none."),
     ] = False,
+    ray: RayOption = None,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Run the experiment as several processes, and restart those that die.
@@ -114,7 +116,7 @@ def run(
         overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
         if topology:
             return print_topology(config, overrides)
-        return begin_processes(config, overrides, trace, force)
+        return begin_processes(config, overrides, trace, force, ray)
 
     run_main(start)
 

@@ -53,6 +53,14 @@ InsecureOption = Annotated[
     ),
 ]
 
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT|local",
+        help="Place the processes on the machines of this Ray cluster; local: start Ray here.",
+    ),
+]
+
 
 def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
     """Converts the given flags to overrides of a section; explicit `--set`s come last."""
