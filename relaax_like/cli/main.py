@@ -20,6 +20,7 @@ from relaax_like.cli.options import (
     TlsKeyOption,
     TokenFileOption,
     TraceOption,
+    WorkersRayOption,
     allow_insecure,
     make_app,
     make_security,
@@ -128,6 +129,8 @@ def train(
     trace: TraceOption = False,
     force: ForceOption = False,
     log: LogOption = LogMode.AUTO,
+    ray: WorkersRayOption = None,
+    insecure: InsecureOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Train in one process, without a network; the fastest way.
@@ -140,8 +143,8 @@ def train(
     def start() -> int:
         from relaax_like.cli.training import begin_training
 
-        overrides = [*flags_to_overrides(config, context.args), *sets]
-        return begin_training(config, overrides, trace, force, log)
+        overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
+        return begin_training(config, overrides, trace, force, log, ray)
 
     run_main(start)
 
@@ -154,6 +157,7 @@ def resume(
     ],
     trace: TraceOption = False,
     log: LogOption = LogMode.AUTO,
+    ray: WorkersRayOption = None,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Continue a run, in one process or several, as it was started.
@@ -165,7 +169,7 @@ def resume(
     def start() -> int:
         from relaax_like.cli.training import resume
 
-        return resume(folder, context.args, sets, trace, log)
+        return resume(folder, context.args, sets, trace, log, ray)
 
     run_main(start)
 

@@ -53,7 +53,12 @@ def begin_processes(
 
 
 def begin_training(
-    config: Path, sets: Sequence[str], trace: bool, force: bool, log: LogMode
+    config: Path,
+    sets: Sequence[str],
+    trace: bool,
+    force: bool,
+    log: LogMode,
+    ray: str | None = None,
 ) -> int:
     """Trains a new run in this process; returns the exit status.
 
@@ -63,14 +68,22 @@ def begin_training(
       trace: record where the time goes.
       force: move an older run in the folder aside.
       log: how the progress is shown.
+      ray: address of the Ray cluster that the workers run on, or "local"; None: this machine.
     """
     from relaax_like.run_folders.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
-    return _train(experiment, sets, trace, log, lambda: begin_run(experiment, force))
+    return _train(experiment, sets, trace, log, lambda: begin_run(experiment, force), ray)
 
 
-def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, log: LogMode) -> int:
+def resume(
+    run: Path,
+    flags: Sequence[str],
+    sets: Sequence[str],
+    trace: bool,
+    log: LogMode,
+    ray: str | None = None,
+) -> int:
     """Resumes a run in the way it was started; returns the exit status.
 
     Args:
@@ -79,6 +92,7 @@ def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, lo
       sets: overrides of its keys.
       trace: record where the time goes.
       log: how the progress of a training in one process is shown.
+      ray: see `begin_processes` and `begin_training`.
     """
     from relaax_like.config.run_folder import find_config, find_experiment
     from relaax_like.run_folders.run_folder import TRAIN, read_command, validate_not_held
@@ -86,9 +100,13 @@ def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, lo
     file, folders = find_experiment(find_config(run).parent)
     overrides = [*folders, *flags_to_overrides(file, flags), *sets]
     experiment = load_experiment(file, overrides)
+
+    def take_folder() -> None:
+        validate_not_held(experiment)
+
     if read_command(file.parent) == TRAIN:
-        return _train(experiment, overrides, trace, log, lambda: validate_not_held(experiment))
-    return _run_processes(experiment, overrides, trace, lambda: validate_not_held(experiment))
+        return _train(experiment, overrides, trace, log, take_folder, ray)
+    return _run_processes(experiment, overrides, trace, take_folder, ray)
 
 
 def _train(
@@ -97,12 +115,17 @@ def _train(
     trace: bool,
     log: LogMode,
     take_folder: Callable[[], None],
+    ray: str | None,
 ) -> int:
     from relaax_like.launch.training import make_trainer
 
     setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
     trainer = make_trainer(experiment, sets, log)
     trainer.began = get_process_start()
+    if ray is not None:
+        from relaax_like.launch.ray_run import join_for_workers
+
+        join_for_workers(trainer, ray)  # before Shutdown: Ray has handlers of signals, too
     take_folder()
     if trace:
         clear_traces(experiment)

@@ -1,5 +1,6 @@
 """NodeActor: the Ray actor that runs the command of one node on its machine."""
 
+import contextlib
 import errno
 import json
 import os
@@ -7,8 +8,10 @@ import queue
 import random
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 from relaax_like.config.address import Address
 from relaax_like.supervision.launcher import LocalLauncher, Running
@@ -43,6 +46,7 @@ class NodeActor:
         self._running: Running | None = None
         self._is_finished = False  # its descendants, too
         self._address = ""
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
 
     def find_address(self) -> str:
         """Returns HOST:PORT for the node's server: of this machine, and free at the first call."""
@@ -56,9 +60,11 @@ class NodeActor:
         """Starts the command.
 
         Args:
-          command: a JSON object with `name`, `role`, `argv`, `env` and `folder`, the working
-            directory, which is used if this machine has it. An `argv` without a first element is
-            the arguments of this machine's own Python.
+          command: a JSON object with `name`, `role`, `argv`, `env`, `folder`, the working
+            directory, which is used if this machine has it, and `config` and `text`, the path and
+            contents of the YAML file. If this machine has another file at that path, or none, the
+            command gets a copy. If the first element of `argv` is empty, it is this machine's
+            Python.
 
         Returns:
           The process id, or why it cannot be started.
@@ -67,10 +73,12 @@ class NodeActor:
         if os.path.isdir(parts["folder"]):
             os.chdir(parts["folder"])
         role: Role = parts["role"]
+        config = self._provide(Path(parts["config"]), parts["text"])
+        argv = [config if part == parts["config"] else part for part in parts["argv"]]
         node = Node(
             name=parts["name"],
             role=role,
-            argv=[parts["argv"][0] or sys.executable, *parts["argv"][1:]],
+            argv=[argv[0] or sys.executable, *argv[1:]],
             env=parts["env"],
         )
         events: queue.Queue[tuple[str, str]] = queue.Queue(_EVENTS)
@@ -110,6 +118,7 @@ class NodeActor:
             if not self._is_finished:
                 self._is_finished = True
                 running.finish(_LAST_LINES_SEC)
+                self._remove_copy()
             found = _drain(events) or [(END, str(status))]
         return json.dumps(found)
 
@@ -122,6 +131,22 @@ class NodeActor:
         """Kills the process and its descendants."""
         if self._running is not None and not self._is_finished:
             self._running.kill()
+
+    def _provide(self, config: Path, text: str) -> str:
+        """Returns the path of the file, or of a copy."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if config.read_text(encoding="utf-8") == text:
+                return str(config)
+        self._remove_copy()
+        self._copy = tempfile.TemporaryDirectory(prefix="relaax-")
+        copy = Path(self._copy.name) / config.name
+        copy.write_text(text, encoding="utf-8")
+        return str(copy)
+
+    def _remove_copy(self) -> None:
+        if self._copy is not None:
+            self._copy.cleanup()
+            self._copy = None
 
 
 def find_free_address(host: str) -> Address:

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from relaax_like.config.address import Address, parse_address
@@ -49,12 +50,14 @@ class RayLauncher:
     new address. Ray restarts nothing (`max_restarts=0`): the `Manager` does, because it knows what
     is a mistake in the settings, which environments make no steps, and which node waits for which.
 
-        with RayLauncher(join("local", cpus, insecure=False), topology, make_overrides) as launcher:
+        ray = join("local", cpus, insecure=False)
+        with RayLauncher(ray, topology, config, make_overrides, term_sec=6.0) as launcher:
             status = Manager(topology, launcher=launcher).run()
 
     Args:
       ray: the module, connected to a cluster.
       topology: what to place. Parameter server and metrics server stay on the driver's machine.
+      config: the YAML file, as commands name it; each machine gets its text.
       make_overrides: see `MakeOverrides`.
       term_sec: a child has this long from the end of its actor until it is killed.
       placement_sec: how long to wait for a place.
@@ -67,12 +70,14 @@ class RayLauncher:
         self,
         ray: Any,
         topology: Topology,
+        config: Path,
         make_overrides: MakeOverrides,
         term_sec: float,
         placement_sec: float = PLACEMENT_SEC,
     ):
         self.ray = ray
         self._topology = topology
+        self.config = config
         self._make_overrides = make_overrides
         self._term_sec = term_sec
         self.placement_sec = placement_sec
@@ -288,6 +293,8 @@ class _RayProcess:
                 "argv": self._launcher.resolve(self._node),
                 "env": dict(self._node.env),
                 "folder": os.getcwd(),
+                "config": str(self._launcher.config),
+                "text": self._launcher.config.read_text(encoding="utf-8"),
             }
             pid = ray.get(place.actor.start.remote(json.dumps(command)), timeout=_CALL_SEC)
             if isinstance(pid, str):
@@ -296,7 +303,7 @@ class _RayProcess:
             if self._asked_to_end:  # before there was something to end
                 self.terminate()
             yield from self._follow(place)
-        except RelaaxError as error:
+        except (RelaaxError, OSError, UnicodeDecodeError) as error:  # the file cannot be read
             yield str(error).encode()
             self._status = EXIT_ERROR
         except ray.exceptions.RayError as error:

@@ -35,7 +35,7 @@ def actor() -> Iterator[NodeActor]:
 
 def make_command(script: str, folder: str = "/none", **fields: Any) -> str:
     command = {"name": "rlx", "role": "rlx server", "argv": ["", "-c", script], "env": {}}
-    return json.dumps({**command, "folder": folder, **fields})
+    return json.dumps({**command, "folder": folder, "config": "e.yaml", "text": "", **fields})
 
 
 def read_all(actor: NodeActor) -> list[list[str]]:
@@ -87,6 +87,26 @@ def test_the_end_leaves_no_descendant(actor: NodeActor) -> None:
     assert read_all(actor)[-1] == ["end", "-15"]
     psutil.wait_procs([child], 10)
     assert not child.is_running()
+
+
+def test_a_machine_without_the_file_or_with_another_one_gets_a_copy(
+    actor: NodeActor, tmp_path: Path
+) -> None:
+    file = tmp_path / "e.yaml"
+    script = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); print(p, p.read_text())"
+    places = []
+    for has in (None, "seed: 2", "seed: 1"):
+        if has is not None:
+            file.write_text(has)
+        argv = ["", "-c", script, str(file)]
+        actor.start(make_command("", argv=argv, config=str(file), text="seed: 1"))
+        (_, line), end = read_all(actor)
+        assert end == ["end", "0"]
+        place, _, text = line.partition(" ")
+        assert text == "seed: 1"
+        places.append(place)
+    assert places[0] != places[1] != str(file) == places[2]
+    assert not any(Path(place).exists() for place in places[:2])
 
 
 def test_what_cannot_be_started_is_said(actor: NodeActor) -> None:

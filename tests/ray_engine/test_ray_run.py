@@ -15,6 +15,7 @@ ADDRESS = f"127.0.0.1:{PORT}"
 PARAMETER_SERVER = "relaax_like.cli.parameter_server"
 SHORTAGE = """
 import sys
+from pathlib import Path
 from relaax_like.ray_engine.joining import join
 from relaax_like.ray_engine.ray_launcher import RayLauncher
 from relaax_like.supervision.topology import Node, Topology
@@ -22,7 +23,7 @@ from relaax_like.wire.errors import RelaaxError
 nodes = [Node(name="ps", role="parameter server", argv=["true"]),
          Node(name="learner", role="learner", argv=["true"], cpus=90)]
 try:
-    with RayLauncher(join(sys.argv[1], 0, True), Topology(nodes=nodes), None, 1.0, 0.5):
+    with RayLauncher(join(sys.argv[1], 0, True), Topology(nodes=nodes), Path(), None, 1.0, 0.5):
         pass
 except RelaaxError as error:
     print(error)
@@ -39,6 +40,7 @@ def open_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluste
 
 def test_a_run_on_this_machine_s_own_ray_reaches_its_target(tmp_path: Path) -> None:
     with RayCluster(tmp_path) as cluster:
+        cluster.gate.touch()
         run = cluster.start_run("local", "--set", "learner.target_return=40")
         listens = run.wait_for("Ray listens at (.*); it asks for the token")[1]
         assert set(re.findall(r"([\d.]+):\d+", listens)) == {"127.0.0.1"}
@@ -58,6 +60,12 @@ def test_a_cluster_without_a_token_is_refused(open_cluster: RayCluster) -> None:
     assert run.wait(LONG_SEC) == 2
     assert "the cluster asks for no token, so everybody who reaches it can run code" in run.output
     assert "--insecure" in run.output
+
+
+def test_training_without_workers_has_nothing_to_place(open_cluster: RayCluster) -> None:
+    train = open_cluster.start_run(ADDRESS, "--insecure", command="train")
+    assert train.wait(LONG_SEC) == 2
+    assert "this training has none; add --workers N" in train.output
 
 
 def test_a_shortage_names_what_was_asked_for_and_what_is_there(open_cluster: RayCluster) -> None:

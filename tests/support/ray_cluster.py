@@ -18,7 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.cluster import BARE, Processes, Program, find_command, wait_until
+from support.cluster import BARE, ROOT, Processes, Program, find_command, wait_until
+from support.gated_envs import GATE
 
 HEAD, WORKER = "10.77.0.1", "10.77.0.2"
 PORT = 6379
@@ -50,6 +51,7 @@ class RayCluster(Processes):
       here: the head's and driver's; it has `lo`, and with `connect` an end of a pair of devices.
       there: the other machine's, after `connect`.
       env: of all that is started.
+      gate: the file without which the runs' environments give no rewards.
     """
 
     def __init__(self, folder: Path, token: bool = True):
@@ -57,6 +59,7 @@ class RayCluster(Processes):
         _require_namespaces()
         # Ray's sockets have paths of at most 107 bytes.
         self._short = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+        self.gate = folder / "gate"
         token_file = folder / "ray-token"
         token_file.write_text(_TOKEN)
         self.env = {
@@ -65,7 +68,9 @@ class RayCluster(Processes):
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "token" if token else "disabled",
             "RAY_AUTH_TOKEN_PATH": str(token_file),
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            # The environments of tests are needed on all machines.
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+            GATE: str(self.gate),
             **_QUICK,
         }
         assert not find_ray_listeners()
@@ -97,17 +102,25 @@ class RayCluster(Processes):
         """Starts Ray on the other machine, and waits until it has joined the head."""
         self._start_ray(self.there, WORKER, cpus, f"--address={HEAD}:{PORT}")
 
-    def start_run(self, address: str, *flags: object, **env: str) -> Program:
-        """Starts `relaax run --ray`, with an algorithm without TensorFlow and two environments."""
+    def start_run(self, address: str, *flags: object, command: str = "run") -> Program:
+        """Starts `relaax run --ray`, with an algorithm without TensorFlow and two environments.
+
+        Args:
+          address: of the cluster.
+          flags: more of them.
+          command: `train` trains with workers.
+        """
         config = self.folder / "experiment.yaml"
         config.write_text(
-            "run_dir: run\n"
+            f"run_dir: {command}\n"
             "relaax-parameter-server: {progress_interval_sec: 0.5}\n"
             f"algorithm: {{path: '{BARE}', max_global_step: 1000000}}\n"
-            "environment: {program: OpenAI_Gym, env: CartPole-v0, clients: 2}\n"
+            "environment:\n"
+            "  {program: OpenAI_Gym, env: 'support.gated_envs:GatedCartPole-v0', clients: 2}\n"
         )
-        argv = [find_command("relaax"), "run", config, "--ray", address, *flags]
-        return self.start_in(self.here, "run", argv, **env)
+        flag = "--redis" if command == "train" else "--ray"  # two names of one flag
+        argv = [find_command("relaax"), command, config, flag, address, *flags]
+        return self.start_in(self.here, command, argv)
 
     def find_worker_raylet(self) -> psutil.Process:
         """Returns the process that is Ray on the other machine."""
@@ -123,7 +136,7 @@ class RayCluster(Processes):
 
         def find() -> list[str]:
             commands = (" ".join(process.cmdline()) for process in self.find_left())
-            return [c for c in commands if "relaax_like.cli" in c or "OpenAI_Gym" in c]
+            return [c for c in commands if re.search(r"relaax_like\.(cli|launch)|OpenAI_Gym", c)]
 
         wait_until(lambda: not find(), ("the end of all nodes", find), 30)
 
