@@ -12,6 +12,7 @@ _MODULES = {
     "wandb": "wandb",
     "export": "onnx onnxruntime tf2onnx",
     "offline": "minari",
+    "ray": "ray",
 }
 
 

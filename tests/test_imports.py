@@ -82,7 +82,7 @@ def test_tensorflow_stays_in_models_and_algorithms() -> None:
 
 # What each package must not import. Imports point one way: cli, launch, servers, agent,
 # learn, algorithm, nn; core, config and wire lie below them all and know none of them.
-UPPER = "coordinator supervision run_folders reports launch cli"
+UPPER = "coordinator supervision ray_engine run_folders reports launch cli"
 SERVERS = f"parameter_server rlx_server sampling {UPPER}"
 ROLES = f"agent learn algorithm nn {SERVERS}"
 LAYERS = {
@@ -104,13 +104,17 @@ LAYERS = {
     "parameter_server": f"rlx_server agent learn algorithm nn client sampling {UPPER}",
     "rlx_server": f"parameter_server client sampling {UPPER}",
     "supervision": "core bridge client metrics experience agent learn algorithm nn sampling"
-    " parameter_server rlx_server run_folders reports launch cli",
+    " parameter_server rlx_server ray_engine run_folders reports launch cli",
+    # It places processes, whatever they are.
+    "ray_engine": "core bridge client metrics experience agent learn algorithm nn sampling"
+    " parameter_server rlx_server coordinator run_folders reports launch cli",
     "run_folders": "bridge client experience agent algorithm nn rlx_server sampling supervision"
-    " reports launch cli",
-    "reports": "bridge experience agent learn algorithm nn rlx_server sampling launch cli",
+    " ray_engine reports launch cli",
+    "reports": "bridge experience agent learn algorithm nn rlx_server sampling ray_engine launch"
+    " cli",
     # A coordinator knows queues and folders, a slave starts a command: neither trains.
     "coordinator": "client metrics experience agent algorithm nn rlx_server sampling run_folders"
-    " reports launch cli",
+    " ray_engine reports launch cli",
     "launch": "cli",
 }
 

@@ -13,12 +13,14 @@ from relaax_like.cli.keys import KeysCommand, show_keys
 from relaax_like.cli.options import (
     AddressArgument,
     InsecureOption,
+    RayOption,
     SetOption,
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
     TokenFileOption,
     TraceOption,
+    WorkersRayOption,
     allow_insecure,
     make_app,
     make_security,
@@ -100,6 +102,7 @@ def run(
         bool,
         typer.Option("--topology", help="Print the processes of the run as JSON, and start none."),
     ] = False,
+    ray: RayOption = None,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Run the experiment as several processes, and restart those that die.
@@ -114,7 +117,7 @@ def run(
         overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
         if topology:
             return print_topology(config, overrides)
-        return begin_processes(config, overrides, trace, force)
+        return begin_processes(config, overrides, trace, force, ray)
 
     run_main(start)
 
@@ -126,6 +129,8 @@ def train(
     trace: TraceOption = False,
     force: ForceOption = False,
     log: LogOption = LogMode.AUTO,
+    ray: WorkersRayOption = None,
+    insecure: InsecureOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Train in one process, without a network; the fastest way.
@@ -138,8 +143,8 @@ def train(
     def start() -> int:
         from relaax_like.cli.training import begin_training
 
-        overrides = [*flags_to_overrides(config, context.args), *sets]
-        return begin_training(config, overrides, trace, force, log)
+        overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
+        return begin_training(config, overrides, trace, force, log, ray)
 
     run_main(start)
 
@@ -152,6 +157,7 @@ def resume(
     ],
     trace: TraceOption = False,
     log: LogOption = LogMode.AUTO,
+    ray: WorkersRayOption = None,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Continue a run, in one process or several, as it was started.
@@ -163,7 +169,7 @@ def resume(
     def start() -> int:
         from relaax_like.cli.training import resume
 
-        return resume(folder, context.args, sets, trace, log)
+        return resume(folder, context.args, sets, trace, log, ray)
 
     run_main(start)
 

@@ -53,6 +53,25 @@ InsecureOption = Annotated[
     ),
 ]
 
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT|local",
+        help="Place the processes on the machines of this Ray cluster; local: start Ray here.",
+    ),
+]
+
+WorkersRayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        "--redis",
+        metavar="HOST:PORT|local",
+        help="Run the workers (--workers) on the machines of this Ray cluster; local: start Ray "
+        "here. --redis is OSU PPO's name for it.",
+    ),
+]
+
 
 def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
     """Converts the given flags to overrides of a section; explicit `--set`s come last."""

@@ -1,5 +1,6 @@
 """`relaax run`, `relaax train` and `relaax resume`."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -33,7 +34,9 @@ def print_topology(config: Path, sets: Sequence[str]) -> int:
     return 0
 
 
-def begin_processes(config: Path, sets: Sequence[str], trace: bool, force: bool) -> int:
+def begin_processes(
+    config: Path, sets: Sequence[str], trace: bool, force: bool, ray: str | None = None
+) -> int:
     """Runs a new run as processes; returns the exit status.
 
     Args:
@@ -41,15 +44,21 @@ def begin_processes(config: Path, sets: Sequence[str], trace: bool, force: bool)
       sets: overrides of its keys.
       trace: record where the time goes.
       force: move an older run in the folder aside.
+      ray: address of the Ray cluster that the processes run on, or "local"; None: this machine.
     """
     from relaax_like.run_folders.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
-    return _run_processes(experiment, sets, trace, lambda: begin_run(experiment, force))
+    return _run_processes(experiment, sets, trace, lambda: begin_run(experiment, force), ray)
 
 
 def begin_training(
-    config: Path, sets: Sequence[str], trace: bool, force: bool, log: LogMode
+    config: Path,
+    sets: Sequence[str],
+    trace: bool,
+    force: bool,
+    log: LogMode,
+    ray: str | None = None,
 ) -> int:
     """Trains a new run in this process; returns the exit status.
 
@@ -59,14 +68,22 @@ def begin_training(
       trace: record where the time goes.
       force: move an older run in the folder aside.
       log: how the progress is shown.
+      ray: address of the Ray cluster that the workers run on, or "local"; None: this machine.
     """
     from relaax_like.run_folders.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
-    return _train(experiment, sets, trace, log, lambda: begin_run(experiment, force))
+    return _train(experiment, sets, trace, log, lambda: begin_run(experiment, force), ray)
 
 
-def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, log: LogMode) -> int:
+def resume(
+    run: Path,
+    flags: Sequence[str],
+    sets: Sequence[str],
+    trace: bool,
+    log: LogMode,
+    ray: str | None = None,
+) -> int:
     """Resumes a run in the way it was started; returns the exit status.
 
     Args:
@@ -75,6 +92,7 @@ def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, lo
       sets: overrides of its keys.
       trace: record where the time goes.
       log: how the progress of a training in one process is shown.
+      ray: see `begin_processes` and `begin_training`.
     """
     from relaax_like.config.run_folder import find_config, find_experiment
     from relaax_like.run_folders.run_folder import TRAIN, read_command, validate_not_held
@@ -82,9 +100,13 @@ def resume(run: Path, flags: Sequence[str], sets: Sequence[str], trace: bool, lo
     file, folders = find_experiment(find_config(run).parent)
     overrides = [*folders, *flags_to_overrides(file, flags), *sets]
     experiment = load_experiment(file, overrides)
+
+    def take_folder() -> None:
+        validate_not_held(experiment)
+
     if read_command(file.parent) == TRAIN:
-        return _train(experiment, overrides, trace, log, lambda: validate_not_held(experiment))
-    return _run_processes(experiment, overrides, trace, lambda: validate_not_held(experiment))
+        return _train(experiment, overrides, trace, log, take_folder, ray)
+    return _run_processes(experiment, overrides, trace, take_folder, ray)
 
 
 def _train(
@@ -93,12 +115,17 @@ def _train(
     trace: bool,
     log: LogMode,
     take_folder: Callable[[], None],
+    ray: str | None,
 ) -> int:
     from relaax_like.launch.training import make_trainer
 
     setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
     trainer = make_trainer(experiment, sets, log)
     trainer.began = get_process_start()
+    if ray is not None:
+        from relaax_like.launch.ray_run import join_for_workers
+
+        join_for_workers(trainer, ray)  # before Shutdown: Ray has handlers of signals, too
     take_folder()
     if trace:
         clear_traces(experiment)
@@ -109,29 +136,40 @@ def _train(
 
 
 def _run_processes(
-    experiment: Experiment, sets: Sequence[str], trace: bool, take_folder: Callable[[], None]
+    experiment: Experiment,
+    sets: Sequence[str],
+    trace: bool,
+    take_folder: Callable[[], None],
+    ray: str | None = None,
 ) -> int:
     from relaax_like.launch.parameter_server import make_run_dir
-    from relaax_like.launch.run import make_topology, validate_servers
+    from relaax_like.launch.run import make_topology, validate_run, validate_servers
     from relaax_like.run_folders.run_folder import RUN, describe_start
+    from relaax_like.supervision.launcher import Launcher
     from relaax_like.supervision.log_file import add_log_file
     from relaax_like.supervision.manager import Manager, output
 
     setup_logging("INFO")
-    validate_servers(experiment)
-    overrides = [*sets, *fix_run_dir(experiment.run_dir)]
-    manager = Manager(make_topology(experiment, overrides, trace))
-    take_folder()
-    make_run_dir(experiment)
-    add_log_file(experiment.run_dir, ("", output.name))
-    describe_start(experiment, RUN)
-    if trace:
-        clear_traces(experiment)
-    shutdown = Shutdown()
-    shutdown.on_request(manager.stop)
-    shutdown.on_repeat(manager.kill)
-    shutdown.end_with_output()
-    status = manager.run()
+    (validate_servers if ray is None else validate_run)(experiment)
+    topology = make_topology(experiment, [*sets, *fix_run_dir(experiment.run_dir)], trace)
+    with contextlib.ExitStack() as ends:
+        launcher: Launcher | None = None
+        if ray is not None:
+            from relaax_like.launch.ray_run import open_ray_launcher
+
+            launcher = ends.enter_context(open_ray_launcher(experiment, topology, ray))
+        manager = Manager(topology, launcher=launcher)
+        take_folder()
+        make_run_dir(experiment)
+        add_log_file(experiment.run_dir, ("", output.name))
+        describe_start(experiment, RUN)
+        if trace:
+            clear_traces(experiment)
+        shutdown = Shutdown()
+        shutdown.on_request(manager.stop)
+        shutdown.on_repeat(manager.kill)
+        shutdown.end_with_output()
+        status = manager.run()
     if trace:
         print(f"where the time went: relaax trace {experiment.run_dir}")
     return status or shutdown.exit_status

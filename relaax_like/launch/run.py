@@ -40,7 +40,7 @@ def make_topology(
         roles.insert(0, "metrics_server")
     if experiment.learner.placement == "standalone":
         roles.insert(-1, "learner")
-    arguments = ["--config", str(experiment.file)]
+    arguments = ["--config", str(experiment.file.absolute())]
     for override in overrides:
         arguments += ["--set", override]
     # Absolute: an environment's program can change its working directory.
@@ -52,6 +52,7 @@ def make_topology(
             role=_ROLES[role],
             argv=[sys.executable, "-m", f"relaax_like.cli.{role}", *arguments],
             env=env,
+            cpus=_count_cpus(role, experiment),
         )
         for role in roles
     ]
@@ -59,19 +60,40 @@ def make_topology(
     return Topology(nodes=servers + clients, edges=_make_edges(experiment, clients))
 
 
-def validate_servers(experiment: Experiment) -> None:
-    """Checks the servers' settings before any process is started; a restart would not help.
+def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
+    """Returns the overrides that tell each server of a run where all of them listen.
+
+    Args:
+      addresses: name of each node -> its address.
+    """
+    overrides = [
+        f"{_SECTIONS[name]}.bind={addresses[name]}" for name in _SECTIONS if name in addresses
+    ]
+    return [*overrides, f"relaax-rlx-server.parameter_server={addresses['ps']}"]
+
+
+def validate_run(experiment: Experiment) -> None:
+    """Checks the settings of a run as processes, except for its addresses.
 
     Raises:
-      ConfigError: a server could be reached by unauthorized clients, a file of `security` cannot be
-        used, or the run can only be trained in one process.
-      RelaaxError: a port is taken; the error names the process that holds it, and the key that
-        chooses another.
+      ConfigError: a file of `security` cannot be used, or the run can only be trained in one
+        process.
     """
     validate_served(experiment)
     _validate_no_trainer(experiment)
     make_server_security(experiment)
     make_client_security(experiment)
+
+
+def validate_servers(experiment: Experiment) -> None:
+    """Checks the servers' settings before any process is started; a restart would not help.
+
+    Raises:
+      ConfigError: see `validate_run`; or a server could be reached by unauthorized clients.
+      RelaaxError: a port is taken; the error names the process that holds it, and the key that
+        chooses another.
+    """
+    validate_run(experiment)
     binds: dict[str, Address] = {}
     for section, settings in (
         ("relaax-parameter-server", experiment.parameter_server),
@@ -136,12 +158,28 @@ _SHORT = {
     "metrics_server": "metrics",
     "learner": "learner",
 }
+# Name of a node that listens -> the section with its address.
+_SECTIONS = {
+    "ps": "relaax-parameter-server",
+    "rlx": "relaax-rlx-server",
+    "metrics": "relaax-metrics-server",
+    "learner": "learner",
+}
 _ROLES: Mapping[str, Role] = {
     "parameter_server": "parameter server",
     "rlx_server": "rlx server",
     "metrics_server": "metrics server",
     "learner": "learner",
 }
+
+
+def _count_cpus(role: str, experiment: Experiment) -> int:
+    """Returns the processor cores of a server: the threads of TensorFlow, where it learns."""
+    learner = experiment.learner
+    if role == "rlx_server":
+        return 2 if learner.placement == "agent" else 1  # its learner is another process
+    learns = {"server": "parameter_server", "standalone": "learner"}.get(learner.placement or "")
+    return max(learner.backprop_workers, 1) if role == learns else 1
 
 
 # Notifies a client's program that its lines are mixed with those of others.

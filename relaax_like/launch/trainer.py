@@ -1,6 +1,7 @@
 """Trainer: plays and learns, all roles in one process."""
 
 import threading
+from typing import Any
 
 from relaax_like.client.interactor import Interactor
 from relaax_like.launch.base_trainer import BaseTrainer
@@ -16,7 +17,12 @@ class Trainer(BaseTrainer):
         status = Trainer(experiment).run(Shutdown())
 
     It uses the same objects, run folder and curves as a run over the network.
+
+    Attributes:
+      ray: see `train_with_workers`; set before `run`.
     """
+
+    ray: Any = None
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
         """Trains until the run ends; see `BaseTrainer`.
@@ -25,7 +31,7 @@ class Trainer(BaseTrainer):
         """
         experiment = self.experiment
         if experiment.learner.workers:
-            train_with_workers(experiment, server, stop, on_ready=self.note_ready)
+            train_with_workers(experiment, server, stop, self.note_ready, self.ray)
             return
         environment = experiment.environment
         with open_slots(experiment, "train") as slots:

@@ -11,6 +11,7 @@ from typing import Any
 
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.client.interactor import Interactor
+from relaax_like.config.address import parse_address
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
@@ -55,8 +56,9 @@ def main() -> int:
     start_tracing(name, experiment, wanted=False)
     use_compile_cache(experiment.compile_cache)
     limit_blas_threads()
-    # On this machine, without TLS.
-    security = ClientSecurity(token_file=make_client_security(experiment).token_file)
+    security = make_client_security(experiment)
+    if parse_address(address).is_loopback:  # without TLS
+        security = ClientSecurity(token_file=security.token_file)
     with BridgeControl().connect(address, security) as link:
         try:
             play(experiment, name, link, shutdown, reporter)

@@ -5,15 +5,24 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.config.address import Address
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.launch.parameter_server import make_experience_services
-from relaax_like.launch.security import make_client_security, make_server_security
+from relaax_like.launch.security import (
+    make_client_security,
+    make_server_security,
+    validate_exposure,
+)
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.supervision.manager import Manager
+from relaax_like.ray_engine.ray_launcher import RayLauncher
+from relaax_like.supervision.launcher import Launcher
+from relaax_like.supervision.manager import TERM_SEC, Manager
 from relaax_like.supervision.process import EXIT_USAGE
 from relaax_like.supervision.topology import Edge, Node, Topology
 from relaax_like.wire import tracing
@@ -35,8 +44,9 @@ def train_with_workers(
     server: ParameterServer,
     stop: threading.Event,
     on_ready: Callable[[], None] = lambda: None,
+    ray: Any = None,
 ) -> None:
-    """Serves the parameter server to workers on this machine, until the end of training or `stop`.
+    """Serves the parameter server to workers, until the end of training or `stop`.
 
     Each worker runs its environments and their agents in one process, and connects to this process
     as an rlx server connects to a parameter server. Workers that die are restarted.
@@ -46,10 +56,14 @@ def train_with_workers(
       server: in this process; with `learner.placement: server` this process also learns.
       stop: ends it.
       on_ready: called repeatedly, in another thread, once experience has arrived.
+      ray: the module, connected to the cluster on whose machines the workers run; None: they run
+        on this machine.
 
     Raises:
-      ConfigError: there is no environment, or a worker has found a mistake in the settings.
-      RelaaxError: learning has failed, or the workers could not be kept alive.
+      ConfigError: other machines could connect without TLS and tokens; there is no environment; or
+        a worker has found a mistake in the settings.
+      RelaaxError: learning has failed, the workers could not be kept alive, or the cluster does not
+        have the processors that they ask for.
     """
     if experiment.environment is None:
         raise ConfigError(f"{experiment.file}: training needs an `environment` section; add one")
@@ -57,19 +71,30 @@ def train_with_workers(
     services = None
     if experiment.learner.publishes:
         services = make_experience_services(experiment, server, failures.append)
-    # Workers are on this machine: they need a token if the run has tokens, but no TLS.
-    security = ServerSecurity(tokens=make_server_security(experiment).tokens)
+    host = "127.0.0.1" if ray is None else ray.util.get_node_ip_address()
+    bind = Address(host, 0)
+    validate_exposure(bind, experiment.security)
+    security = make_server_security(experiment)
+    if bind.is_loopback:  # workers need a token if the run has tokens, but no TLS
+        security = ServerSecurity(tokens=security.tokens)
     make_client_security(experiment)  # reports a missing token here, not in each worker
     grpc_server, port = BridgeControl().create_server(
-        "127.0.0.1:0", server, security, None if services is None else services.sinks
+        str(bind), server, security, None if services is None else services.sinks
     )
     grpc_server.start()
+    config = (experiment.run_dir / CONFIG_NAME).absolute()
+    topology = _make_topology(experiment, config, str(Address(host, port)))
     try:
-        if services is not None:
-            services.start()
-        topology = _make_topology(experiment, f"127.0.0.1:{port}")
-        manager = Manager(topology, write_line=_log_line)
-        with _watching(manager, server, services, stop, failures, on_ready):
+        with contextlib.ExitStack() as ends:
+            if services is not None:
+                services.start()
+            launcher: Launcher | None = None
+            if ray is not None:
+                launcher = ends.enter_context(
+                    RayLauncher(ray, topology, config, lambda addresses: [], TERM_SEC)
+                )
+            manager = Manager(topology, write_line=_log_line, launcher=launcher)
+            ends.enter_context(_watching(manager, server, services, stop, failures, on_ready))
             status = manager.run()
     finally:
         if services is not None:
@@ -85,8 +110,7 @@ def train_with_workers(
         raise error(f"a worker ended with status {status}; see its error above")
 
 
-def _make_topology(experiment: Experiment, address: str) -> Topology:
-    config = str(experiment.run_dir / CONFIG_NAME)
+def _make_topology(experiment: Experiment, config: Path, address: str) -> Topology:
     env = {}
     if tracing.active is not None:
         env[tracing.ENVIRONMENT_VARIABLE] = str(tracing.active.path.parent)
@@ -94,7 +118,7 @@ def _make_topology(experiment: Experiment, address: str) -> Topology:
         Node(
             name=f"worker{number}",
             role="worker",
-            argv=[sys.executable, "-m", _WORKER, config, str(number), address],
+            argv=[sys.executable, "-m", _WORKER, str(config), str(number), address],
             env=env,
         )
         for number in range(1, experiment.learner.workers + 1)

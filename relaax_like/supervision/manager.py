@@ -2,21 +2,17 @@
 
 import contextlib
 import logging
-import os
 import queue
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from relaax_like.supervision.guardian import Guardian
+from relaax_like.supervision.launcher import Launcher, LocalLauncher, Running
 from relaax_like.supervision.process import EXIT_ERROR, EXIT_OUTPUT_CLOSED, EXIT_USAGE, SignalEvent
 from relaax_like.supervision.topology import Node, Topology
 from relaax_like.wire import reports
-from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.reports import Event, Report
 
 logger = logging.getLogger(__name__)
@@ -29,6 +25,8 @@ TERM_SEC = 6.0
 # Environments, servers and the essential process end one after another; each has a third of it.
 _STAGES = 4
 _END_POLL_SEC = 0.02
+# A killed process ends at once, unless the kernel or its machine hangs.
+_KILLED_SEC = 10.0
 # A dead process's last line: how long to wait for it, and how much of it is repeated.
 _LAST_LINES_SEC = 0.3
 _MAX_LAST_LINE = 200
@@ -43,8 +41,8 @@ class _Supervised:
 
     def __init__(self, node: Node):
         self.node = node
-        self.process: subprocess.Popen[bytes] | None = None
-        self.relay: threading.Thread | None = None
+        self.process: Running | None = None
+        self.starts = 0
         self.deaths = 0
         self.started = 0.0
         self.restart_at: float | None = None
@@ -78,6 +76,8 @@ class Manager:
       topology: what to run.
       write_line: called with the process's name and each output line; by default, prints it.
       term_sec: a process that has not ended this long after its SIGTERM is killed.
+      launcher: starts the processes; None: as children of this process, which `Guardian` ends
+        if this process is killed.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Manager:
         topology: Topology,
         write_line: Callable[[str, str], None] | None = None,
         term_sec: float = TERM_SEC,
+        launcher: Launcher | None = None,
     ):
         self._supervised = [_Supervised(node) for node in topology.nodes]
         self._policy = topology.restart
@@ -93,7 +94,7 @@ class Manager:
         self._write_line = write_line or (lambda name, line: _print_line(name, width, line))
         self._stopping = SignalEvent()
         self._status = 0
-        self._guardian: Guardian | None = None  # while it runs
+        self._launcher = launcher
         self._reports: queue.SimpleQueue[tuple[_Supervised, int, Report]] = queue.SimpleQueue()
         self._alone_since: float | None = None
         self._tracebacks: set[str] = set()
@@ -115,96 +116,74 @@ class Manager:
         self._stopping.set()
         for supervised in self._supervised:
             if supervised.process is not None:
-                _kill_group(supervised.process)
+                supervised.process.kill()
 
     def run(self) -> int:
         """Runs until the end and returns an exit status: 0 if all went well or it was stopped.
 
-        Then no process that it started is left, including their children. If this process is
-        killed, its `Guardian` ends them.
+        Then no process that it started is left, including their children.
 
         The status is 128 + SIGPIPE if the processes' output was no longer read.
 
         Raises:
           RelaaxError: a command cannot be started.
         """
-        with Guardian(self._term_sec) as self._guardian:
-            try:
-                for supervised in self._supervised:
-                    if supervised.is_environment:
-                        supervised.restart_at = 0.0  # as soon as the servers are ready
-                    else:
-                        self._start(supervised)
-                while not self._stopping.wait(0.1):
-                    self._check()
-            finally:
-                self._terminate()
+        if self._launcher is not None:
+            self._run(self._launcher)
+        else:
+            with LocalLauncher(self._term_sec) as launcher:
+                self._run(launcher)
         return self._status
 
-    def _start(self, supervised: _Supervised) -> None:
-        node = supervised.node
-        with _open_pipe(node.reports) as (reading, writing):
-            try:
-                supervised.process = subprocess.Popen(
-                    node.argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", **node.env, **_name_pipe(writing)},
-                    pass_fds=writing,
-                    # A Ctrl-C in the terminal only reaches the manager, which then ends all in
-                    # order.
-                    start_new_session=True,
-                )
-            except OSError as error:
-                raise RelaaxError(f"{node.name}: cannot start {node.argv[0]}: {error}") from error
-            for descriptor in reading:
-                threading.Thread(
-                    target=self._read_reports,
-                    args=(supervised, supervised.process.pid, os.dup(descriptor)),
-                    daemon=True,
-                ).start()
-        assert self._guardian is not None, "run is under way"
-        self._guardian.add(supervised.process.pid)
+    def _run(self, launcher: Launcher) -> None:
+        try:
+            for supervised in self._supervised:
+                if supervised.is_environment:
+                    supervised.restart_at = 0.0  # as soon as the servers are ready
+                else:
+                    self._start(launcher, supervised)
+            while not self._stopping.wait(0.1):
+                self._check(launcher)
+        finally:
+            self._terminate()
+
+    def _start(self, launcher: Launcher, supervised: _Supervised) -> None:
+        supervised.starts += 1
         supervised.started = time.monotonic()
         supervised.restart_at = None
         supervised.worked = False
         supervised.last_line = ""
-        # A daemon: a distant descendant that keeps the output open must not prevent our exit.
-        supervised.relay = threading.Thread(
-            target=self._relay, args=(supervised.process, supervised), daemon=True
+        start = supervised.starts
+
+        def take_report(line: bytes) -> None:
+            with contextlib.suppress(ValueError):  # an event of another version
+                self._reports.put((supervised, start, reports.read_report(line)))
+
+        supervised.process = launcher.start(
+            supervised.node, lambda lines: self._relay(lines, supervised), take_report
         )
-        supervised.relay.start()
 
-    def _relay(self, process: subprocess.Popen[bytes], supervised: _Supervised) -> None:
-        assert process.stdout is not None
-        with process.stdout as lines:
-            texts: Iterator[str] = (line.decode(errors="replace").rstrip("\n") for line in lines)
-            if supervised.is_environment:
-                texts = shorten_tracebacks(texts, self._tracebacks)
-            for text in texts:
-                if text.strip():
-                    supervised.last_line = text.strip()
-                try:
-                    self._write_line(supervised.node.name, text)
-                except BrokenPipeError:
-                    self._status = EXIT_OUTPUT_CLOSED
-                    self._stopping.set()
-                    break
-            for _ in lines:  # A full pipe would prevent the process from exiting.
-                pass
-
-    def _read_reports(self, supervised: _Supervised, pid: int, descriptor: int) -> None:
-        """Receives the reports of one process, in its own thread."""
-        with open(descriptor, "rb") as lines:
-            for line in lines:
-                with contextlib.suppress(ValueError):  # an event of another version
-                    self._reports.put((supervised, pid, reports.read_report(line)))
+    def _relay(self, lines: Iterable[bytes], supervised: _Supervised) -> None:
+        """Receives the output of one process, in its own thread."""
+        texts: Iterator[str] = (line.decode(errors="replace").rstrip("\n") for line in lines)
+        if supervised.is_environment:
+            texts = shorten_tracebacks(texts, self._tracebacks)
+        for text in texts:
+            if text.strip():
+                supervised.last_line = text.strip()
+            try:
+                self._write_line(supervised.node.name, text)
+            except BrokenPipeError:
+                self._status = EXIT_OUTPUT_CLOSED
+                self._stopping.set()
+                break
+        for _ in lines:  # A full pipe would prevent the process from exiting.
+            pass
 
     def _take_reports(self) -> None:
         while not self._reports.empty():
-            server, pid, report = self._reports.get()
-            if server.process is None or server.process.pid != pid:
+            server, start, report = self._reports.get()
+            if server.process is None or server.starts != start:
                 continue  # it has ended, so its reports are obsolete
             if report.event is Event.READY:
                 server.ready = True
@@ -225,26 +204,25 @@ class Manager:
         elif not own:
             server.others[report.client] += 1
 
-    def _check(self) -> None:
+    def _check(self, launcher: Launcher) -> None:
         self._take_reports()
         now = time.monotonic()
         ready = all(s.ready for s in self._supervised)
         for supervised in self._supervised:
             may_start = ready or not supervised.is_environment
             if may_start and supervised.restart_at is not None and now >= supervised.restart_at:
-                self._start(supervised)
+                self._start(launcher, supervised)
             process = supervised.process
-            if process is not None and process.poll() is not None and not supervised.done:
+            status = None if process is None else process.poll()
+            if process is not None and status is not None and not supervised.done:
                 supervised.process = None
-                _kill_group(process)
-                if supervised.relay is not None:
-                    supervised.relay.join(_LAST_LINES_SEC)
-                assert self._guardian is not None, "run is under way"
-                self._guardian.remove(process.pid)
-                if supervised.is_environment:
-                    self._note_environment_end(supervised, process.returncode)
+                process.finish(_LAST_LINES_SEC)
+                if process.is_recalled:
+                    self._restart_recalled(supervised)
+                elif supervised.is_environment:
+                    self._note_environment_end(supervised, status)
                 else:
-                    self._note_end(supervised, process.returncode)
+                    self._note_end(supervised, status)
         if all(s.done for s in self._supervised):
             self._stopping.set()
         self._check_alone(now)
@@ -327,6 +305,11 @@ class Manager:
             self._revive()
         self._restart_soon(supervised, status, self._policy.max_restarts)
 
+    def _restart_recalled(self, supervised: _Supervised) -> None:
+        supervised.restart_at = time.monotonic()
+        supervised.ready = not supervised.node.reports
+        supervised.others.clear()
+
     def _restart_soon(self, supervised: _Supervised, status: int, restarts: int) -> None:
         delay = self._policy.delay_sec(supervised.deaths)
         supervised.restart_at = time.monotonic() + delay
@@ -353,19 +336,14 @@ class Manager:
         for stage in range(_STAGES):
             self._terminate_stage(stage, self._term_sec / _STAGES)
         for process in alive:
-            try:
-                process.wait(max(deadline - time.monotonic(), 0.1))
-            except subprocess.TimeoutExpired:
+            if not process.wait(max(deadline - time.monotonic(), 0.1)):
                 logger.warning(
                     "pid %d did not exit within %g s; killed it", process.pid, self._term_sec
                 )
-            _kill_group(process)
-            process.wait()
-            assert self._guardian is not None, "run is under way"
-            self._guardian.remove(process.pid)
-        for supervised in self._supervised:
-            if supervised.relay is not None:
-                supervised.relay.join(1.0)  # the last lines
+            process.kill()
+            process.wait(_KILLED_SEC)
+        for process in alive:
+            process.finish(1.0)
 
     def _terminate_stage(self, stage: int, timeout_sec: float) -> None:
         """Terminates the processes of one stage, and waits for their exit.
@@ -425,21 +403,6 @@ def _shorten(held: list[str], last: str, known: set[str]) -> Iterator[str]:
     yield from (*held, last)
 
 
-@contextlib.contextmanager
-def _open_pipe(is_wanted: bool) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Opens a pipe for a process that is being started; both ends are closed afterwards."""
-    ends = os.pipe() if is_wanted else ()
-    try:
-        yield ends[:1], ends[1:]
-    finally:
-        for descriptor in ends:
-            os.close(descriptor)
-
-
-def _name_pipe(writing: Sequence[int]) -> dict[str, str]:
-    return {reports.ENVIRONMENT_VARIABLE: str(writing[0])} if writing else {}
-
-
 def _describe(status: int) -> str:
     return f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
 
@@ -448,12 +411,6 @@ def _quote(supervised: _Supervised) -> str:
     """Returns a process's last line: lines of others can follow it in the terminal."""
     last = supervised.last_line[:_MAX_LAST_LINE]
     return f"; its last line: {last}" if last else ""
-
-
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process and its descendants: each process is the leader of its own group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _print_line(name: str, width: int, line: str) -> None:

@@ -25,6 +25,7 @@ class Node:
       role: what it is.
       client_name: for an environment: the name in its hello.
       env: additional environment variables.
+      cpus: processor cores that it uses, for an engine that places it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Node:
     role: Role
     client_name: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    cpus: int = 1
 
     @property
     def is_essential(self) -> bool:
@@ -136,6 +138,7 @@ class Topology:
                     "argv": list(node.argv),
                     "env": dict(node.env),
                     "client_name": node.client_name,
+                    "cpus": node.cpus,
                 }
                 for node in self.nodes
             ],

@@ -32,12 +32,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "ppo": {**DISCRETE, "num_steps": 64, "rollout_steps": 8, "batch_size": 16, "epochs": 2},
     "dqn": {**DISCRETE, **REPLAY, "target_every": 3, "priority_exponent": 0.6},
     "sac": {**CONTINUOUS, **REPLAY},
-    # An optimizer without slots.
-    "sarsa": {**DISCRETE, "updates_at_once": 7},
 }
 
 
-def make_experiment(folder: Path, name: str, placement: str) -> Experiment:
+# An optimizer without slots.
+PLAIN = "relaax-parameter-server: {optimizers: {actor: {name: sgd}, critic: {name: sgd}}}\n"
+
+
+def make_experiment(folder: Path, name: str, placement: str, more: str = "") -> Experiment:
     if not (folder / name).exists():
         copy_uncompiled(name, folder)
     run = folder / placement
@@ -46,7 +48,8 @@ def make_experiment(folder: Path, name: str, placement: str) -> Experiment:
     lines = [f"  {key}: {value}" for key, value in SETTINGS[name].items()]
     file.write_text(
         f"run_dir: {run / 'run'}\nlearner: {{placement: {placement}}}\n"
-        f"algorithm:\n  path: {folder / name}\n  network: {{layers: [8]}}\n" + "\n".join(lines)
+        f"{more}algorithm:\n  path: {folder / name}\n  network: {{layers: [8]}}\n"
+        + "\n".join(lines)
     )
     return load_experiment(file)
 
@@ -114,10 +117,14 @@ def learn(experiment: Experiment, iterations: int) -> list[tuple[Any, ...]]:
     return published
 
 
-@pytest.mark.parametrize("name", list(SETTINGS))
-def test_the_same_experience_leads_to_the_same_publications(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "more"), [*((name, "") for name in SETTINGS), ("a2c", PLAIN)], ids=str
+)
+def test_the_same_experience_leads_to_the_same_publications(
+    name: str, more: str, tmp_path: Path
+) -> None:
     runs = [
-        learn(make_experiment(tmp_path, name, placement), 6)
+        learn(make_experiment(tmp_path, name, placement, more), 6)
         for placement in ("server", "standalone")
     ]
     assert len({values for *_, values, _, _ in runs[0]}) == 6  # it learns

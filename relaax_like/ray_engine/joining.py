@@ -1,0 +1,111 @@
+"""Joins a Ray cluster, or starts one on this machine, with token authentication."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from relaax_like.config.address import Address, parse_address
+from relaax_like.wire.errors import ConfigError, RelaaxError
+
+logger = logging.getLogger(__name__)
+
+LOCAL = "local"
+_GCS_PORT = 6379
+_PROBE_SEC = 10.0
+_TOKEN = (
+    "Start Ray on all machines with RAY_AUTH_MODE=token and one token in RAY_AUTH_TOKEN_PATH "
+    "(docs/scaling.md)"
+)
+
+
+def join(address: str, cpus: int, insecure: bool) -> Any:
+    """Joins a cluster as its driver; returns the module `ray`, connected.
+
+    Args:
+      address: HOST:PORT of the cluster's head, or `local`: starts a cluster on this machine.
+      cpus: processor cores that the run asks for; `local` provides them.
+      insecure: accept a cluster that asks for no token.
+
+    Raises:
+      ConfigError: Ray is not installed; the cluster asks for no token, or for another one than
+        ours; or this machine does not belong to it.
+    """
+    # Both are read when Ray is loaded.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    asks = address == LOCAL or _asks_for_token(address)
+    if not asks and not insecure:
+        raise ConfigError(
+            f"--ray {address}: the cluster asks for no token, so everybody who reaches it can run "
+            f"code on its machines. {_TOKEN}; on a fully trusted network, pass --insecure"
+        )
+    if not asks:
+        logger.warning("the Ray cluster at %s asks for no token", address)
+    os.environ["RAY_AUTH_MODE"] = "token" if asks else "disabled"
+    import ray
+
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address == LOCAL:
+        ray.init(
+            address=LOCAL,
+            num_cpus=max(cpus, os.cpu_count() or 1),
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            **quiet,
+        )
+        logger.info("Ray listens at %s; it asks for the token in ~/.ray", _describe_listeners())
+        return ray
+    try:
+        ray.init(address=address, **quiet)
+    except Exception as error:
+        raise ConfigError(
+            f"--ray {address}: cannot join: {str(error).strip().splitlines()[0]}. This machine "
+            "must be one of the cluster (`ray start --address=...`), with the cluster's token in "
+            "RAY_AUTH_TOKEN_PATH"
+        ) from error
+    return ray
+
+
+def _asks_for_token(address: str) -> bool:
+    """Returns whether a cluster refuses a caller without a token.
+
+    Raises:
+      RelaaxError: nothing answers there.
+    """
+    import grpc
+    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
+
+    where = str(parse_address(address, _GCS_PORT))
+    with grpc.insecure_channel(where) as channel:
+        stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        try:
+            stub.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=_PROBE_SEC)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                return True
+            raise RelaaxError(
+                f"--ray {address}: no Ray cluster answers there ({error.code().name}); start one "
+                f"with `ray start --head --port={_GCS_PORT}`, or use --ray {LOCAL}"
+            ) from error
+    return False
+
+
+def _describe_listeners() -> str:
+    """Lists the addresses on which Ray's processes, our descendants, listen."""
+    import psutil
+
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            found += [(process.name(), address) for address in _find_listening(process)]
+    return ", ".join(f"{address} ({name})" for name, address in sorted(found))
+
+
+def _find_listening(process: Any) -> Iterator[str]:
+    import psutil
+
+    for connection in process.net_connections(kind="tcp"):
+        if connection.status == psutil.CONN_LISTEN:
+            host = connection.laddr.ip.removeprefix("::ffff:")  # IPv4 on a socket for both
+            yield str(Address(host, connection.laddr.port))

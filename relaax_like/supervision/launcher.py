@@ -1,0 +1,180 @@
+"""Launcher: starts the processes of a topology, on this machine or on others."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from relaax_like.supervision.guardian import Guardian
+from relaax_like.supervision.topology import Node
+from relaax_like.wire import reports
+from relaax_like.wire.errors import RelaaxError
+
+# Receives the output of a process, line by line, in a thread of its own, until its end.
+ReadOutput = Callable[[Iterable[bytes]], None]
+# Receives one line of `wire.reports`, in any thread.
+TakeReport = Callable[[bytes], None]
+
+
+class Running(Protocol):
+    """A process that a launcher has started; used by one thread, except for `kill`."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id, on its machine."""
+
+    @property
+    def is_recalled(self) -> bool:
+        """Whether the launcher ended it itself, so that it starts again with other addresses."""
+
+    def poll(self) -> int | None:
+        """Returns its exit status; -N after signal N; None: it runs."""
+
+    def terminate(self) -> None:
+        """Sends SIGTERM."""
+
+    def kill(self) -> None:
+        """Kills it and its descendants."""
+
+    def wait(self, timeout_sec: float) -> bool:
+        """Waits for its end; returns whether it has ended."""
+
+    def finish(self, timeout_sec: float) -> None:
+        """After its end: kills its descendants, and waits for its last lines."""
+
+
+class Launcher(Protocol):
+    """Starts processes for a `Manager`, which decides when, and how often."""
+
+    def start(self, node: Node, read_output: ReadOutput, take_report: TakeReport) -> Running:
+        """Starts the command of a node.
+
+        Args:
+          node: what to start.
+          read_output: gets its output, standard error included.
+          take_report: gets its reports, if it `reports`.
+
+        Raises:
+          RelaaxError: it cannot be started.
+        """
+
+
+class LocalLauncher:
+    """Starts child processes of this one. A context manager.
+
+    If this process is killed, its `Guardian` ends them.
+
+        with LocalLauncher(term_sec=6.0) as launcher:
+            running = launcher.start(node, read_output, take_report)
+
+    Args:
+      term_sec: see `Guardian`.
+    """
+
+    def __init__(self, term_sec: float):
+        self._term_sec = term_sec
+        self._guardian: Guardian | None = None
+
+    def __enter__(self) -> "LocalLauncher":
+        self._guardian = Guardian(self._term_sec)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._guardian is not None, "entered"
+        self._guardian.__exit__()
+
+    def start(self, node: Node, read_output: ReadOutput, take_report: TakeReport) -> Running:
+        """See `Launcher`."""
+        assert self._guardian is not None, "entered"
+        with _open_pipe(node.reports) as (reading, writing):
+            try:
+                process = subprocess.Popen(
+                    node.argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, "PYTHONUNBUFFERED": "1", **node.env, **_name_pipe(writing)},
+                    pass_fds=writing,
+                    # A Ctrl-C in the terminal only reaches the manager, which then ends all in
+                    # order.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise RelaaxError(f"{node.name}: cannot start {node.argv[0]}: {error}") from error
+            for descriptor in reading:
+                threading.Thread(
+                    target=_read_reports, args=(os.dup(descriptor), take_report), daemon=True
+                ).start()
+        self._guardian.add(process.pid)
+        return _Child(process, self._guardian, read_output)
+
+
+class _Child:
+    """A child process."""
+
+    is_recalled = False
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], guardian: Guardian, read_output: ReadOutput
+    ):
+        self._process = process
+        self._guardian = guardian
+        # A daemon: a distant descendant that keeps the output open must not prevent our exit.
+        self._relay = threading.Thread(target=_relay, args=(process, read_output), daemon=True)
+        self._relay.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.poll()
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # each is the leader of its own group
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def wait(self, timeout_sec: float) -> bool:
+        try:
+            self._process.wait(timeout_sec)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def finish(self, timeout_sec: float) -> None:
+        self.kill()
+        self._guardian.remove(self._process.pid)
+        self._relay.join(timeout_sec)
+
+
+def _relay(process: subprocess.Popen[bytes], read_output: ReadOutput) -> None:
+    assert process.stdout is not None
+    with process.stdout as lines:
+        read_output(lines)
+
+
+def _read_reports(descriptor: int, take_report: TakeReport) -> None:
+    with open(descriptor, "rb") as lines:
+        for line in lines:
+            take_report(line)
+
+
+@contextlib.contextmanager
+def _open_pipe(is_wanted: bool) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Opens a pipe for a process that is being started; both ends are closed afterwards."""
+    ends = os.pipe() if is_wanted else ()
+    try:
+        yield ends[:1], ends[1:]
+    finally:
+        for descriptor in ends:
+            os.close(descriptor)
+
+
+def _name_pipe(writing: Sequence[int]) -> dict[str, str]:
+    return {reports.ENVIRONMENT_VARIABLE: str(writing[0])} if writing else {}

@@ -1,0 +1,63 @@
+"""A machine of a Ray cluster is lost in the middle of a run. covers P2, P21
+
+Two machines are two network namespaces that a pair of devices connects.
+"""
+
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+from support.cluster import TRACE, Program
+from support.ray_cluster import HEAD, LONG_SEC, PORT, WORKER, RayCluster, find_ray_listeners
+
+pytestmark = pytest.mark.timeout(600)
+TARGET = 60
+FLAGS = (f"{HEAD}:{PORT}", "--insecure", "--set", f"learner.target_return={TARGET}")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """The head's machine, which has the cores for a whole run."""
+    with RayCluster(tmp_path_factory.mktemp("ray")) as cluster:
+        cluster.connect()
+        cluster.start_head(cpus=5, host=HEAD)
+        yield cluster
+
+
+def lose_the_other_machine(cluster: RayCluster, run: Program, nodes: set[str]) -> list[str]:
+    """Kills Ray there in the middle of a run; returns what the run printed from then on."""
+    run.wait_for(r"step [1-9]")
+    assert not find_ray_listeners()
+    places = dict(re.findall(r"(\w+) is on ([\d.]+)$", run.output, re.MULTILINE))
+    assert set(places) == nodes
+    assert places.get("ps", HEAD) == HEAD  # its files are there
+    lost = {name for name, host in places.items() if host == WORKER}
+    assert lost, places
+    before = len(run.lines)
+    cluster.find_worker_raylet().send_signal(signal.SIGKILL)
+    for name in lost:
+        run.wait_for(rf"{name} +\| Ray lost its machine {WORKER}", before)
+        run.wait_for(rf"\b{name} is on {HEAD}$", before)
+    assert run.alive
+    cluster.gate.touch()
+    assert run.wait(LONG_SEC) == 0
+    cluster.gate.unlink()
+    assert TRACE not in run.output
+    assert not find_ray_listeners()
+    cluster.assert_no_node_left()
+    return run.lines[before:]
+
+
+def test_training_reaches_its_target_although_a_machine_is_lost(cluster: RayCluster) -> None:
+    cluster.start_worker(cpus=5)
+    run = cluster.start_run(*FLAGS)
+    after = lose_the_other_machine(cluster, run, {"ps", "rlx", "env1", "env2"})
+    assert f"reached the target {TARGET}" in "\n".join(after)
+
+
+def test_workers_reach_the_target_although_the_machine_of_one_is_lost(cluster: RayCluster) -> None:
+    cluster.start_worker(cpus=5)
+    train = cluster.start_run(*FLAGS, "--workers", 2, command="train")
+    after = lose_the_other_machine(cluster, train, {"worker1", "worker2"})
+    assert f"reached the target {TARGET}" in "\n".join(after)

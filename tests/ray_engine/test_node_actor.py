@@ -1,0 +1,143 @@
+"""The actor of a node, without Ray, and what of ours Ray gets to pickle."""
+
+import ast
+import inspect
+import json
+import os
+import re
+import socket
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ray import cloudpickle
+from support.cluster import ROOT, wait_until
+
+from relaax_like.ray_engine.node_actor import NodeActor, find_free_address
+from relaax_like.wire.errors import RelaaxError
+
+# A call that gives Ray a class, a function or an object.
+GIVES = re.compile(r"\bray\.(remote|put)$")
+
+
+@pytest.fixture
+def actor() -> Iterator[NodeActor]:
+    folder = os.getcwd()
+    actor = NodeActor(term_sec=1.0)
+    yield actor
+    actor.kill()
+    os.chdir(folder)
+
+
+def make_command(script: str, folder: str = "/none", **fields: Any) -> str:
+    command = {"name": "rlx", "role": "rlx server", "argv": ["", "-c", script], "env": {}}
+    return json.dumps({**command, "folder": folder, "config": "e.yaml", "text": "", **fields})
+
+
+def read_all(actor: NodeActor) -> list[list[str]]:
+    """Returns the events up to the end of the process."""
+    events: list[list[str]] = []
+
+    def read() -> bool:
+        events.extend(json.loads(actor.read(0.5)))
+        return events[-1:] != [] and events[-1][0] == "end"
+
+    wait_until(read, events, 30)
+    return events
+
+
+def test_a_process_s_lines_and_reports_and_at_last_its_status(
+    actor: NodeActor, tmp_path: Path
+) -> None:
+    script = (
+        "import os, sys\n"
+        "os.write(int(os.environ['RELAAX_REPORTS']), b'ready \\n')\n"
+        "print(os.getcwd(), os.environ['KEY'], sys.executable)\n"
+        "sys.exit(7)"
+    )
+    assert isinstance(actor.start(make_command(script, str(tmp_path), env={"KEY": "v"})), int)
+    events = read_all(actor)
+    assert sorted(events[:-1]) == [
+        ["line", f"{tmp_path} v {sys.executable}"],
+        ["report", "ready \n"],
+    ]
+    assert events[-1] == ["end", "7"]
+
+
+def test_the_next_life_has_its_own_lines(actor: NodeActor) -> None:
+    for text in ("first", "second"):
+        actor.start(make_command(f"print({text!r})"))
+        assert read_all(actor) == [["line", text], ["end", "0"]]
+
+
+def test_the_end_leaves_no_descendant(actor: NodeActor) -> None:
+    sleep = "import time; time.sleep(600)"
+    script = (
+        "import subprocess, sys\n"
+        f"print(subprocess.Popen([sys.executable, '-c', {sleep!r}]).pid, flush=True)\n{sleep}"
+    )
+    pid = actor.start(make_command(script))
+    wait_until(lambda: json.loads(actor.read(0.5)) or None, "its line", 30)
+    (child,) = psutil.Process(int(pid)).children()
+    actor.terminate()
+    assert read_all(actor)[-1] == ["end", "-15"]
+    psutil.wait_procs([child], 10)
+    assert not child.is_running()
+
+
+def test_a_machine_without_the_file_or_with_another_one_gets_a_copy(
+    actor: NodeActor, tmp_path: Path
+) -> None:
+    file = tmp_path / "e.yaml"
+    script = "import pathlib, sys; p = pathlib.Path(sys.argv[1]); print(p, p.read_text())"
+    places = []
+    for has in (None, "seed: 2", "seed: 1"):
+        if has is not None:
+            file.write_text(has)
+        argv = ["", "-c", script, str(file)]
+        actor.start(make_command("", argv=argv, config=str(file), text="seed: 1"))
+        (_, line), end = read_all(actor)
+        assert end == ["end", "0"]
+        place, _, text = line.partition(" ")
+        assert text == "seed: 1"
+        places.append(place)
+    assert places[0] != places[1] != str(file) == places[2]
+    assert not any(Path(place).exists() for place in places[:2])
+
+
+def test_what_cannot_be_started_is_said(actor: NodeActor) -> None:
+    answer = actor.start(make_command("", argv=["/no/such/program"]))
+    assert isinstance(answer, str)
+    assert "rlx: cannot start /no/such/program" in answer
+
+
+def test_a_free_port_is_on_the_machine_s_address() -> None:
+    address = find_free_address("127.0.0.1")
+    with socket.socket() as server:
+        server.bind((address.host, address.port))
+    with pytest.raises(RelaaxError, match=r"192\.0\.2\.1 is not an address of this machine"):
+        find_free_address("192.0.2.1")
+
+
+def test_ray_gets_a_class_of_the_package_by_its_name_and_text_and_numbers() -> None:
+    pickled = cloudpickle.dumps(NodeActor)
+    assert len(pickled) < 100  # a name; by value it has the code of all methods
+    assert cloudpickle.loads(pickled) is NodeActor
+    plain = (str, bytes, int, float, int | str, None, type(None))
+    methods = [m for n, m in inspect.getmembers(NodeActor, inspect.isfunction) if n[0] != "_"]
+    assert len(methods) > 3
+    for method in (*methods, NodeActor.__init__):
+        assert set(typing.get_type_hints(method).values()) <= set(plain), method
+
+
+def test_no_other_class_or_function_is_handed_to_ray() -> None:
+    remote = []
+    for path in (ROOT / "relaax_like").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and GIVES.search(ast.unparse(node.func)):
+                remote.append((path.name, ast.unparse(node)))
+    assert remote == [("ray_launcher.py", "self.ray.remote(NodeActor)")]
