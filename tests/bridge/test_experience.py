@@ -715,7 +715,7 @@ def test_rollouts_that_come_before_the_learner_is_there_wait_for_it(site: Site) 
 def test_a_run_that_learns_beside_its_agents_takes_no_experience() -> None:
     with make_plain_server() as server, serve(server, None) as address:
         with BridgeControl().connect(address) as link:
-            Client(link).assert_ends(LeasedError, r"learner\.placement: agent")
+            Client(link).assert_ends(LeasedError, "does not learn in its parameter server")
 
 
 def test_who_may_only_act_may_not_send_experience(tmp_path: Path) -> None:

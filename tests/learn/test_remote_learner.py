@@ -458,7 +458,7 @@ def test_a_run_that_learns_beside_its_agents_ends_the_process(far: Far) -> None:
             wait_until(lambda: bool(failures), "the failure")
             learner.stop()
     assert isinstance(failures[0], LeasedError)
-    assert "learner.placement: agent" in str(failures[0])
+    assert "does not learn in its parameter server" in str(failures[0])
 
 
 # Its own end.
