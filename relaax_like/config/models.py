@@ -254,8 +254,8 @@ class LearnerConfig(Settings):
     """`relaax train`: number of processes that play, each in environment.slots environments. 0: the
     process that learns also plays."""
     backprop_workers: int = Field(default=1, ge=-1, le=1024)
-    """Placement server: threads that compute an update; -1: the fastest number, which is measured
-    when the run starts."""
+    """Placements server and standalone: threads that compute an update; -1: the fastest number,
+    which is measured when the run starts."""
     save_freq: int = Field(default=-1, ge=-1)
     """Iterations (placement agent: versions) between two copies of policy and optimizers in
     RUN/ckpt, which are kept; -1: no copies."""

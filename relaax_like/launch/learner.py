@@ -123,8 +123,9 @@ def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--set learner.bind=HOST:PORT")
     address = str(experiment.rlx_server.parameter_server.to_connect())
-    with without_native_stderr():
-        from relaax_like.nn import runtime  # noqa: F401 - takes seconds, and is needed anyway
+    if settings.backprop_workers == 1:  # otherwise its threads are chosen before it is loaded
+        with without_native_stderr():
+            from relaax_like.nn import runtime  # noqa: F401 - takes seconds, and is needed anyway
     with BridgeControl().connect(address, make_client_security(experiment)) as link:
         if experiment.algorithm.lacks_spaces:
             logger.info("waiting for the spaces of the first environment")

@@ -178,3 +178,21 @@ def test_a_learner_tells_operators_to_ask_the_parameter_server(cluster: Standalo
         assert_no_trace(asked)
     assert learner.alive
     assert_no_trace(learner, ps)
+
+
+def test_a_learner_of_its_own_computes_with_the_threads_that_the_file_says(tmp_path: Path) -> None:
+    show = """
+
+_make_plain = make_algorithm
+
+
+def make_algorithm(config, model, seed):
+    number = tf.config.threading.get_intra_op_parallelism_threads()
+    print(f"the update has {number} threads", flush=True)
+    return _make_plain(config, model, seed)
+"""
+    spaces = ("algorithm.state_size=4", "algorithm.num_actions=2")
+    with StandaloneCluster(tmp_path, copy_uncompiled("ppo", tmp_path, show), *PPO) as cluster:
+        cluster.start_parameter_server(*spaces)
+        learner = cluster.start_learner(*spaces, "learner.backprop_workers=2")
+        assert learner.wait_for(r"the update has (\d+) threads")[1] == "2"
