@@ -7,7 +7,7 @@ from typing import Any
 
 from relaax_like.core.records import LearnRequest
 from relaax_like.learn.replayed import Replayed, ReplayIteration
-from relaax_like.learn.request_queue import Requests, RequestSource
+from relaax_like.learn.request_queue import Requests, RequestSource, naming_place
 from relaax_like.learn.tally import Tally
 from relaax_like.wire.errors import CollectorFullError
 
@@ -40,7 +40,8 @@ class ReplayQueue(RequestSource):
         self, number: int, iteration: ReplayIteration, results: Mapping[str, Any]
     ) -> None:
         """Makes results of each row priorities; see `Source`."""
-        self._replayed.note_learned(number, iteration, results)
+        with naming_place(self._replayed.data_handler, "after_learn"):
+            self._replayed.note_learned(number, iteration, results)
 
     def take_state(self) -> dict[str, Any]:
         """Returns the table, and takes away what is to be counted; see `Source`."""
@@ -73,9 +74,10 @@ class ReplayQueue(RequestSource):
         assert request.rollout is not None
         try:
             rollout = self._replayed.conform(request.rollout)
-            self._replayed.add(
-                rollout, request.episodes, request.env_steps, is_urgent=request.is_urgent
-            )
+            with naming_place(self._replayed.data_handler, "after_interact"):
+                self._replayed.add(
+                    rollout, request.episodes, request.env_steps, is_urgent=request.is_urgent
+                )
         except CollectorFullError:
             self._held.append(request)
         except Exception as error:

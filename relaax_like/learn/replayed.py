@@ -83,6 +83,9 @@ class Replayed(AgentSource):
     learner is too far behind, `add` takes no more until it has caught up, except from agents that
     cannot wait: then more updates are overdue than the rate limiter tolerates.
 
+    Attributes:
+      data_handler: as the argument.
+
     Args:
       table: empty.
       tally: counts what comes.
@@ -111,7 +114,7 @@ class Replayed(AgentSource):
         self._updates = updates
         self._log = log
         self._normalizers = normalizers
-        self._data_handler = data_handler
+        self.data_handler = data_handler
         self._changed = threading.Condition()  # guards all that follows
         self._tickets: list[int] = []
         self._number = 0
@@ -180,7 +183,7 @@ class Replayed(AgentSource):
         with self._tally.lock:
             if self._log is not None:
                 self._require_room(rollout.env_steps, is_urgent)
-                for handled in handle_rollout(self._data_handler, rollout):
+                for handled in handle_rollout(self.data_handler, rollout):
                     self._table.validate(handled)
                 steps = rollout.env_steps if env_steps is None else env_steps
                 self._log.append(self._make_record(rollout, episodes, steps, origin))
@@ -233,8 +236,8 @@ class Replayed(AgentSource):
                 errors = _mix_errors(errors, minibatches.valid)
             errors = errors.reshape(minibatches.ids.shape)
             self._table.update_priorities(minibatches.ids, errors)
-        if self._data_handler is not None:
-            self._data_handler.after_learn(minibatches, results)
+        if self.data_handler is not None:
+            self.data_handler.after_learn(minibatches, results)
 
     def forget(self, agents: Sequence[int]) -> None:
         """Takes note of slots that send nothing more."""
@@ -315,7 +318,7 @@ class Replayed(AgentSource):
     def _insert_again(self, rollout: Rollout, is_seen: bool) -> None:
         assert self._log is not None
         try:
-            for handled in handle_rollout(self._data_handler, self.conform(rollout)):
+            for handled in handle_rollout(self.data_handler, self.conform(rollout)):
                 self._table.insert(handled, slip=True)
                 if not is_seen:
                     self._note_seen(handled)
@@ -328,7 +331,7 @@ class Replayed(AgentSource):
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:
         self._require_room(rollout.env_steps, is_urgent)
         steps = 0
-        for handled in handle_rollout(self._data_handler, rollout):
+        for handled in handle_rollout(self.data_handler, rollout):
             try:
                 inserted = self._table.insert(handled, slip=True)
             except ReplayClosedError as error:

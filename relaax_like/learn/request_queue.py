@@ -204,7 +204,7 @@ class RequestQueue(RequestSource):
         self, number: int, iteration: TrainingData, results: Mapping[str, Any]
     ) -> None:
         """Passes the results to the data handler, and writes the iteration; see `Source`."""
-        with _naming_place(self._data_handler, "after_learn"):
+        with naming_place(self._data_handler, "after_learn"):
             self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
             self._trajectories.add(iteration.rollout)
@@ -243,7 +243,7 @@ class RequestQueue(RequestSource):
             self._reports.append(request.number)
             return
         try:
-            with tracing.span("pack"), _naming_place(self._data_handler, "after_interact"):
+            with tracing.span("pack"), naming_place(self._data_handler, "after_interact"):
                 ticket = self._collector.add(rollout)
         except Exception as error:
             self._failed = Requests((request.number,), error=error)
@@ -290,7 +290,7 @@ class RequestQueue(RequestSource):
 
 
 @contextlib.contextmanager
-def _naming_place(data_handler: DataHandler | None, method: str) -> Iterator[None]:
+def naming_place(data_handler: DataHandler | None, method: str) -> Iterator[None]:
     """Converts an error in a data handler to one that names the line."""
     try:
         yield

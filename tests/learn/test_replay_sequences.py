@@ -15,14 +15,17 @@ from support.replayed import make_config, make_source, make_step
 import relaax_like
 from relaax_like.algorithm.model import get_trainable_variables
 from relaax_like.core.moments import Moments
+from relaax_like.core.records import LearnRequest
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.replay_policy import ReplayPolicy
+from relaax_like.learn.replay_queue import ReplayQueue
 from relaax_like.learn.replayed import PRIORITY, _mix_errors
 from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
 from relaax_like.replay import SequenceBatch, TransitionBatch
+from relaax_like.wire.errors import ConfigError
 
 RECURRENT = {
     "network": {"layers": (5, {"gru": 4}), "activation": "tanh"},
@@ -198,6 +201,19 @@ def test_a_data_handler_changes_what_comes_and_gets_what_was_learned():
     assert seen is batch
     assert policy_data[PRIORITY].shape == (8,)
     assert policy_data["default"] > 0
+
+
+def test_beside_agents_an_error_of_a_data_handler_ends_the_learning_and_names_the_line():
+    class Broken(Handler):
+        def after_interact(self, rollout: Rollout) -> list[Rollout]:
+            raise KeyError("goal")
+
+    source, tally = make_source(make_config(), data_handler=Broken())
+    queue = ReplayQueue(source, tally)
+    queue.put(LearnRequest(1, make_step(0), env_steps=1))
+    failed = queue.get(0, timeout_sec=10.0)
+    with pytest.raises(ConfigError, match=r"test_replay_sequences\.py:\d+.*goal"):
+        queue.has_rollouts(failed)
 
 
 def test_the_log_has_steps_as_they_came_and_they_are_changed_again(tmp_path):
