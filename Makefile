@@ -74,7 +74,7 @@ $(PROTOC_VENV)/.installed: Makefile
 	touch $@
 
 PROTOC = $(PROTOC_VENV)/bin/python -m grpc_tools.protoc
-V1 := $(addprefix relaax_like/v1/,coordinator.proto ndarray.proto metrics.proto parameter_server.proto experience.proto journal.proto learner.proto publisher.proto rlx.proto spaces.proto)
+V1 := $(addprefix relaax_like/v1/,coordinator.proto ndarray.proto metrics.proto parameter_server.proto experience.proto group.proto journal.proto learner.proto publisher.proto rlx.proto spaces.proto)
 
 define generate
 	mkdir -p $(1)

@@ -30,7 +30,7 @@ class QLearning(Algorithm):
         goal = tf.stop_gradient(batch.returns + batch.discount * next_value)
         delta = goal - value
         return Losses(
-            {"default": tf.reduce_sum(batch.valid * 0.5 * delta**2)},
+            {"default": batch.sum(0.5 * delta**2)},
             rows={"td_error": delta},
             metrics={"value": batch.mean(value)},
         )

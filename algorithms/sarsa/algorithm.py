@@ -46,9 +46,8 @@ class Sarsa(Algorithm):
         is_due = tf.concat(
             [continues[:1], tf.ones_like(continues[1:-1]), 1.0 - continues[-1:]], axis=0
         )
-        rows = batch.valid * is_due
         return Losses(
-            {"default": tf.reduce_sum(rows * 0.5 * delta**2)},
+            {"default": batch.sum(is_due * 0.5 * delta**2)},
             rows={"td_error": delta},
             metrics={"value": batch.mean(value)},
         )

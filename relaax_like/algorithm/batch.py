@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from relaax_like.nn.lazy_tensorflow import tf
 
 # By name: a tensor each.
 Tensors = Mapping[str, Any]
+
+
+class Reduction(Protocol):
+    """Makes sums over the rows of all learners from sums over the rows of one."""
+
+    def total(self, local: tf.Tensor) -> tf.Tensor:
+        """Returns the sum over all learners of a number, `[]`."""
+
+    def count(self, valid: tf.Tensor) -> tf.Tensor:
+        """Returns sum(valid) over all learners."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +50,8 @@ class Batch:
       begins: `[T, B] bool`, whether an episode begins at t; None for single steps.
       next_actions: actions at t + 1, by name; {} unless the plan has `next_actions`.
       extras: what `prepare` returned, and what a data handler added.
+      reduction: if several learners each have some of the rows (combine.method: sync), makes
+        `sum`, `mean` and `normalize` reduce over the rows of all; None: these rows are all.
     """
 
     inputs: Tensors
@@ -57,6 +69,15 @@ class Batch:
     begins: tf.Tensor | None = None
     next_actions: Tensors = field(default_factory=dict)
     extras: Tensors = field(default_factory=dict)
+    reduction: Reduction | None = field(default=None, repr=False)
+
+    def sum(self, x: tf.Tensor) -> tf.Tensor:
+        """Returns sum(valid * weights * x), a scalar.
+
+        Args:
+          x: `[...]`.
+        """
+        return self._total(self.valid * self.weights * x)
 
     def mean(self, x: tf.Tensor) -> tf.Tensor:
         """Returns sum(valid * weights * x) / sum(valid), a scalar; 0 if no row is valid.
@@ -64,17 +85,23 @@ class Batch:
         Args:
           x: `[...]`.
         """
-        return tf.reduce_sum(self.valid * self.weights * x) / self._count()
+        return self.sum(x) / self._count()
 
     def normalize(self, x: tf.Tensor) -> tf.Tensor:
         """Shifts and scales valid rows of `x`, `[...]`, to mean 0 and standard deviation 1."""
         rows = self._count()
-        x = (x - tf.reduce_sum(self.valid * x) / rows) * self.valid
-        return x / (tf.sqrt(tf.reduce_sum(self.valid * x * x) / rows) + 1e-8)
+        x = (x - self._total(self.valid * x) / rows) * self.valid
+        return x / (tf.sqrt(self._total(self.valid * x * x) / rows) + 1e-8)
 
     def _count(self) -> tf.Tensor:
         """Returns sum(valid), but 1 if no row is valid: a mean over no rows is 0."""
+        if self.reduction is not None:
+            return tf.maximum(self.reduction.count(self.valid), 1.0)
         return tf.maximum(tf.reduce_sum(self.valid), 1.0)
+
+    def _total(self, x: tf.Tensor) -> tf.Tensor:
+        local = tf.reduce_sum(x)
+        return local if self.reduction is None else self.reduction.total(local)
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def _merge(batch: Batch) -> Batch:
     parts = {name: getattr(batch, name) for name in (*names, *tensors)}
     nested = {k: dict(v) if k in names else v for k, v in parts.items()}
     merged = tf.nest.map_structure(merge_steps, nested)
-    return Batch(returns=None, log_prob=None, **merged)
+    return Batch(returns=None, log_prob=None, reduction=batch.reduction, **merged)
 
 
 def _as_column(reward: tf.Tensor) -> tf.Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relaax_like.algorithm.batch import Batch
+from relaax_like.algorithm.batch import Batch, Reduction
 from relaax_like.core.prediction import LOG_PROB
 from relaax_like.nn.lazy_tensorflow import tf
 
@@ -37,12 +37,13 @@ def add_next_actions(parts: Parts) -> Parts:
     return {**parts, "next_actions": following, "extras": extras}
 
 
-def make_batch(parts: Parts, discount: tf.Tensor) -> Batch:
+def make_batch(parts: Parts, discount: tf.Tensor, reduction: Reduction | None = None) -> Batch:
     """Makes a batch from parts.
 
     Args:
       parts: of rollouts `[T, B, ...]`, or of single steps `[B, ...]`.
       discount: per step, `[] float32`.
+      reduction: see `Batch`.
     """
     alive = parts["next_alive"][_ALIVE]
     rewards = dict(parts["rewards"])
@@ -72,6 +73,7 @@ def make_batch(parts: Parts, discount: tf.Tensor) -> Batch:
         next_memory=parts.get("next_states", {}) if begins is None else {},
         begins=begins,
         extras=extras,
+        reduction=reduction,
     )
 
 

@@ -31,6 +31,7 @@ METHOD_ROLES: Mapping[str, Role | None] = {
     "/relaax.v1.ParameterServer/GetStatus": Role.AGENT,
     "/relaax.v1.ParameterServer/ReportClients": Role.AGENT,
     "/relaax.v1.Experience/Collect": Role.AGENT,
+    "/relaax.v1.LearnerGroup/Join": Role.AGENT,
     "/relaax.v1.RunSpaces/Propose": Role.AGENT,
     "/relaax.v1.Publisher/Acquire": Role.AGENT,
     "/relaax.v1.Publisher/Renew": Role.AGENT,

@@ -1,6 +1,7 @@
 """Flat vectors as streams of chunks: a single large gRPC message is several times slower."""
 
 from collections.abc import Iterator
+from typing import Any, cast
 
 import numpy as np
 
@@ -67,3 +68,20 @@ class Assembler:
                 self._field,
             )
         return self._flat
+
+
+def read_vector(parts: Iterator[Any], num_bytes: int, field: str) -> np.ndarray:
+    """Joins the chunks that come next to a vector, `[num_bytes] uint8`.
+
+    Raises:
+      InvalidInputError: something else comes, or the stream ends.
+    """
+    assembler = Assembler(num_bytes, field)
+    while not assembler.complete:
+        part = next(parts, None)
+        if not isinstance(part, memoryview):
+            raise InvalidInputError(
+                f"{field}: the message ends before its {num_bytes} bytes", field
+            )
+        assembler.add(cast(memoryview, part))
+    return assembler.finish()

@@ -7,15 +7,23 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import MAX_EPISODES, Episode, Push, Reply, Values
-from relaax_like.core.roles import ParameterServerClient
+from relaax_like.core.records import (
+    MAX_EPISODES,
+    Episode,
+    GroupReply,
+    GroupRequest,
+    Push,
+    Reply,
+    Values,
+)
+from relaax_like.core.roles import GroupConnection, ParameterServerClient
 from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -69,6 +77,10 @@ class BufferingClient(ParameterServerClient):
     @abc.abstractmethod
     def _call_pull(self, have_version: int | None) -> Reply:
         """Pulls values newer than `have_version`; raises ServerUnavailableError."""
+
+    @abc.abstractmethod
+    def _open_group(self) -> GroupConnection:
+        """Opens this client's connection to the group."""
 
     @property
     def manifest(self) -> Manifest:
@@ -145,6 +157,10 @@ class BufferingClient(ParameterServerClient):
     def metrics(self) -> Metrics:
         """Returns the recorder."""
         return self._metrics
+
+    def join_group(self) -> GroupConnection:
+        """Joins the learners that make each update together; see `ParameterServerClient`."""
+        return _JoinedGroup(self._open_group(), self._take)
 
     def close(self) -> None:
         """Sends pending steps, episodes and statistics, if the server is available."""
@@ -250,3 +266,20 @@ class BufferingClient(ParameterServerClient):
     def _unpacked(self) -> list[np.ndarray]:
         assert self._values is not None
         return self._manifest.unpack(self._values.flat)
+
+
+class _JoinedGroup(GroupConnection):
+    """A connection whose newest values are passed on."""
+
+    def __init__(self, connection: GroupConnection, take: Callable[[Reply], None]):
+        self._connection = connection
+        self._take = take
+
+    def exchange(self, request: GroupRequest) -> GroupReply:
+        reply = self._connection.exchange(request)
+        if reply.reply.values is not None:
+            self._take(reply.reply)
+        return reply
+
+    def close(self) -> None:
+        self._connection.close()

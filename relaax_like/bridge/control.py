@@ -15,6 +15,8 @@ from relaax_like.bridge.experience_servicer import (
     ExperienceServicer,
     add_experience_to_server,
 )
+from relaax_like.bridge.joining import GroupServicer
+from relaax_like.bridge.joining import add_to_server as add_group_to_server
 from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.bridge.metrics_servicer import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES
 from relaax_like.bridge.metrics_servicer import add_metrics_servicer
@@ -286,6 +288,7 @@ class BridgeControl:
         add_experience_to_server(ExperienceServicer(backend, experience), server)
         if publisher is not None:
             add_publisher_to_server(PublisherServicer(publisher), server)
+        add_group_to_server(GroupServicer(backend), server)
         if propose is not None:
             add_spaces_to_server(propose, server)
         _add_tutorial(server, backend)

@@ -3,7 +3,7 @@
 from relaax_like.bridge.client import BufferingClient, make_client_id
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Push, Reply
-from relaax_like.core.roles import ParameterServerBackend
+from relaax_like.core.roles import GroupConnection, ParameterServerBackend
 
 _TIMEOUT_SEC = 60.0
 
@@ -24,6 +24,9 @@ class InProcessClient(BufferingClient):
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         return push_pull(self._backend, push, want_values, have_version, _TIMEOUT_SEC)
+
+    def _open_group(self) -> GroupConnection:
+        return self._backend.join_group(self.client_id)
 
     def _call_pull(self, have_version: int | None) -> Reply:
         return self._backend.pull(self.client_id, have_version)

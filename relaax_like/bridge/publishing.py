@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import grpc
 import numpy as np
@@ -152,9 +152,9 @@ class PublisherServicer:
             return Counts(**fields)
         with self._receiving.admit(self._bytes, context) as reception:
             parts = reception.note(requests)
-            values = _read_vector(parts, self._backend.manifest.total_bytes, "values")
+            values = chunks.read_vector(parts, self._backend.manifest.total_bytes, "values")
             slots = {
-                group: _read_vector(parts, like.nbytes, f"slots of {group}")
+                group: chunks.read_vector(parts, like.nbytes, f"slots of {group}")
                 .view(np.float32)
                 .reshape(like.shape)
                 for group, like in self._backend.slots.items()
@@ -241,11 +241,11 @@ class PublisherStub:
             if not isinstance(first, publisher_pb2.LeasePart):
                 raise ProtocolError("the lease came without a header")
             header = first.header
-            values = _read_vector(parts, header.values_bytes, "values")
+            values = chunks.read_vector(parts, header.values_bytes, "values")
             slots = {}
             for one in header.optimizers:
                 shape = (len(one.slot_names), one.size)
-                vector = _read_vector(parts, 4 * shape[0] * shape[1], f"slots of {one.group}")
+                vector = chunks.read_vector(parts, 4 * shape[0] * shape[1], f"slots of {one.group}")
                 slots[one.group] = vector.view(np.float32).reshape(shape)
         state = message_to_state(header.state)
         lease = Lease(
@@ -427,15 +427,3 @@ def _received_to_messages(
 
 def _read_received(messages: Iterable[Any]) -> dict[str, Received]:
     return {one.client_id: Received(one.incarnation, one.counted, one.learned) for one in messages}
-
-
-def _read_vector(parts: Iterator[Any], num_bytes: int, field: str) -> np.ndarray:
-    assembler = chunks.Assembler(num_bytes, field)
-    while not assembler.complete:
-        part = next(parts, None)
-        if not isinstance(part, memoryview):
-            raise InvalidInputError(
-                f"{field}: the message ends before its {num_bytes} bytes", field
-            )
-        assembler.add(cast(memoryview, part))
-    return assembler.finish()

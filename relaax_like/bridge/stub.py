@@ -14,12 +14,14 @@ import numpy as np
 from relaax_like.bridge import chaos, errors, frames, messages
 from relaax_like.bridge.chunks import fits_one
 from relaax_like.bridge.client import BufferingClient, make_client_id
+from relaax_like.bridge.joining import GroupStream
 from relaax_like.bridge.push_stream import PushStream
 from relaax_like.config.address import parse_address
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.manifest import Manifest, message_to_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import ClientsReport, Push, Reply, Status
+from relaax_like.core.roles import GroupConnection
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.backoff import draw_pause_sec
@@ -127,6 +129,9 @@ class ParameterServerStub(BufferingClient):
         super()._take(reply)
         if self._on_global_t is not None:
             self._on_global_t(reply.global_t)
+
+    def _open_group(self) -> GroupConnection:
+        return GroupStream(self._channel, self._address, self._manifest, self.client_id)
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
         """Repeats a push without an answer: the server applies it once, even if it is repeated."""

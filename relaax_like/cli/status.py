@@ -39,6 +39,7 @@ def make_table(address: str, status: Status) -> Table:
         f"{status.unsynced_bytes / 1e6:,.1f} MB not yet synced",
         "learner": f"{status.learner_address}, term {status.learner_term}, "
         f"silent for {status.learner_silent_sec:,.0f} s",
+        "learners": f"{status.joint_learners} make each update together",
         "overdue": f"{status.overdue_updates or 0:,.0f} updates from the replay table",
         "held back": f"{status.held_back} gradients",
         "refused": ", ".join(f"{n} x {why}" for why, n in status.refused.items()) or "nothing",
@@ -49,6 +50,8 @@ def make_table(address: str, status: Status) -> Table:
         del rows["mirror"]
     if not status.learner_address:
         del rows["learner"]
+    if not status.joint_learners:
+        del rows["learners"]
     if status.overdue_updates is None:
         del rows["overdue"]
     if not status.held_back:

@@ -14,15 +14,17 @@ class CombineConfig(Settings):
     pulled for it.
     """
 
-    method: Literal["fifo", "avg", "dc"] = "fifo"
+    method: Literal["fifo", "avg", "dc", "sync"] = "fifo"
     """How gradients are applied: fifo, each one immediately; avg, held back until several have
     arrived and then applied as their mean, without stale ones; dc, immediately, with delay
-    compensation (arXiv 1609.08326)."""
+    compensation (arXiv 1609.08326); sync, all learners make each update together, which is one step
+    for the batch of all of them."""
     num_gradients: int = Field(default=4, ge=1, le=10_000)
     """avg: number of gradients in a mean; fewer if fewer clients push."""
-    max_wait_sec: float = Field(default=1.0, gt=0, le=1e9)
+    max_wait_sec: float | None = Field(default=None, gt=0, le=1e9)
     """avg: seconds after which pending gradients are applied together with the next one that
-    arrives."""
+    arrives; null: 1. sync: seconds after which the others continue without a learner that they wait
+    for; null: 10."""
     dc_lambda: float = Field(default=0.05, ge=0, le=1e6)
     """Strength of the delay compensation."""
     dc_history: int = Field(default=20, ge=1, le=10_000)

@@ -225,7 +225,8 @@ class _ExperimentLoader:
         security = self._load_security()
         learner = self._load_section(LEARNER, LearnerConfig, {})
         folder, algorithm = self._load_algorithm()
-        learner = self._place_learner(learner, algorithm)
+        is_joint = parameter_server is not None and parameter_server.combine.method == "sync"
+        learner = self._place_learner(learner, algorithm, is_joint)
         program, environment = self._load_environment()
         servers = (parameter_server, rlx_server, metrics_server)
         self._validate_binds([server.bind if server else None for server in servers])
@@ -376,9 +377,15 @@ class _ExperimentLoader:
     # Contradictions.
 
     def _place_learner(
-        self, learner: LearnerConfig | None, algorithm: AlgorithmConfig | None
+        self, learner: LearnerConfig | None, algorithm: AlgorithmConfig | None, is_joint: bool
     ) -> LearnerConfig | None:
-        """Fills in where the run learns; the algorithm decides where it can."""
+        """Fills in where the run learns; the algorithm decides where it can.
+
+        Args:
+          learner: its section; None: it is invalid.
+          algorithm: its section.
+          is_joint: whether several learners make each update together.
+        """
         if learner is None or algorithm is None:
             return learner
         plan = get_plan(algorithm)
@@ -386,7 +393,16 @@ class _ExperimentLoader:
         if isinstance(plan, Mapping):
             self._validate_task_plans(place, plan)
         default = find_placement(plan) if learner.offline is None else "server"
+        if is_joint:
+            default = "agent"
         placement = learner.placement or default
+        if is_joint and placement != "agent":
+            self._problems.add(
+                (LEARNER, "placement"),
+                f"{placement!r}, but learners that make each update together "
+                "(relaax-parameter-server.combine.method: sync) are beside their agents; set it to "
+                "'agent'",
+            )
         if placement != "agent" and plan is None:
             self._problems.add(
                 (LEARNER, "placement"),

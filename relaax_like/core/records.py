@@ -221,6 +221,7 @@ class Status:
     learner_address: str = ""
     learner_term: int = 0
     learner_silent_sec: float = 0.0
+    joint_learners: int = 0
 
 
 # A learner in the parameter server's process.
@@ -404,3 +405,74 @@ class RunState:
     durable_sequence: int = 0
     best_score: float | None = None
     train_return: TrainReturn | None = None
+
+
+# Learners that share each update (combine.method: sync), and the parameter server.
+
+GroupKind = Literal["enter", "sum", "step", "leave", "compiling"]
+GROUP_KINDS: tuple[GroupKind, ...] = get_args(GroupKind)
+# "done": the request had its effect. "again": another learner has left the iteration, so the
+# learner repeats its update with the new numbers of learners and rows. "out": this learner is not
+# in the iteration any more; it enters the next one.
+GroupOutcome = Literal["done", "again", "out"]
+GROUP_OUTCOMES: tuple[GroupOutcome, ...] = get_args(GroupOutcome)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRequest:
+    """What a learner sends to the group of learners that share each update.
+
+    Attributes:
+      kind: enter: takes part in the next iteration; sum: sums numbers over all learners; step: sums
+        gradients, too, and applies the result; leave: ends its part of the iteration; compiling:
+        the next request can take minutes.
+      iteration: number of the iteration; unless it enters.
+      generation: the newest one that the learner knows: it grows when one leaves the iteration.
+      tag: of what is summed; the same for all learners.
+      units: rows or slots to learn from; for enter.
+      sums: `[n] float64`.
+      gradient: `[n] float32`, this learner's part, as the manifest lays out `groups`; for step.
+      groups: variable groups of the gradient; (): all.
+      clip: variable group -> largest norm of its joint gradient; "": of the complete one.
+    """
+
+    kind: GroupKind
+    iteration: int = 0
+    generation: int = 0
+    tag: str = ""
+    units: int = 0
+    sums: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    gradient: np.ndarray | None = None
+    groups: tuple[str, ...] = ()
+    clip: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupReply:
+    """The answer to a `GroupRequest`.
+
+    Attributes:
+      outcome: what happened.
+      iteration: number of the iteration.
+      generation: see `GroupRequest`.
+      rank: of this learner among those in the iteration; 0 is the first.
+      learners: number of learners in the iteration.
+      units: of all of them together; for enter.
+      most_units: of one of them; for enter.
+      updates: optimizer steps of the run so far; for enter.
+      sums: `[n] float64`, over all learners.
+      norms: like `GroupRequest.clip`: the norms before clipping.
+      reply: the newest values, and what happened to the gradient; for enter and step.
+    """
+
+    outcome: GroupOutcome
+    iteration: int = 0
+    generation: int = 0
+    rank: int = 0
+    learners: int = 0
+    units: int = 0
+    most_units: int = 0
+    updates: int = 0
+    sums: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    norms: Mapping[str, float] = field(default_factory=dict)
+    reply: Reply = field(default_factory=Reply)

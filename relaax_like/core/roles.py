@@ -34,6 +34,8 @@ from relaax_like.core.records import (
     ClientsReport,
     Counts,
     Experience,
+    GroupReply,
+    GroupRequest,
     LearnerUpdate,
     LearnRequest,
     Lease,
@@ -44,7 +46,13 @@ from relaax_like.core.records import (
     StreamProgress,
     TrainReturn,
 )
+from relaax_like.wire.errors import LeasedError
 
+# Answer to a learner that wants to join a group where there is none.
+NO_GROUP = (
+    "relaax-parameter-server.combine.method: this run's parameter server applies each gradient "
+    "alone; set it to sync for parameter server and rlx servers alike"
+)
 OnUpdate = Callable[[LearnerUpdate], None]
 
 
@@ -79,6 +87,24 @@ class Learner(abc.ABC):
     @abc.abstractmethod
     def stop(self) -> None:
         """Stops after the current request. Idempotent."""
+
+
+class GroupConnection(abc.ABC):
+    """One learner's connection to those that make each update together; see `LearnerGroup`."""
+
+    @abc.abstractmethod
+    def exchange(self, request: GroupRequest) -> GroupReply:
+        """Makes a request, and waits for its answer.
+
+        Raises:
+          InvalidInputError: the learners' requests do not fit together, or a gradient is not
+            finite.
+          ServerUnavailableError: the connection has ended; join again.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Leaves the group. Idempotent."""
 
 
 class ParameterServerBackend(abc.ABC):
@@ -129,6 +155,18 @@ class ParameterServerBackend(abc.ABC):
     @abc.abstractmethod
     def metrics(self) -> Metrics:
         """Returns the recorder."""
+
+    def join_group(self, learner: str) -> GroupConnection:
+        """Adds a learner to those that make each update together (combine.method: sync).
+
+        Args:
+          learner: unique name.
+
+        Raises:
+          LeasedError: learners of this run update independently.
+          ServerUnavailableError: there are too many learners.
+        """
+        raise LeasedError(NO_GROUP)
 
 
 class ParameterServerClient(abc.ABC):
@@ -223,6 +261,16 @@ class ParameterServerClient(abc.ABC):
     @abc.abstractmethod
     def metrics(self) -> Metrics:
         """Returns the recorder."""
+
+    def join_group(self) -> GroupConnection:
+        """Joins the learners that make each update together (combine.method: sync).
+
+        Values that come with an answer are this client's from then on.
+
+        Raises:
+          LeasedError: learners of this run update independently.
+        """
+        raise LeasedError(NO_GROUP)
 
     @abc.abstractmethod
     def close(self) -> None:

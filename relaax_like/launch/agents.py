@@ -256,6 +256,13 @@ def _make_plain_host(
             f"{experiment.algorithm_folder / 'agent.py'}: a plain Agent sends gradients, but this "
             "run learns in its parameter server; derive Agent from BatchAgent, or remove agent.py"
         )
+    if experiment.parameter_server.combine.method == "sync":
+        raise ConfigError(
+            f"{experiment.algorithm_folder / 'agent.py'}: a plain Agent sends gradients by itself, "
+            "but learners of this run make each update together "
+            "(relaax-parameter-server.combine.method: sync); set it to fifo, or derive Agent from "
+            "BatchAgent"
+        )
     refuse_keys_of_one_learner(experiment, "a learner, but a plain Agent learns by itself")
     if learner.max_lag is not None:
         raise ConfigError(

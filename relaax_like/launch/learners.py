@@ -93,10 +93,12 @@ def make_learners(
     with without_native_stderr():
         from relaax_like.learn.gradient_learner import GradientLearner
         from relaax_like.learn.gradients import GradientTask
+        from relaax_like.learn.joint_task import JointTask
         from relaax_like.learn.tasks import Tasks
 
         algorithm_module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
         model_module = load_model_module(experiment)
+    is_joint = experiment.parameter_server.combine.method == "sync"
     if model_module is not None:
         model = make_model(experiment)
         with locate_errors(experiment.algorithm_folder):
@@ -112,7 +114,9 @@ def make_learners(
             return _make_replayed(experiment, plan, model, tally, data_handler)
 
         learner = GradientLearner(
-            GradientTask(algorithm, compile_in_background=compile_in_background),
+            JointTask(algorithm)
+            if is_joint
+            else GradientTask(algorithm, compile_in_background=compile_in_background),
             _get_agents_plan(config, TASK),
             client,
             seed=derive_seed(config.seed, "learn"),
@@ -126,6 +130,11 @@ def make_learners(
         )
         return {TASK: learner}
     make_algorithms = get_make_algorithms(algorithm_module)
+    if is_joint:
+        raise ConfigError(
+            "relaax-parameter-server.combine.method: sync makes the updates of one task, but "
+            f"{describe_function(make_algorithms)} makes several; set it to fifo"
+        )
     with locate_errors(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
     for task, algorithm in tasks.algorithms.items():
@@ -564,7 +573,11 @@ def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> 
             "relaax-parameter-server.combine.method: avg holds gradients back; set it to fifo"
         )
     plan = get_task_plan(experiment.algorithm, task)
-    if method != "fifo" and isinstance(plan, OnPolicy) and (plan.epochs > 1 or plan.minibatch_size):
+    if (
+        method not in ("fifo", "sync")
+        and isinstance(plan, OnPolicy)
+        and (plan.epochs > 1 or plan.minibatch_size)
+    ):
         place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(
             f"{place}: plan makes several updates of each iteration, each from the values of the "

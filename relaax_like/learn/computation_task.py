@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from relaax_like.algorithm.algorithm import Algorithm
-from relaax_like.algorithm.batch import Batch, Losses
+from relaax_like.algorithm.batch import Batch, Losses, Reduction
 from relaax_like.algorithm.exploration import Exploration
 from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.model import (
@@ -673,12 +673,18 @@ class ComputationTask:
             autograph=self._algorithm.autograph,
         )
 
-    def _prepare(self, parts: Parts, traced: Traced, number: tf.Tensor) -> Parts:
+    def _prepare(
+        self,
+        parts: Parts,
+        traced: Traced,
+        number: tf.Tensor,
+        reduction: Reduction | None = None,
+    ) -> Parts:
         """Adds the results that the algorithm computes once for a complete batch."""
         if self._wants_next_actions and not parts["next_actions"]:
             parts = add_next_actions(parts)
         traced.draw_for("prepare", number)
-        prepared = self._algorithm.prepare(make_batch(parts, traced.discount))
+        prepared = self._algorithm.prepare(make_batch(parts, traced.discount, reduction))
         extras = {**parts.get("extras", {}), **prepared}
         return {**parts, "extras": extras} if extras else parts
 

@@ -18,6 +18,8 @@ from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.collected import make_collector
 from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.joint_policy import JointPolicy, JointReplayPolicy
+from relaax_like.learn.joint_task import JointTask
 from relaax_like.learn.learner_loop import LearnerLoop
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.replay_policy import ReplayGradientPolicy
@@ -56,7 +58,8 @@ class GradientLearner(Learner):
     learning: requests are still answered, but without new values.
 
     Args:
-      task: computes gradients; used only by the training thread.
+      task: computes gradients, or this learner's part of them if all learners make each update
+        together; used only by the training thread.
       plan: of an iteration.
       parameter_server: receives the gradients; used only by the training thread.
       seed: of the orders of minibatches.
@@ -76,7 +79,7 @@ class GradientLearner(Learner):
 
     def __init__(
         self,
-        task: GradientTask,
+        task: GradientTask | JointTask,
         plan: OnPolicy | Episodes | Replay,
         parameter_server: ParameterServerClient,
         *,
@@ -99,11 +102,14 @@ class GradientLearner(Learner):
         tally = Tally()
         self._sink = Pushing(parameter_server, task, tally)
         self._queue: RequestSource
-        self._policy: GradientPolicy
+        self._policy: GradientPolicy | JointPolicy
         if isinstance(plan, Replay):
             assert make_replayed is not None, "a plan Replay without a table"
             self._queue = ReplayQueue(make_replayed(tally), tally, holds_agents)
-            self._policy = ReplayGradientPolicy(task, plan, seed, self._sink)
+            if isinstance(task, JointTask):
+                self._policy = JointReplayPolicy(task, plan, seed, self._sink)
+            else:
+                self._policy = ReplayGradientPolicy(task, plan, seed, self._sink)
         else:
             self._queue = RequestQueue(
                 make_collector(plan, _UNBOUNDED, data_handler),
@@ -114,7 +120,10 @@ class GradientLearner(Learner):
                 max_lag,
                 lambda: parameter_server.version,
             )
-            self._policy = GradientPolicy(task, plan, seed, self._sink)
+            if isinstance(task, JointTask):
+                self._policy = JointPolicy(task, plan, seed, self._sink)
+            else:
+                self._policy = GradientPolicy(task, plan, seed, self._sink)
         learner = learner or BaseLearner({"hook": NO_HOOKS}, exp_dir=".")
         learner.policy = self._policy
         self._loop = LearnerLoop(
@@ -144,6 +153,8 @@ class GradientLearner(Learner):
         first = self._loop.load()
         self._on_update = on_update
         on_update(first)
+        if isinstance(self._policy, JointPolicy):
+            self._policy.join()
         self._thread.start()
 
     def submit(self, work: LearnRequest) -> None:
@@ -182,6 +193,10 @@ class GradientLearner(Learner):
         self._queue.end()
         if self._thread.is_alive():
             self._thread.join(_STOP_SEC)
+        if isinstance(self._policy, JointPolicy):
+            self._policy.close()  # also ends a wait for the other learners
+            if self._thread.is_alive():
+                self._thread.join(_STOP_SEC)
         try:
             if not self._thread.is_alive():
                 self._loop.close()

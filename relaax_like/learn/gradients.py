@@ -92,14 +92,14 @@ class GradientTask(ComputationTask):
             yield from self._compute_update(parts, global_t)
             return
         minibatch, count = minibatch or length, length if count is None else count
-        first = _find_first(parts, minibatch_of, length, count)
+        first = find_first(parts, minibatch_of, length, count)
         self._num_gradients += 1  # the number of the first update
         prepared = self._compute("prepare", parts, self._compile_prepare, global_t)
         self._num_gradients -= 1
         cut = plan_cut(prepared, leading_axes, minibatch_of)
         rows: dict[str, np.ndarray] = {}
         updates = epochs * (count // minibatch)
-        for chosen in _draw_minibatches(length, count, minibatch, seed, first):
+        for chosen in draw_minibatches(length, count, minibatch, seed, first):
             updates -= 1
             chosen_parts = {**prepared, CHOSEN: {minibatch_of: tf.constant(chosen)}}
             for gradient in self._compute_update(chosen_parts, global_t, updates == 0):
@@ -253,7 +253,7 @@ def merge_numbers(
     return {**own, **numbers, **costs}
 
 
-def _find_first(parts: Parts, minibatch_of: Unit, length: int, count: int) -> tf.Tensor:
+def find_first(parts: Parts, minibatch_of: Unit, length: int, count: int) -> tf.Tensor:
     """Returns the rows or slots from which minibatches are drawn, `[length] bool`."""
     mask = parts.get("extras", {}).get(MASK)
     if mask is not None and minibatch_of == "steps":
@@ -261,7 +261,7 @@ def _find_first(parts: Parts, minibatch_of: Unit, length: int, count: int) -> tf
     return tf.range(length) < count
 
 
-def _draw_minibatches(
+def draw_minibatches(
     length: int, count: int, minibatch: int, seed: int, first: tf.Tensor
 ) -> Iterator[np.ndarray]:
     """Yields the rows or slots of one minibatch after another, epoch after epoch, indefinitely."""

@@ -314,7 +314,7 @@ class LearnerLoop(Generic[SourceT]):
         rows = getattr(self._learner.policy, "rows", {})
         results = {name: np.asarray(y) for name, y in variables.items()}
         self.source.note_learned(self._sink.number, iteration, {**results, **rows})
-        if self._means is not None:
+        if self._means is not None and getattr(self._learner.policy, "is_recording", True):
             # A hook that empties the log buffer records its own curves.
             curves = {f"{self._curves}/{name}": kept[name] for name in variables if name in kept}
             times = times if self._records_times else {}

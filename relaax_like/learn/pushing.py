@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import LearnerUpdate
-from relaax_like.core.roles import ParameterServerClient
+from relaax_like.core.records import LearnerUpdate, Reply
+from relaax_like.core.roles import GroupConnection, ParameterServerClient
 from relaax_like.experience.collector import TrainingData
-from relaax_like.learn.computation_task import Gradient
-from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.computation_task import ComputationTask, Gradient
 from relaax_like.learn.learner_loop import Sink
 from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.request_queue import Requests
@@ -30,7 +29,7 @@ class Pushing(Sink):
       values: the newest ones.
     """
 
-    def __init__(self, client: ParameterServerClient, task: GradientTask, tally: Tally):
+    def __init__(self, client: ParameterServerClient, task: ComputationTask, tally: Tally):
         self._client = client
         self._task = task
         self._tally = tally
@@ -82,6 +81,15 @@ class Pushing(Sink):
             if gradient.is_last:
                 self.hand_counts_over()
             self.values = self._client.push_pull(gradient.arrays, gradient.groups)
+
+    def join_group(self) -> GroupConnection:
+        """Joins the learners that make each update together; see `ParameterServerClient`."""
+        return self._client.join_group()
+
+    def take(self, reply: Reply) -> None:
+        """Takes the values that came with an answer of the group."""
+        assert reply.values is not None
+        self.values = self._client.manifest.unpack(reply.values.flat)
 
     def push_counts(self) -> None:
         """Pushes steps, episodes and statistics without a gradient, and pulls the newest values."""

@@ -47,7 +47,7 @@ class ReplayPolicy(LearningPolicy):
         Raises:
           NotFiniteError: a number is not finite; nothing has changed.
         """
-        arguments = _make_arguments(self._task, data.minibatches)
+        arguments = make_replay_arguments(self._task, data.minibatches)
         self._validate(arguments)
         for name, moments in data.statistics.items():
             self._add_statistic(name, moments)
@@ -93,7 +93,7 @@ class ReplayGradientPolicy(GradientPolicy):
         self.has_pushed = False
         for name, moments in data.statistics.items():
             self._add_statistic(name, moments)
-        return _make_arguments(self._task, data.minibatches)
+        return make_replay_arguments(self._task, data.minibatches)
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Computes and pushes the gradients of each minibatch; see `GradientPolicy.forward`."""
@@ -108,7 +108,7 @@ class ReplayGradientPolicy(GradientPolicy):
         )
 
 
-def _make_arguments(task: Task, batch: Minibatches | None) -> dict[str, Any]:
+def make_replay_arguments(task: Task, batch: Minibatches | None) -> dict[str, Any]:
     """Returns the arguments of updates, rows `[U * B, ...]` or `[L, U * B, ...]`."""
     assert batch is not None
     if isinstance(batch, SequenceBatch):

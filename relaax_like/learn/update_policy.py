@@ -91,6 +91,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         rollout = dense.rollout
         arguments = self._task.make_arguments(rollout, cut_ends(rollout))
         self._validate(arguments)
+        self._begin(arguments)
         if self._reward_scale is None:
             return arguments
         keys = data.keys if dense.order is None else data.keys[dense.columns]
@@ -104,6 +105,13 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
 
     def _validate(self, arguments: Mapping[str, Any]) -> None:
         """Checks the arguments of an update."""
+
+    def _begin(self, arguments: Mapping[str, Any]) -> None:
+        """Called before an iteration's rewards are scaled."""
+
+    def _join_moments(self, moments: Moments) -> Moments:
+        """Returns the moments of all learners that share the iteration."""
+        return moments
 
     @abc.abstractmethod
     def _add_statistic(self, name: str, moments: Moments) -> None:
@@ -194,7 +202,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
             return rewards
         sums = self._reward_scale.add(rewards[..., 0], next_alive, keys, valid)
         moments = Moments.of(sums.ravel() if valid is None else sums[valid])
-        scale = self._task.get_statistic(RETURN_STATISTIC).merge(moments)
+        scale = self._task.get_statistic(RETURN_STATISTIC).merge(self._join_moments(moments))
         self._add_statistic(RETURN_STATISTIC, moments)
         return scale_rewards(rewards, scale)
 

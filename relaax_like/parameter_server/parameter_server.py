@@ -26,10 +26,16 @@ from relaax_like.core.records import (
     Status,
     TrainReturn,
 )
-from relaax_like.core.roles import ParameterServerBackend, Publisher
+from relaax_like.core.roles import (
+    NO_GROUP,
+    GroupConnection,
+    ParameterServerBackend,
+    Publisher,
+)
 from relaax_like.parameter_server.applier import Applier
 from relaax_like.parameter_server.apply_queue import ApplyQueue, ClosedError, FullError
 from relaax_like.parameter_server.combining import Combiner
+from relaax_like.parameter_server.learner_group import LearnerGroup
 from relaax_like.parameter_server.learner_lease import LearnerLease
 from relaax_like.parameter_server.mirror import Mirror
 from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
@@ -51,6 +57,7 @@ from relaax_like.parameter_server.store import Store
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     ConfigError,
+    LeasedError,
     ServerUnavailableError,
 )
 
@@ -61,6 +68,8 @@ QUEUE_SIZE = 64
 _PLAIN_CALL_SEC = 60.0
 _PLAIN_CLIENT = "plain"
 _FULL_POLL_SEC = 0.01
+# combine.max_wait_sec of learners that make each update together.
+_GROUP_WAIT_SEC = 10.0
 # At the end: time limit for copying the newest snapshot.
 _MIRROR_SEC = 60.0
 # Number of records whose replay takes about a tenth of a second.
@@ -146,6 +155,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
         self._stop_condition = StopCondition(max_global_step, target, target_score, max_episodes)
         self._publications = None if snapshots is None else PublishedState(snapshots.directory)
+        combine = combine or CombineConfig()
+        self._group: LearnerGroup | None = None
+        if combine.method == "sync":
+            self._group = LearnerGroup(self, combine.max_wait_sec or _GROUP_WAIT_SEC)
         self._applier = Applier(
             store,
             self._journal,
@@ -202,6 +215,17 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def version(self) -> int:
         """0 for the initial values, +1 for each gradient, statistics, or both at once."""
         return self._store.version
+
+    @property
+    def updates(self) -> int:
+        """Optimizer steps so far; each update makes one of at least one variable group."""
+        return max(self._store.export_state().steps.values(), default=0)
+
+    def join_group(self, learner: str) -> GroupConnection:
+        """Adds a learner to those that make each update together; see the base class."""
+        if self._group is None:
+            raise LeasedError(NO_GROUP)
+        return self._group.join(learner)
 
     @property
     def epoch(self) -> int:
@@ -452,6 +476,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             learner_address=learner.address if learner else "",
             learner_term=learner.term if learner else 0,
             learner_silent_sec=learner.silent_sec if learner and learner.term else 0.0,
+            joint_learners=0 if self._group is None else self._group.learners,
         )
 
     def report_clients(self, report: ClientsReport) -> None:
@@ -611,6 +636,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 rest.callback(self._mirror.close, _MIRROR_SEC)
             rest.callback(self._journal.close)
             rest.callback(self._save_last, save)
+            if self._group is not None:
+                self._group.close()
             self._queue.close()
             self._applier.record_curves(now=True)
 

@@ -58,3 +58,8 @@ def test_a_learner_of_its_own_is_there_with_its_term() -> None:
     assert "learner" not in show(Status())
     status = Status(learner_address="localhost:7005", learner_term=3, learner_silent_sec=0.7)
     assert "localhost:7005, term 3, silent for 1 s" in show(status)
+
+
+def test_learners_that_make_each_update_together_are_counted() -> None:
+    assert "learners" not in show(Status())
+    assert "2 make each update together" in show(Status(joint_learners=2))

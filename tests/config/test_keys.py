@@ -47,7 +47,7 @@ def test_keys_are_what_the_file_has() -> None:
     assert find("ppo", "observations.NAME.size")[0] == "integer >= 1 or null"
     assert find("relaax-parameter-server", "bind")[:2] == ("HOST:PORT", "localhost:7000")
     assert find("relaax-parameter-server", "optimizers.NAME.rho")[1] == "0.9"
-    assert find("relaax-parameter-server", "combine.method")[:2] == ("fifo, avg, dc", "fifo")
+    assert find("relaax-parameter-server", "combine.method")[:2] == ("fifo, avg, dc, sync", "fifo")
     assert find("", "run_dir")[1] is None
     # An alias is the key, and what only other algorithms have is left out.
     names = {key.name for key in list_keys(MODELS["policy_gradient_tutorial"])}

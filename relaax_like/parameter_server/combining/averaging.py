@@ -12,6 +12,7 @@ from relaax_like.parameter_server.combining.strategy import (
 
 # A client that has pushed no gradient for this time is no longer waited for.
 _LIVE_SEC = 10.0
+_MAX_WAIT_SEC = 1.0
 
 
 class Averaging(CombiningStrategy):
@@ -22,6 +23,7 @@ class Averaging(CombiningStrategy):
 
     def __init__(self, config: CombineConfig, state: CombiningState):
         super().__init__(config, state)
+        self._max_wait_sec = _MAX_WAIT_SEC if config.max_wait_sec is None else config.max_wait_sec
         self._last_push: dict[str, float] = {}
 
     def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
@@ -30,7 +32,7 @@ class Averaging(CombiningStrategy):
             return self.drop("the weights have changed since; avg only accepts fresh gradients")
         self.note_client(push.client_id)
         held = self.state.held_back
-        is_due = held.get_waited_sec(push.groups) > self.config.max_wait_sec
+        is_due = held.get_waited_sec(push.groups) > self._max_wait_sec
         if is_due or held.count_with(push.groups) >= self._count_wanted():
             return held.plan_applying(push.groups, gradient)
         self.state.counts.held_back += 1
@@ -42,6 +44,6 @@ class Averaging(CombiningStrategy):
 
     def _count_wanted(self) -> int:
         """Never more than the number of clients that push: others would wait for one that left."""
-        oldest = self.state.clock() - max(_LIVE_SEC, 2 * self.config.max_wait_sec)
+        oldest = self.state.clock() - max(_LIVE_SEC, 2 * self._max_wait_sec)
         self._last_push = {name: at for name, at in self._last_push.items() if at >= oldest}
         return min(self.config.num_gradients, len(self._last_push))

@@ -20,12 +20,14 @@ from relaax_like.parameter_server.combining.strategy import (
     Pending,
     Plan,
 )
+from relaax_like.parameter_server.combining.sync import Sync
 
 # `combine.method` -> its strategy.
 METHODS: Mapping[str, type[CombiningStrategy]] = {
     "fifo": Fifo,
     "avg": Averaging,
     "dc": DelayCompensation,
+    "sync": Sync,
 }
 # `combine.when_stale` -> strategy for gradients that are too stale; "apply": as for any other.
 _WHEN_STALE: Mapping[str, type[CombiningStrategy]] = {

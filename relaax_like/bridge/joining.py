@@ -1,0 +1,292 @@
+"""Learners that make each update together: their connections to the parameter server."""
+
+import queue
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import grpc
+import numpy as np
+
+from relaax_like.bridge import chunks, errors, frames
+from relaax_like.bridge.messages import name_outcome, number_outcome
+from relaax_like.bridge.receive_budget import ReceiveBudget
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import (
+    GROUP_KINDS,
+    GROUP_OUTCOMES,
+    GroupReply,
+    GroupRequest,
+    Reply,
+    Values,
+)
+from relaax_like.core.roles import GroupConnection
+from relaax_like.v1 import group_pb2
+from relaax_like.wire.errors import InvalidInputError, ProtocolError, ServerUnavailableError
+
+FORMAT = 1
+_METHOD = "/relaax.v1.LearnerGroup/Join"
+_MAX_NAME, _MAX_TAG, _MAX_GROUPS = 200, 100, 1_000
+_MAX_SUMS = 1 << 20
+_MAX_UNITS = 1 << 40
+# A header has at most these sums, as doubles.
+_MAX_HEADER_BYTES = 9 * _MAX_SUMS
+# Memory for gradients that are being received.
+_RECEIVING_BYTES = 64_000_000
+
+
+class JoiningBackend(Protocol):
+    """The parameter server as this service calls it. Thread-safe."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The layout of values and gradients."""
+
+    def join_group(self, learner: str) -> GroupConnection:
+        """Adds a learner to the group."""
+
+
+class GroupServicer:
+    """Serves the learners of a group. Thread-safe, like the backend.
+
+    Args:
+      backend: the parameter server.
+    """
+
+    def __init__(self, backend: JoiningBackend):
+        self._backend = backend
+        num_bytes = backend.manifest.gradient_bytes
+        self._receiving = ReceiveBudget(max(_RECEIVING_BYTES, 4 * num_bytes))
+
+    def Join(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        """Answers one learner's requests until its stream ends."""
+        connection: GroupConnection | None = None
+        try:
+            first = _read_header(requests)
+            assert first is not None
+            _validate_first(first, self._backend.manifest)
+            connection = self._backend.join_group(first.learner)
+            if not context.add_callback(connection.close):  # it has already ended
+                return
+            yield group_pb2.GroupAnswerPart(
+                header=group_pb2.GroupAnswer(outcome="GROUP_OUTCOME_DONE")
+            )
+            while (header := _read_header(requests, may_end=True)) is not None:
+                request = self._read(header, requests, context)
+                reply = connection.exchange(request)
+                yield group_pb2.GroupAnswerPart(header=_reply_to_message(reply))
+                if reply.reply.values is not None:
+                    yield from chunks.split(reply.reply.values.flat)
+        except Exception as error:
+            errors.abort(context, error)
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _read(
+        self, header: group_pb2.GroupRequest, requests: Iterator[Any], context: grpc.ServicerContext
+    ) -> GroupRequest:
+        if not 1 <= header.kind <= len(GROUP_KINDS):
+            raise InvalidInputError(
+                f"kind: {header.kind}, expected 1 to {len(GROUP_KINDS)}", "kind"
+            )
+        for field, number, most in (
+            ("sums", len(header.sums), _MAX_SUMS),
+            ("tag", len(header.tag), _MAX_TAG),
+            ("groups", len(header.groups), _MAX_GROUPS),
+            ("clip", len(header.clip), _MAX_GROUPS),
+            ("units", header.units, _MAX_UNITS),
+        ):
+            if number > most:
+                raise InvalidInputError(f"{field}: {number}, expected at most {most}", field)
+        kind, gradient = GROUP_KINDS[header.kind - 1], None
+        layout = self._backend.manifest.select_groups(tuple(header.groups))
+        expected = layout.gradient_bytes if kind == "step" else 0
+        if header.gradient_bytes != expected:
+            raise InvalidInputError(
+                f"gradient_bytes: {header.gradient_bytes}, expected {expected}", "gradient_bytes"
+            )
+        if expected:
+            with self._receiving.admit(expected, context) as reception:
+                gradient = chunks.read_vector(reception.note(requests), expected, "gradient")
+        return GroupRequest(
+            kind=kind,
+            iteration=header.iteration,
+            generation=header.generation,
+            tag=header.tag,
+            units=header.units,
+            sums=np.array(header.sums),
+            gradient=None if gradient is None else gradient.view(np.float32),
+            groups=tuple(header.groups),
+            clip=dict(header.clip),
+        )
+
+
+def add_to_server(servicer: GroupServicer, server: grpc.Server) -> None:
+    """Adds the service; chunks are neither packed nor parsed by protobuf."""
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.Join,
+        lambda data: frames.to_part(data, group_pb2.GroupPart, _MAX_HEADER_BYTES),
+        frames.to_bytes,
+    )
+    service, method = _METHOD[1:].split("/")
+    handlers = {method: handler}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+
+class GroupStream(GroupConnection):
+    """One learner's connection to the group at a parameter server.
+
+    One thread calls `exchange`; any thread can call `close`, which ends it.
+
+    Args:
+      channel: to the parameter server.
+      address: its address, for errors.
+      manifest: of the run.
+      learner: unique name.
+
+    Raises:
+      LeasedError: learners of this run update independently.
+      ServerUnavailableError: there was no answer, or there are too many learners.
+    """
+
+    def __init__(self, channel: grpc.Channel, address: str, manifest: Manifest, learner: str):
+        self._address = address
+        self._manifest = manifest
+        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        join = channel.stream_stream(
+            _METHOD,
+            request_serializer=frames.to_bytes,
+            response_deserializer=lambda data: frames.to_part(
+                data, group_pb2.GroupAnswerPart, _MAX_HEADER_BYTES
+            ),
+        )
+        self._call: Any = join(iter(self._outbox.get, None))
+        self._put(
+            group_pb2.GroupRequest(format=FORMAT, learner=learner, fingerprint=manifest.fingerprint)
+        )
+        self._take_answer()
+
+    def exchange(self, request: GroupRequest) -> GroupReply:
+        """Makes a request, and waits for its answer; see `GroupConnection`."""
+        gradient = request.gradient
+        header = group_pb2.GroupRequest(
+            kind=GROUP_KINDS.index(request.kind) + 1,  # type: ignore[arg-type]
+            iteration=request.iteration,
+            generation=request.generation,
+            tag=request.tag,
+            units=request.units,
+            sums=request.sums,
+            groups=request.groups,
+            clip=request.clip,
+            gradient_bytes=0 if gradient is None else gradient.nbytes,
+        )
+        self._put(header)
+        if gradient is not None:
+            for chunk in chunks.split(gradient.view(np.uint8)):
+                self._outbox.put(chunk)
+        return self._take_answer()
+
+    def _take_answer(self) -> GroupReply:
+        try:
+            part = next(self._call, None)
+            if not isinstance(part, group_pb2.GroupAnswerPart):
+                raise ServerUnavailableError(f"{self._address} has ended the learner's connection")
+            return _message_to_reply(part.header, self._call, self._manifest)
+        except grpc.RpcError as error:
+            raise errors.to_exception(error, self._address) from None
+
+    def close(self) -> None:
+        """Leaves the group. Idempotent."""
+        self._outbox.put(None)
+        self._call.cancel()
+
+    def _put(self, header: group_pb2.GroupRequest) -> None:
+        self._outbox.put(group_pb2.GroupPart(header=header))
+
+
+def _read_header(requests: Iterator[Any], may_end: bool = False) -> group_pb2.GroupRequest | None:
+    part = next(requests, None)
+    if part is None and may_end:
+        return None
+    if not isinstance(part, group_pb2.GroupPart) or not part.HasField("header"):
+        raise InvalidInputError("join: a message without a header", "header")
+    return part.header
+
+
+def _validate_first(first: group_pb2.GroupRequest, manifest: Manifest) -> None:
+    if first.format != FORMAT:
+        raise InvalidInputError(
+            f"format: the learner speaks format {first.format} of this protocol, the parameter "
+            f"server format {FORMAT}; run the same version of relaax_like on both",
+            "format",
+        )
+    if not 1 <= len(first.learner) <= _MAX_NAME or not first.learner.isprintable():
+        raise InvalidInputError(
+            f"learner: {first.learner[:60]!r}, expected 1 to {_MAX_NAME} printable characters",
+            "learner",
+        )
+    if first.fingerprint != manifest.fingerprint:
+        raise InvalidInputError(
+            "fingerprint: the learner has another model than this run; use the same algorithm "
+            "folder and settings on both",
+            "fingerprint",
+        )
+
+
+def _reply_to_message(reply: GroupReply) -> group_pb2.GroupAnswer:
+    newest = reply.reply
+    return group_pb2.GroupAnswer(
+        outcome=GROUP_OUTCOMES.index(reply.outcome) + 1,  # type: ignore[arg-type]
+        iteration=reply.iteration,
+        generation=reply.generation,
+        rank=reply.rank,
+        learners=reply.learners,
+        units=reply.units,
+        most_units=reply.most_units,
+        updates=reply.updates,
+        sums=reply.sums,
+        norms=reply.norms,
+        applied=number_outcome(newest.outcome),
+        reason=newest.reason,
+        version=newest.version,
+        global_t=newest.global_t,
+        epoch=newest.epoch,
+        finished=newest.finished,
+        values_bytes=0 if newest.values is None else newest.values.flat.nbytes,
+    )
+
+
+def _message_to_reply(
+    header: group_pb2.GroupAnswer, parts: Iterator[Any], manifest: Manifest
+) -> GroupReply:
+    if not 1 <= header.outcome <= len(GROUP_OUTCOMES):
+        raise ProtocolError(f"an answer with outcome {header.outcome}, expected 1 to 3")
+    values = None
+    if header.values_bytes:
+        if header.values_bytes != manifest.total_bytes:
+            raise ProtocolError(
+                f"values of {header.values_bytes} bytes, expected {manifest.total_bytes}"
+            )
+        flat = chunks.read_vector(parts, manifest.total_bytes, "values")
+        values = Values(version=header.version, flat=flat)
+    return GroupReply(
+        outcome=GROUP_OUTCOMES[header.outcome - 1],
+        iteration=header.iteration,
+        generation=header.generation,
+        rank=header.rank,
+        learners=header.learners,
+        units=header.units,
+        most_units=header.most_units,
+        updates=header.updates,
+        sums=np.array(header.sums),
+        norms=dict(header.norms),
+        reply=Reply(
+            outcome=name_outcome(header.applied),
+            reason=header.reason,
+            version=header.version,
+            global_t=header.global_t,
+            epoch=header.epoch,
+            finished=header.finished,
+            values=values,
+        ),
+    )

@@ -1,0 +1,341 @@
+"""JointTask: one learner's part of the gradients of a batch that several learners share."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from relaax_like.algorithm.algorithm import Algorithm
+from relaax_like.algorithm.parts import Parts, flatten, make_batch, unflatten
+from relaax_like.algorithm.phases import Phase
+from relaax_like.algorithm.tracing import Traced
+from relaax_like.config.places import describe_place
+from relaax_like.core.prediction import TASK
+from relaax_like.learn.computation_task import CHOSEN, ComputationTask, to_int64
+from relaax_like.learn.gradients import find_phases
+from relaax_like.learn.reductions import MAX_SUMS, Reductions
+from relaax_like.nn.runtime import tf
+from relaax_like.wire.errors import ConfigError
+
+# Makes sums over all learners of this learner's sums, `[n] float32`.
+Reduce = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class JointGradient:
+    """One learner's part of a gradient.
+
+    Attributes:
+      groups: variable groups to which it belongs, in manifest order.
+      flat: `[n] float32`; the sum over all learners is the gradient of the joint batch, before
+        clipping.
+      sums: `[n] float32`, sums over this learner's rows; with those of all learners,
+        `compute_numbers` returns costs and metrics.
+      rows: results of each row by name.
+      compute_numbers: returns costs and metrics of the joint batch by name.
+    """
+
+    groups: tuple[str, ...]
+    flat: np.ndarray
+    sums: np.ndarray
+    rows: dict[str, np.ndarray]
+    compute_numbers: Callable[[np.ndarray], dict[str, float]]
+
+
+class JointTask(ComputationTask):
+    """A ComputationTask for one of several learners, each of which has some rows of a batch.
+
+        task = JointTask(algorithm)
+        prepared = task.prepare(batch, learners=2, number=7, global_t=4096, reduce=group.reduce)
+        gradient = task.compute(prepared, 0, count=64, learners=2, number=7, ...)
+
+    All learners call the same methods in the same order; `reduce` then sums up over all of them.
+
+    Attributes:
+      wants_rows: whether gradients include the results of each row.
+      on_compile: called before a function is traced and compiled, which takes seconds.
+
+    Args:
+      algorithm: what to learn.
+      task: see `ComputationTask`.
+
+    Raises:
+      ConfigError: phases or frozen groups do not fit the model's groups.
+    """
+
+    def __init__(self, algorithm: Algorithm, *, task: str = TASK):
+        super().__init__(algorithm, clips=False, task=task)
+        self.wants_rows = False
+        self.on_compile: Callable[[], None] = lambda: None
+        self._phases = find_phases(algorithm, list(self._group_variables()))
+        self._common = [
+            *self._gradient_specs,
+            tf.TensorSpec([MAX_SUMS], tf.float32),  # known
+            tf.TensorSpec([], tf.float32),  # learners
+            tf.TensorSpec([], tf.float32),  # count
+        ]
+
+    @property
+    def clip(self) -> dict[str, float]:
+        """Variable group -> largest norm of its gradient; "": of the gradient of all groups."""
+        clip = self._algorithm.max_gradient_norm
+        if clip is None:
+            return {}
+        if not isinstance(clip, Mapping):
+            return {"": float(clip)}
+        return {group: float(norm) for group, norm in clip.items() if norm is not None}
+
+    @property
+    def has_phases(self) -> bool:
+        """Whether the algorithm updates its groups one after another."""
+        return bool(self._algorithm.phases)
+
+    def find_due(self, number: int) -> list[int]:
+        """Returns the phases that are due in the update of this number."""
+        return [i for i, phase in enumerate(self._phases) if number % phase.every == 0]
+
+    def find_waiting(self, number: int) -> set[str]:
+        """Returns the variable groups that the update of this number leaves as they are."""
+        due = {g for i in self.find_due(number) for g in self._phases[i].groups}
+        return {g for phase in self._phases for g in phase.groups if g not in due}
+
+    def make_parts(self, **batch: Any) -> Parts:
+        """Returns the tensors of a batch; see `compute_gradients` for its arguments."""
+        return self._make_batch(**batch)
+
+    def count_leading_axes(self, parts: Parts) -> int:
+        """Returns 1 for a batch `[B, ...]`, 2 for rollouts `[T, k, ...]`."""
+        return self._count_leading_axes(parts)
+
+    def prepare(
+        self, parts: Parts, learners: int, number: int, global_t: int, reduce: Reduce
+    ) -> Parts:
+        """Calls the algorithm's `prepare` for this learner's part of a batch.
+
+        Args:
+          parts: of `make_parts`.
+          learners: number of learners that have rows.
+          number: of the first update of the batch, which determines random numbers.
+          global_t: environment steps of the whole run, for schedules.
+          reduce: makes sums over all learners.
+        """
+        call = self._get("prepare", parts, self._compile_prepare)
+        known = np.zeros(MAX_SUMS, np.float32)
+        numbers = self._make_numbers(global_t, number, learners, 0.0)
+        for _ in range(call.depth):
+            known = _fill(reduce(call.compute_sums(numbers(known), parts)))
+        return call.compute(numbers(known), parts)
+
+    def compute(
+        self,
+        parts: Parts,
+        phase: int,
+        *,
+        count: float,
+        learners: int,
+        number: int,
+        global_t: int,
+        reduce: Reduce,
+    ) -> JointGradient:
+        """Computes this learner's part of the gradient of one phase.
+
+        Args:
+          parts: prepared; with a part `CHOSEN`, some rows of them.
+          phase: its index.
+          count: number of valid rows of all learners.
+          learners, number, global_t, reduce: see `prepare`.
+        """
+        what = f"{next(iter(parts[CHOSEN]))} of phase" if CHOSEN in parts else "phase"
+        call = self._get(f"{what} {phase}", parts, self._make_compile(self._phases[phase]))
+        known = np.zeros(MAX_SUMS, np.float32)
+        numbers = self._make_numbers(global_t, number, learners, count)
+        for _ in range(call.depth):
+            known = _fill(reduce(call.compute_sums(numbers(known), parts)))
+        flat, sums, rows = call.compute(numbers(known), parts)
+
+        def compute_numbers(joint: np.ndarray) -> dict[str, float]:
+            return call.compute_numbers(numbers(_fill(joint)), parts)
+
+        groups = tuple(g for g in self._group_variables() if g in self._phases[phase].groups)
+        return JointGradient(groups, flat / np.float32(learners), sums, rows, compute_numbers)
+
+    def stops(self, numbers: Mapping[str, float], global_t: int) -> bool:
+        """Returns whether the algorithm skips the remaining updates of this batch."""
+        if type(self._algorithm).stop is Algorithm.stop:
+            return False
+        tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
+        with Traced(self._algorithm, self._settings, self._setting_values, to_int64(global_t)):
+            return bool(self._algorithm.stop(tensors))
+
+    def _get(self, form: str, parts: Parts, compile_form: Any) -> Any:
+        def compile_and_note(*arguments: Any) -> Any:
+            self.on_compile()
+            return compile_form(*arguments)
+
+        return self._get_compiled(form, parts, compile_and_note, worth=1)
+
+    def _make_numbers(
+        self, global_t: int, number: int, learners: int, count: float
+    ) -> Callable[[np.ndarray], list[tf.Tensor]]:
+        before = [to_int64(global_t), self._setting_values, to_int64(number)]
+        after = [tf.constant(float(learners)), tf.constant(float(count))]
+        return lambda known: [*before, tf.constant(known), *after]
+
+    def _compile_prepare(
+        self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool
+    ) -> "_Prepare":
+        names: dict[str, list[str]] = {}
+        depth = [0]
+
+        def flat(wants: str, *arguments: tf.Tensor) -> list[tf.Tensor]:
+            global_t, settings, number, known, learners, count, *tensors = arguments
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                reductions = Reductions(known, learners, None, count, self._place("prepare"))
+                parts = self._prepare(unflatten(batch, tensors), traced, number, reductions)
+            names.update({part: list(tensors) for part, tensors in parts.items()})
+            if wants == "sums":
+                return [_stack(reductions.sums)]
+            depth[0] = reductions.find_level(flatten(parts))
+            return flatten(parts)
+
+        results = self._compile_part(flat, "parts", specs, xla)
+        sums = self._compile_part(flat, "sums", specs, xla) if depth[0] else None
+        return _Prepare(depth[0], sums, results, names)
+
+    def _make_compile(self, phase: Phase) -> Any:
+        return lambda batch, specs, xla: self._compile_phase(batch, specs, xla, phase)
+
+    def _compile_phase(
+        self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool, phase: Phase
+    ) -> "_Phase":
+        groups = [group for group in self._group_variables() if group in phase.groups]
+        series = "+".join(phase.groups)
+        names: list[str] = []
+        names_of_rows: list[str] = []
+        depth = [0]
+
+        def flat(wants: str, *arguments: tf.Tensor) -> list[tf.Tensor]:
+            global_t, settings, number, known, learners, count, *tensors = arguments
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                parts = unflatten(batch, tensors)
+                if CHOSEN in parts:
+                    parts = self._take_chosen(parts)
+                traced.draw_for(series, number)
+                reductions = Reductions(known, learners, None, count, self._place("learn"))
+                made = make_batch(parts, traced.discount, reductions)
+                reductions.note_count(made.valid, count)
+                if wants == "gradient":
+                    gradients, losses = self._trace_gradients(made, groups)
+                else:
+                    losses = self._algorithm.compute_losses(made)
+            numbers = {**losses.costs, **losses.metrics}
+            if wants == "numbers":
+                names[:] = numbers
+                return [tf.stack([tf.cast(n, tf.float32) for n in numbers.values()])]
+            if wants == "sums":
+                return [_stack(reductions.sums)]
+            if not reductions.sums:
+                raise ConfigError(
+                    f"{self._place('learn')}: learn never calls batch.sum, batch.mean or "
+                    "batch.normalize, without which several learners (combine.method: sync) cannot "
+                    "share a batch; make means over rows by them"
+                )
+            rows = losses.rows if self.wants_rows else {}
+            names_of_rows[:] = rows
+            vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+            depth[0] = reductions.find_level([vector, *rows.values(), *reductions.sums])
+            return [vector, _stack(reductions.sums), *rows.values()]
+
+        results = self._compile_part(flat, "gradient", specs, xla)
+        sums = self._compile_part(flat, "sums", specs, xla) if depth[0] else None
+        numbers = self._compile_part(flat, "numbers", specs, xla)
+        return _Phase(depth[0], sums, results, numbers, names, names_of_rows)
+
+    def _compile_part(
+        self,
+        flat: Callable[..., list[tf.Tensor]],
+        wants: str,
+        specs: Sequence[tf.TensorSpec],
+        xla: bool,
+    ) -> Any:
+        """Returns the compiled function that only computes some of the results of `flat`."""
+
+        def part(*arguments: tf.Tensor) -> list[tf.Tensor]:
+            return flat(wants, *arguments)
+
+        return self._compile_function(part, [*self._common, *specs], xla, self._explain_compiling)
+
+    def _place(self, method: str) -> str:
+        return describe_place(type(self._algorithm), method)
+
+
+@dataclass(frozen=True)
+class _Prepare:
+    """The compiled functions of `prepare`, for one shape.
+
+    Attributes:
+      depth: how many rounds of sums it needs.
+      sums: returns the sums; None: there are none.
+      results: returns the prepared tensors.
+      names: of these, by part.
+    """
+
+    depth: int
+    sums: Any
+    results: Any
+    names: Mapping[str, Sequence[str]]
+
+    def compute_sums(self, numbers: Sequence[tf.Tensor], parts: Parts) -> np.ndarray:
+        """Returns this learner's sums, `[n] float32`."""
+        return np.asarray(self.sums(*numbers, *flatten(parts))[0].numpy())
+
+    def compute(self, numbers: Sequence[tf.Tensor], parts: Parts) -> Parts:
+        """Returns the prepared parts."""
+        rest = iter(self.results(*numbers, *flatten(parts)))
+        return {part: {name: next(rest) for name in own} for part, own in self.names.items()}
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """The compiled functions of a phase, for one shape; see `_Prepare`.
+
+    Attributes:
+      numbers: returns costs and metrics.
+      names: of these.
+      names_of_rows: of the results of each row.
+    """
+
+    depth: int
+    sums: Any
+    results: Any
+    numbers: Any
+    names: Sequence[str]
+    names_of_rows: Sequence[str]
+
+    def compute_sums(self, numbers: Sequence[tf.Tensor], parts: Parts) -> np.ndarray:
+        """Returns this learner's sums, `[n] float32`."""
+        return np.asarray(self.sums(*numbers, *flatten(parts))[0].numpy())
+
+    def compute(
+        self, numbers: Sequence[tf.Tensor], parts: Parts
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Returns gradient, sums, and results of each row."""
+        vector, sums, *rows = self.results(*numbers, *flatten(parts))
+        named = zip(self.names_of_rows, rows, strict=True)
+        return vector.numpy(), sums.numpy(), {name: row.numpy() for name, row in named}
+
+    def compute_numbers(self, numbers: Sequence[tf.Tensor], parts: Parts) -> dict[str, float]:
+        """Returns costs and metrics by name."""
+        (vector,) = self.numbers(*numbers, *flatten(parts))
+        return dict(zip(self.names, vector.numpy().tolist(), strict=True))
+
+
+def _stack(sums: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.stack(list(sums)) if sums else tf.zeros([0])
+
+
+def _fill(sums: np.ndarray) -> np.ndarray:
+    known = np.zeros(MAX_SUMS, np.float32)
+    known[: len(sums)] = sums
+    return known

@@ -1,0 +1,118 @@
+"""Reductions: sums over the rows of several learners, for compiled functions of one of them."""
+
+from collections.abc import Iterable
+
+from relaax_like.nn.runtime import tf
+from relaax_like.wire.errors import ConfigError
+
+# The known sums are an input of a fixed length.
+MAX_SUMS = 64
+
+
+class Reductions:
+    """The sums that a method of an algorithm makes over rows, while it is traced.
+
+    A sum over the rows of all learners is the sum of the learners' own sums. In a compiled function
+    it is an element of its input `known`; the own sum is a result. A sum that depends on `known`
+    is correct only if these elements are: the function is called `depth` times, each time with more
+    sums that are known, before its other results are correct.
+
+    The value of a total is the known one. Its gradient is `learners` times the gradient of the own
+    sum, so that the mean of all learners' gradients is the gradient of the joint cost, including
+    parts that do not depend on rows, such as a weight decay.
+
+    Attributes:
+      sums: this learner's sums, `[]` each, in the order in which they were made.
+
+    Args:
+      known: `[MAX_SUMS] float32`.
+      learners: `[] float32`, number of learners that have rows.
+      valid: `Batch.valid`, whose sum over all learners is already known; None: it is not.
+      count: that sum, `[] float32`.
+      place: where the algorithm's code is, for errors.
+    """
+
+    def __init__(
+        self,
+        known: tf.Tensor,
+        learners: tf.Tensor,
+        valid: tf.Tensor | None,
+        count: tf.Tensor,
+        place: str,
+    ):
+        self.sums: list[tf.Tensor] = []
+        self._known = known
+        self._learners = learners
+        self._counts = [] if valid is None else [(valid, count)]
+        self._place = place
+        self._levels: dict[str, int] = {}  # name of an element of `known` -> its level
+        self._seen: dict[str, int] = {}  # name of a tensor -> highest level that it depends on
+        self._graph = known.graph
+
+    def note_count(self, valid: tf.Tensor, count: tf.Tensor) -> None:
+        """Notes the number of rows of all learners for which `valid`, `[...]`, is 1."""
+        self._counts.append((valid, count))
+
+    @tf.autograph.experimental.do_not_convert
+    def count(self, valid: tf.Tensor) -> tf.Tensor:
+        """Returns sum(valid) over all learners."""
+        for known, count in self._counts:
+            if known is valid:
+                return count
+        self._counts.append((valid, self.total(tf.reduce_sum(valid))))
+        return self._counts[-1][1]
+
+    @tf.autograph.experimental.do_not_convert
+    def total(self, local: tf.Tensor) -> tf.Tensor:
+        """Returns the sum of a number, `[]`, over all learners.
+
+        Raises:
+          ConfigError: it is inside of a loop or a condition, or there are too many.
+        """
+        if getattr(local, "graph", None) is not self._graph:
+            raise ConfigError(
+                f"{self._place}: batch.sum, batch.mean or batch.normalize is called inside of a "
+                "loop or a condition, which combine.method: sync does not support; call it outside"
+            )
+        index = len(self.sums)
+        if index == MAX_SUMS:
+            raise ConfigError(
+                f"{self._place}: more than {MAX_SUMS} sums over the batch, which combine.method: "
+                "sync does not support; combine some of them"
+            )
+        self.sums.append(local)
+        value = self._known[index]
+        self._levels[value.name] = 1 + self.find_level([local])
+        scale = self._learners
+
+        @tf.custom_gradient
+        def joint(own: tf.Tensor) -> tuple[tf.Tensor, object]:
+            return tf.identity(value), lambda upstream: upstream * scale
+
+        return joint(local)
+
+    @tf.autograph.experimental.do_not_convert
+    def find_level(self, tensors: Iterable[tf.Tensor]) -> int:
+        """Returns how many rounds of sums must be known before tensors are correct."""
+        return max((self._find_level(tensor) for tensor in tensors), default=0)
+
+    def _find_level(self, tensor: tf.Tensor) -> int:
+        # Depth-first without recursion: graphs are deep.
+        pending = [tensor]
+        while pending:
+            one = pending[-1]
+            if one.name in self._seen:
+                pending.pop()
+                continue
+            if one.name in self._levels:
+                self._seen[one.name] = self._levels[one.name]
+                pending.pop()
+                continue
+            inputs = list(one.op.inputs)
+            waiting = [x for x in inputs if x.name not in self._seen]
+            if waiting:
+                pending += waiting
+                continue
+            self._seen[one.name] = max((self._seen[x.name] for x in inputs), default=0)
+            pending.pop()
+        return self._seen[tensor.name]

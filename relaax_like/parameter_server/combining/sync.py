@@ -1,0 +1,24 @@
+"""sync: one gradient for each update, which all learners have made together."""
+
+import numpy as np
+
+from relaax_like.core.records import Push
+from relaax_like.parameter_server.combining.strategy import CombiningStrategy, Plan
+
+# Client id of the learners' joint gradients.
+GROUP = "learner-group"
+
+
+class Sync(CombiningStrategy):
+    """Applies the joint gradients of a `LearnerGroup`, and drops all others."""
+
+    accepts_stale = False
+
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+        """See the base class."""
+        if push.client_id != GROUP:
+            return self.drop(
+                "combine.method: sync only applies gradients that all learners have made together; "
+                "use agents that derive from BatchAgent, or fifo"
+            )
+        return Plan(outcome="applied", gradient=gradient, effective=gradient)

@@ -1,0 +1,367 @@
+"""LearnerGroup: learners that share each update, in step with each other."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from relaax_like.core.manifest import Manifest
+from relaax_like.core.records import GroupReply, GroupRequest, Push, Reply
+from relaax_like.core.roles import GroupConnection
+from relaax_like.parameter_server.combining.sync import GROUP
+from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
+
+_LOG = logging.getLogger(__name__)
+# A learner that compiles a function is waited for so long.
+_COMPILING_SEC = 300.0
+_POLL_SEC = 0.1
+MAX_LEARNERS = 64
+
+
+class GroupBackend(Protocol):
+    """The parameter server as the group uses it. Thread-safe."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """The layout of values and gradients."""
+
+    @property
+    def updates(self) -> int:
+        """Optimizer steps so far."""
+
+    def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
+        """Applies a push."""
+
+    def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
+        """Returns the newest values."""
+
+
+@dataclass
+class _Member:
+    name: str
+    order: int
+    heard: float  # time of its newest request, or of its newest answer
+    silence_sec: float
+    request: GroupRequest | None = None
+    answer: GroupReply | RelaaxError | None = None
+
+
+class LearnerGroup:
+    """Learners that make each update together: one step per update, of the joint batch.
+
+        group = LearnerGroup(parameter_server, max_wait_sec=10)
+        with group.join("learner-1") as exchange:
+            entered = exchange(GroupRequest(kind="enter", units=1024))
+            total = exchange(GroupRequest(kind="sum", ..., sums=counts)).sums
+
+    An iteration begins when all learners of the previous one, and those that have joined since,
+    have entered it; those that have not for `max_wait_sec` after the first one are left out, and
+    enter a later one. In an iteration,
+    each request waits until all of its learners have made theirs. A learner that the others have
+    waited for `max_wait_sec` is out: the others repeat the current update without it, and what it
+    sends later is refused. A connection that ends leaves at once.
+
+    Thread-safe: each learner has its own thread, which waits in `exchange`.
+
+    Args:
+      backend: the parameter server.
+      max_wait_sec: see above.
+      clock: returns monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        backend: GroupBackend,
+        max_wait_sec: float,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._backend = backend
+        self._max_wait_sec = max_wait_sec
+        self._clock = clock
+        self._pushes = 0
+        self._changed = threading.Condition()  # guards all that follows
+        self._members: dict[str, _Member] = {}
+        self._joined = 0
+        self._iteration = 0
+        self._generation = 0
+        self._active: list[_Member] = []  # in the iteration, by rank
+        self._expected: list[_Member] = []  # that the next iteration waits for
+        self._closed = False
+
+    @property
+    def learners(self) -> int:
+        """Number of learners that the next iteration waits for."""
+        with self._changed:
+            return len(self._expected)
+
+    def join(self, name: str) -> "Membership":
+        """Adds a learner; the returned object is its connection.
+
+        Raises:
+          ServerUnavailableError: there are too many learners.
+        """
+        with self._changed:
+            self._remove(self._members.get(name))
+            if len(self._members) >= MAX_LEARNERS:
+                raise ServerUnavailableError(
+                    f"{MAX_LEARNERS} learners have joined already; stop some of them"
+                )
+            self._joined += 1
+            member = _Member(name, self._joined, self._clock(), self._max_wait_sec)
+            self._members[name] = member
+            self._expected.append(member)
+        return Membership(self, member)
+
+    def close(self) -> None:
+        """Ends all waits. Idempotent."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def exchange(self, member: _Member, request: GroupRequest) -> GroupReply:
+        """Makes a learner's request, and waits for the answer; see `Membership`."""
+        with self._changed:
+            member.heard, member.silence_sec = self._clock(), self._max_wait_sec
+            if request.kind == "compiling":
+                member.silence_sec = max(_COMPILING_SEC, self._max_wait_sec)
+                return GroupReply(outcome="done")
+            if request.kind == "leave":
+                self._deactivate(member)
+                self._advance()
+                return GroupReply(outcome="done")
+            member.request, member.answer = request, None
+            self._advance()
+            while member.answer is None:
+                if self._closed or self._members.get(member.name) is not member:
+                    raise ServerUnavailableError("the parameter server is closing; join again")
+                self._changed.wait(_POLL_SEC)
+                if member.answer is None:
+                    self._drop_silent()
+                    self._advance()
+            member.heard, answer = self._clock(), member.answer
+            if isinstance(answer, RelaaxError):
+                raise answer
+            return answer
+
+    def leave(self, member: _Member) -> None:
+        """Removes a learner. Idempotent."""
+        with self._changed:
+            self._remove(member)
+            self._advance()
+
+    # Under the lock.
+
+    def _remove(self, member: _Member | None) -> None:
+        if member is None or self._members.get(member.name) is not member:
+            return
+        del self._members[member.name]
+        self._take_out(member)
+
+    def _take_out(self, member: _Member) -> None:
+        """Removes a learner from the iteration, and does not wait for it in the next one."""
+        if member in self._expected:
+            self._expected.remove(member)
+        self._deactivate(member)
+
+    def _deactivate(self, member: _Member) -> None:
+        """Ends a learner's part of the iteration."""
+        if member in self._active:
+            self._active.remove(member)
+            self._generation += 1
+
+    def _drop_silent(self) -> None:
+        """Takes out learners that the others have waited for too long."""
+        waiting = [m for m in self._members.values() if m.request is not None]
+        if not waiting:
+            return
+        now = self._clock()
+        since = min(member.heard for member in waiting)
+        for member in [*self._expected]:
+            if member.request is None and now - max(member.heard, since) > member.silence_sec:
+                _LOG.warning(
+                    "learner %s has been silent for %.1f s and is left out (combine.max_wait_sec); "
+                    "it can join later",
+                    member.name,
+                    now - member.heard,
+                )
+                self._take_out(member)
+
+    def _advance(self) -> None:
+        """Answers the requests that need not wait any longer."""
+        for member in [*self._members.values()]:
+            request = member.request
+            if request is None:
+                continue
+            if request.kind == "enter":
+                self._deactivate(member)
+            elif member not in self._active or request.iteration != self._iteration:
+                self._answer(member, self._make_reply(member, "out"))
+            elif request.generation != self._generation:
+                self._answer(member, self._make_reply(member, "again"))
+        if self._active:
+            if all(member.request is not None for member in self._active):
+                self._finish_round()
+        elif self._members:
+            self._begin_iteration()
+
+    def _begin_iteration(self) -> None:
+        entering = [
+            m for m in self._members.values() if m.request is not None and m.request.kind == "enter"
+        ]
+        if not entering or any(member.request is None for member in self._expected):
+            return
+        self._iteration += 1
+        self._generation += 1
+        entering.sort(key=lambda member: member.order)
+        self._active = [m for m in entering if m.request is not None and m.request.units > 0]
+        self._expected = [*entering]
+        units = [m.request.units for m in self._active if m.request is not None]
+        reply, updates = self._backend.pull(), self._backend.updates
+        for member in entering:
+            outcome = self._make_reply(member, "done" if member in self._active else "out")
+            self._answer(
+                member,
+                replace(
+                    outcome,
+                    units=sum(units),
+                    most_units=max(units, default=0),
+                    updates=updates,
+                    reply=reply,
+                ),
+            )
+
+    def _finish_round(self) -> None:
+        """Sums the requests of all learners in the iteration."""
+        members = [*self._active]
+        requests = [m.request for m in members if m.request is not None]
+        first = requests[0]
+        answer: GroupReply | RelaaxError
+        try:
+            _validate_alike(requests)
+            sums = np.zeros(len(first.sums))
+            for request in requests:
+                sums = sums + request.sums
+            answer = GroupReply(outcome="done", sums=sums)
+            if first.gradient is not None:
+                answer = self._apply(answer, requests)
+        except RelaaxError as error:
+            answer = error
+        except Exception as error:
+            _LOG.exception("the learners' update failed")
+            answer = ServerUnavailableError(f"the update failed: {error}")
+        for member in members:
+            if isinstance(answer, GroupReply):
+                place = self._make_reply(member, "done")
+                one = replace(place, sums=answer.sums, norms=answer.norms, reply=answer.reply)
+                self._answer(member, one)
+            else:
+                self._answer(member, answer)
+
+    def _apply(self, answer: GroupReply, requests: Sequence[GroupRequest]) -> GroupReply:
+        """Clips and applies the sum of all gradients."""
+        first, manifest = requests[0], self._backend.manifest
+        assert first.gradient is not None
+        total = first.gradient.copy()
+        for request in requests[1:]:
+            total += request.gradient
+        norms = _clip(total, first.clip, manifest.select_groups(first.groups))
+        self._pushes += 1
+        newest = self._backend.pull(have_version=-1)
+        reply = self._backend.push(
+            Push(
+                client_id=GROUP,
+                incarnation=newest.epoch,  # grows with each start of the server
+                sequence=self._pushes,
+                gradient=total,
+                gradient_version=newest.version,
+                fingerprint=manifest.fingerprint,
+                groups=first.groups,
+            )
+        )
+        values = self._backend.pull()
+        reply = replace(reply, version=values.version, values=values.values, epoch=values.epoch)
+        return replace(answer, norms=norms, reply=reply)
+
+    def _make_reply(self, member: _Member, outcome: str) -> GroupReply:
+        is_active = member in self._active
+        return GroupReply(
+            outcome=outcome,  # type: ignore[arg-type]
+            iteration=self._iteration,
+            generation=self._generation,
+            rank=self._active.index(member) if is_active else 0,
+            learners=len(self._active),
+        )
+
+    def _answer(self, member: _Member, answer: GroupReply | RelaaxError) -> None:
+        member.request, member.answer = None, answer
+        self._changed.notify_all()
+
+
+class Membership(GroupConnection):
+    """A learner's connection to its group; a context manager that leaves at the end.
+
+    Args:
+      group: to which it belongs.
+      member: of the group.
+    """
+
+    def __init__(self, group: LearnerGroup, member: _Member):
+        self._group = group
+        self._member = member
+
+    def exchange(self, request: GroupRequest) -> GroupReply:
+        """Makes a request, and waits for its answer.
+
+        Raises:
+          InvalidInputError: the learners' requests do not fit together, or the gradient is not
+            finite; all learners in the iteration get this error.
+          ServerUnavailableError: the parameter server is closing.
+        """
+        return self._group.exchange(self._member, request)
+
+    def close(self) -> None:
+        """Leaves the group. Idempotent."""
+        self._group.leave(self._member)
+
+
+def _validate_alike(requests: Sequence[GroupRequest]) -> None:
+    first = requests[0]
+    for request in requests[1:]:
+        for field, one, other in (
+            ("kind", first.kind, request.kind),
+            ("tag", first.tag, request.tag),
+            ("sums", len(first.sums), len(request.sums)),
+            ("groups", first.groups, request.groups),
+            ("clip", dict(first.clip), dict(request.clip)),
+            ("gradient", _get_size(first), _get_size(request)),
+        ):
+            if one != other:
+                raise InvalidInputError(
+                    f"{field}: one learner has {one}, another one {other}; start all learners with "
+                    "the same algorithm and settings",
+                    field,
+                )
+
+
+def _get_size(request: GroupRequest) -> int:
+    return -1 if request.gradient is None else request.gradient.size
+
+
+def _clip(total: np.ndarray, clip: Mapping[str, float], layout: Manifest) -> dict[str, float]:
+    """Scales a gradient, `[n] float32`, to norms of at most `clip`; returns the norms before."""
+    norms: dict[str, float] = {}
+    ranges = layout.groups()
+    for group, most in clip.items():
+        if group and group not in ranges:
+            continue  # of another phase
+        part = total[ranges[group]] if group else total
+        with np.errstate(all="ignore"):
+            norm = float(np.sqrt(np.dot(part, part)))
+            if np.isfinite(norm) and norm > most:
+                part *= np.float32(most / norm)
+        norms[group] = norm
+    return norms

@@ -1,0 +1,174 @@
+"""The service of learners that make each update together, over the network.
+
+covers D4, R2
+"""
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from support.learning import make_plain_server
+
+from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.config.combine import CombineConfig
+from relaax_like.core.records import GroupRequest
+from relaax_like.core.roles import ParameterServerClient
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.v1 import group_pb2 as pb
+from relaax_like.wire.errors import LeasedError, ServerUnavailableError
+
+JOIN = "/relaax.v1.LearnerGroup/Join"
+
+
+class Served:
+    """A parameter server, its link, and its address."""
+
+    def __init__(self, server: ParameterServer, link: Link, address: str):
+        self.server = server
+        self.link = link
+        self.address = address
+
+    def connect(self, name: str) -> ParameterServerClient:
+        return self.link.parameter_server_stub(client_id=name)
+
+    def send(self, *messages: bytes) -> tuple[grpc.StatusCode, str]:
+        """Sends messages of its own; returns code and text of the refusal."""
+        with grpc.insecure_channel(self.address) as channel:
+            call = channel.stream_stream(JOIN, bytes, bytes)(iter(messages), timeout=20)
+            with pytest.raises(grpc.RpcError) as error:
+                list(call)
+        return error.value.code(), error.value.details()
+
+
+@contextlib.contextmanager
+def serve(method: str) -> Iterator[Served]:
+    combine = CombineConfig.model_validate({"method": method})
+    with make_plain_server(combine=combine) as server:
+        grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server)
+        grpc_server.start()
+        address = f"127.0.0.1:{port}"
+        with BridgeControl().connect(address) as link:
+            yield Served(server, link, address)
+        grpc_server.stop(grace=None).wait()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with serve("sync") as one:
+        yield one
+
+
+def test_two_learners_make_one_step(served: Served) -> None:
+    with (
+        served.connect("one") as one,
+        served.connect("two") as two,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        clients = [one, two]
+        connections = [client.join_group() for client in clients]
+
+        def learn(index: int) -> Any:
+            connection = connections[index]
+            entered = connection.exchange(GroupRequest(kind="enter", units=10 + index))
+            place = {"iteration": entered.iteration, "generation": entered.generation}
+            total = connection.exchange(
+                GroupRequest(kind="sum", tag="a", sums=np.array([0.1 + index]), **place)
+            )
+            size = served.server.manifest.gradient_bytes // 4
+            step = connection.exchange(
+                GroupRequest(
+                    kind="step",
+                    tag="b",
+                    gradient=np.full(size, 1.0 + index, np.float32),
+                    clip={"": 0.5},
+                    **place,
+                )
+            )
+            return entered, total, step
+
+        for (entered, total, step), client in zip(
+            threads.map(learn, range(2)), clients, strict=True
+        ):
+            assert (entered.learners, entered.units, entered.most_units) == (2, 21, 11)
+            assert total.sums.tolist() == [1.2000000000000002]
+            size = served.server.manifest.gradient_bytes // 4
+            assert step.norms == {"": pytest.approx(3.0 * size**0.5)}
+            assert (step.reply.version, step.reply.outcome) == (1, "applied")
+            newest = served.server.pull().values
+            assert step.reply.values is not None
+            assert newest is not None
+            assert step.reply.values.flat.tolist() == newest.flat.tolist()
+            assert client.version == 1  # the client has them, too
+        for connection in connections:
+            connection.close()
+
+
+def test_a_learner_whose_connection_ends_is_gone(served: Served) -> None:
+    with served.connect("one") as one, served.connect("two") as two:
+        first, second = one.join_group(), two.join_group()
+        with ThreadPoolExecutor(2) as threads:
+            enter = GroupRequest(kind="enter", units=1)
+            entered = [threads.submit(c.exchange, enter).result for c in (first, second)]
+            place = {"iteration": 1, "generation": entered[0](20).generation}
+            assert entered[1](20).learners == 2
+            waiting = threads.submit(first.exchange, GroupRequest(kind="sum", **place))
+            second.close()
+            assert waiting.result(20).outcome == "again"
+            with pytest.raises(ServerUnavailableError):
+                second.exchange(enter)
+        first.close()
+
+
+def test_without_sync_a_learner_is_refused() -> None:
+    with serve("fifo") as served, served.connect("one") as one:
+        with pytest.raises(LeasedError, match="set it to sync"):
+            one.join_group()
+
+
+def make_header(**fields: Any) -> bytes:
+    return pb.GroupPart(header=pb.GroupRequest(**fields)).SerializeToString()
+
+
+CHUNK = pb.GroupPart(chunk=b"x" * 10).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("first", "messages", "want"),
+    [
+        (None, (b"\xff\xff\xff",), "without a header"),
+        (None, (CHUNK,), "without a header"),
+        (None, (make_header(format=2),), "format 2 of this protocol"),
+        (None, (make_header(format=1),), "learner: ''"),
+        (None, (make_header(format=1, learner="x" * 201),), "expected 1 to 200"),
+        (None, (make_header(format=1, learner="x", fingerprint=1),), "another model"),
+        ({}, (CHUNK,), "without a header"),
+        ({}, (make_header(),), "kind: 0, expected 1 to 5"),
+        ({}, (make_header(kind=2, tag="x" * 101),), "tag: 101, expected at most 100"),
+        ({}, (make_header(kind=1, units=1 << 50),), "units: "),
+        ({}, (make_header(kind=3, gradient_bytes=4),), "gradient_bytes: 4, expected"),
+        ({}, (make_header(kind=2, gradient_bytes=4),), "gradient_bytes: 4, expected 0"),
+        ({}, (make_header(kind=3, groups=["none"]),), "none"),
+        ({"size": True}, (CHUNK, make_header()), "ends before its"),
+    ],
+)
+def test_malformed_messages_are_refused_and_change_nothing(
+    served: Served, first: dict[str, Any] | None, messages: tuple[bytes, ...], want: str
+) -> None:
+    manifest = served.server.manifest
+    if first is not None:
+        hello = make_header(format=1, learner="x", fingerprint=manifest.fingerprint)
+        size = make_header(kind=3, gradient_bytes=manifest.gradient_bytes)
+        messages = (hello, *([size] if "size" in first else []), *messages)
+    code, text = served.send(*messages)
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert want in text
+    assert served.server.version == 0
+    # Nobody waits for it.
+    with served.connect("other") as other:
+        connection = other.join_group()
+        assert connection.exchange(GroupRequest(kind="enter", units=1)).learners == 1
+        connection.close()

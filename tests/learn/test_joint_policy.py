@@ -1,0 +1,291 @@
+"""Several learners make each update together: it is the update of their joint batch."""
+
+# covers D4
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from learn import test_replay_placements as replay
+from learn.test_placements import (
+    CASES,
+    PPO,
+    SLOTS,
+    STEPS,
+    make_algorithm,
+    make_data,
+    make_optimizers,
+)
+
+from relaax_like.algorithm.model import get_variables
+from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.config.combine import CombineConfig
+from relaax_like.config.seeds import derive_seed
+from relaax_like.core.manifest import find_follows, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.records import Push, Reply
+from relaax_like.experience.collector import TrainingData
+from relaax_like.learn.computation_task import CHOSEN
+from relaax_like.learn.gradient_policy import GradientPolicy
+from relaax_like.learn.gradients import GradientTask, draw_minibatches, find_first
+from relaax_like.learn.joint_policy import JointPolicy, JointReplayPolicy
+from relaax_like.learn.joint_task import JointTask
+from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.pushing import Pushing
+from relaax_like.learn.replay_policy import ReplayGradientPolicy
+from relaax_like.learn.replayed import PRIORITY, ReplayIteration
+from relaax_like.learn.tally import Tally
+from relaax_like.learn.updates import LearningTask
+from relaax_like.nn.runtime import tf
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.store import Store
+from relaax_like.replay import TransitionBatch
+
+
+class RecordingServer(ParameterServer):
+    """Keeps the gradients that it applies."""
+
+    def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
+        self.gradients: list[np.ndarray] = getattr(self, "gradients", [])
+        if push.gradient is not None:
+            self.gradients.append(np.array(push.gradient.view(np.float32)))
+        return super().push(push, timeout_sec)
+
+
+def make_server(algorithm: Any, method: str = "sync", optimizers: Any = None) -> RecordingServer:
+    variables = get_variables(algorithm.model)
+    manifest = make_manifest(variables)
+    flat = manifest.pack([variable.value for variable in variables])
+    store = Store(manifest, flat, optimizers or make_optimizers(algorithm), find_follows(variables))
+    combine = CombineConfig.model_validate({"method": method})
+    return RecordingServer(store, metrics=NullMetrics(), combine=combine)
+
+
+ALONE = ("stop", "statistics", "holes", "holes and memory", "phases")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "phases", "has_holes"), [CASES[case] for case in ALONE], ids=ALONE
+)
+def test_one_learner_alone_makes_the_updates_of_the_server(
+    name: str, settings: dict[str, Any], phases: Any, has_holes: bool
+) -> None:
+    inside = make_algorithm(name, settings, phases)
+    beside = make_algorithm(name, settings, phases)
+    plan, tally = inside.config.plan, Tally()
+    with make_server(inside) as home, make_server(beside) as server:
+        whole = LearningPolicy(LearningTask(inside, make_optimizers(inside)), plan, seed=7)
+        whole.load(home.lease())
+        task = JointTask(beside)
+        with InProcessClient(server) as client:
+            sink = Pushing(client, task, tally)
+            policy = JointPolicy(task, plan, 7, sink)
+            sink.load()
+            before = whole.get_values()
+            for seed in range(4):
+                data = make_data(inside, seed, has_holes)
+                want = whole.forward(whole.data_preprocess(data))
+                tally.add(data.env_steps)
+                came = policy.forward(policy.data_preprocess(data))
+                assert came == pytest.approx(want, rel=1e-4, abs=1e-5)
+            for one, other, start in zip(whole.get_values(), sink.values, before, strict=True):
+                moved = np.linalg.norm(one - start)
+                assert np.linalg.norm(one - other) <= 1e-3 * moved + 1e-7
+            policy.close()
+
+
+SHARES = ((0, 3), (3, 4))  # slots of the two learners
+TWO = {
+    "a2c": ("a2c", {"rollout_steps": STEPS, "normalize_advantage": True}, ()),
+    "a2c, statistics": ("a2c", {"rollout_steps": STEPS, "normalize_observations": True}, ()),
+    "ppo": ("ppo", {**PPO, "normalize_advantage": "minibatch"}, ()),
+    "ppo, stop": (
+        "ppo",
+        {**PPO, "normalize_advantage": "batch", "kl": 2e-3, "learning_rate": 1.0},
+        (),
+    ),
+    "ppo, clipped": ("ppo", {**PPO, "max_gradient_norm": 0.05, "shared_network": True}, ()),
+    "ppo, memory": ("ppo", {**PPO, "network": {"layers": ({"lstm": 4},)}, "batch_size": 4}, ()),
+    "ppo, scaled rewards": ("ppo", {**PPO, "normalize_rewards": True}, ()),
+}
+
+
+def take_slots(data: TrainingData, first: int, last: int) -> TrainingData:
+    def cut(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: array[:, first:last] for name, array in arrays.items()}
+
+    rollout = data.rollout
+    own = replace(
+        rollout,
+        inputs=cut(rollout.inputs),
+        next_inputs=cut(rollout.next_inputs),
+        next_alive=rollout.next_alive[:, first:last],
+        rewards=rollout.rewards[:, first:last],
+        actions=cut(rollout.actions),
+        log_prob=rollout.log_prob[:, first:last],
+        states={name: array[first:last] for name, array in rollout.states.items()},
+    )
+    return replace(data, rollout=own, env_steps=own.env_steps, keys=data.keys[first:last])
+
+
+class Reference(GradientPolicy):
+    """Learns from the joint batch; the minibatches have what each learner has drawn."""
+
+    def _compute_gradients(self, arguments: Mapping[str, Any]) -> Iterator[Any]:
+        plan, task = self._plan, self._task
+        unit = plan.minibatch_of if plan.minibatch_size else "rollouts"
+        total = STEPS * SLOTS if unit == "steps" else SLOTS
+        minibatch = plan.minibatch_size or total
+        parts = task._make_batch(**arguments)
+        number = task._num_gradients
+        task._num_gradients = self._updates + 1
+        prepared = task._compute("prepare", parts, task._compile_prepare, self.global_t)
+        task._num_gradients = number
+        drawn = []
+        for first, last in SHARES:
+            width = last - first
+            length = STEPS * width if unit == "steps" else width
+            size = minibatch * length // total
+            count = length if unit == "steps" else width
+            seed = derive_seed(7, "minibatches", self._updates)
+            chosen = draw_minibatches(
+                length, count, size, seed, find_first({"extras": {}}, unit, length, count)
+            )
+            drawn.append(_to_joint(chosen, first, width, unit, total // minibatch * size, size))
+        updates = plan.epochs * (total // minibatch)
+        for index, several in enumerate(itertools.islice(zip(*drawn, strict=False), updates)):
+            union = tf.constant(np.concatenate(several).astype(np.int32))
+            chosen_parts = {**prepared, CHOSEN: {unit: union}}
+            is_end = index == updates - 1
+            for gradient in task._compute_update(chosen_parts, self.global_t, is_end):
+                yield gradient
+            if gradient.is_last:
+                return
+
+
+def _to_joint(
+    chosen: Iterator[np.ndarray], first: int, width: int, unit: str, count: int, size: int
+) -> Iterator[np.ndarray]:
+    for one in chosen:
+        if unit == "rollouts":
+            yield one + first
+        else:
+            yield one // width * SLOTS + one % width + first
+
+
+@pytest.mark.parametrize(("name", "settings", "phases"), TWO.values(), ids=TWO)
+def test_two_learners_make_the_update_of_their_joint_batch(
+    name: str, settings: dict[str, Any], phases: Any
+) -> None:
+    algorithms = [make_algorithm(name, settings, phases) for _ in range(3)]
+    plan = algorithms[0].config.plan
+    with (
+        make_server(algorithms[0], "fifo") as whole,
+        make_server(algorithms[1], "sync") as server,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        joint_task = GradientTask(algorithms[0])
+        joint_tally = Tally()
+        whole_sink = Pushing(InProcessClient(whole), joint_task, joint_tally)
+        reference = Reference(joint_task, plan, 7, whole_sink)
+        whole_sink.load()
+        policies, sinks, tallies = [], [], []
+        for algorithm in algorithms[1:]:
+            task, tally = JointTask(algorithm), Tally()
+            sink = Pushing(InProcessClient(server), task, tally)
+            policies.append(JointPolicy(task, plan, 7, sink))
+            sink.load()
+            policies[-1].join()
+            sinks.append(sink)
+            tallies.append(tally)
+        before = [np.array(value) for value in whole_sink.values]
+        for seed in range(50 if name == "a2c" else 10):
+            data = make_data(algorithms[0], seed, has_holes=False)
+            want = reference.forward(reference.data_preprocess(data))
+            joint_tally.add(data.env_steps)  # counted after the iteration, as by all learners
+            whole_sink.push_counts()
+            joint_task.set_values(whole_sink.values)
+
+            def learn(index: int, data: TrainingData = data) -> Any:
+                own = take_slots(data, *SHARES[index])
+                tallies[index].add(own.env_steps)
+                return policies[index].forward(policies[index].data_preprocess(own))
+
+            came = list(threads.map(learn, range(2)))
+            assert came[0] == came[1]
+            assert came[0] == pytest.approx(want, rel=1e-3, abs=1e-5)
+        assert len(whole.gradients) == len(server.gradients)
+        for one, other in zip(whole.gradients, server.gradients, strict=True):
+            assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(one)
+        for one, other, start in zip(whole_sink.values, server_values(server), before, strict=True):
+            assert np.linalg.norm(one - other) <= 1e-3 * np.linalg.norm(one - start) + 1e-7
+        for policy in policies:
+            policy.close()
+
+
+def join_batches(one: ReplayIteration, other: ReplayIteration) -> ReplayIteration:
+    """Returns minibatches that have the rows of both."""
+    batches = [one.minibatches, other.minibatches]
+    joined: dict[str, Any] = {}
+    for name in TransitionBatch._fields:
+        first, second = (getattr(batch, name) for batch in batches)
+        if isinstance(first, np.ndarray):
+            joined[name] = np.concatenate([first, second], axis=1)
+        else:
+            joined[name] = {key: np.concatenate([first[key], second[key]], 1) for key in first}
+    return dataclasses.replace(one, minibatches=TransitionBatch(**joined))
+
+
+def test_two_learners_with_replay_tables_make_the_update_of_both_minibatches() -> None:
+    algorithms = [replay.make_algorithm("dqn") for _ in range(3)]
+    config = algorithms[0].config
+    plan = dataclasses.replace(config.plan, minibatch_size=2 * replay.ROWS)
+    with (
+        make_server(algorithms[0], "fifo", config.optimizers) as whole,
+        make_server(algorithms[1], "sync", config.optimizers) as server,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        joint_task = GradientTask(algorithms[0])
+        whole_sink = Pushing(InProcessClient(whole), joint_task, Tally())
+        reference = ReplayGradientPolicy(joint_task, plan, 0, whole_sink)
+        whole_sink.load()
+        policies = []
+        for algorithm in algorithms[1:]:
+            task = JointTask(algorithm)
+            sink = Pushing(InProcessClient(server), task, Tally())
+            policies.append(JointReplayPolicy(task, config.plan, 0, sink))
+            sink.load()
+            policies[-1].join()
+        before = [np.array(value) for value in whole_sink.values]
+        for seed in range(25):  # of two updates each
+            own = [replay.make_iteration(algorithms[0], 2 * seed + index) for index in range(2)]
+            joined = join_batches(*own)
+            want = reference.forward(reference.data_preprocess(joined))
+            joint_task.set_values(whole_sink.values)
+
+            def learn(index: int, own: Any = own) -> Any:
+                return policies[index].forward(policies[index].data_preprocess(own[index]))
+
+            came = list(threads.map(learn, range(2)))
+            assert came[0] == came[1] == pytest.approx(want, rel=1e-3, abs=1e-5)
+            rows = [policy.rows[PRIORITY].reshape(2, -1) for policy in policies]
+            priorities = reference.rows[PRIORITY].reshape(2, -1)
+            np.testing.assert_allclose(np.concatenate(rows, 1), priorities, rtol=1e-3, atol=1e-4)
+        assert len(whole.gradients) == len(server.gradients) == 50
+        for one, other in zip(whole.gradients[:20], server.gradients[:20], strict=True):
+            assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(one)
+        for one, other, start in zip(whole_sink.values, server_values(server), before, strict=True):
+            assert np.linalg.norm(one - other) <= 1e-3 * np.linalg.norm(one - start) + 1e-7
+        for policy in policies:
+            policy.close()
+
+
+def server_values(server: ParameterServer) -> list[np.ndarray]:
+    values = server.pull().values
+    assert values is not None
+    return server.manifest.unpack(values.flat)

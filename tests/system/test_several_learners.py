@@ -1,0 +1,79 @@
+"""Learners beside the agents of two rlx servers make each update together: combine.method sync."""
+
+# covers D4
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from support.cluster import TRACE, Cluster, Program, find_free_port
+from support.uncompiled import copy_uncompiled
+
+from relaax_like.parameter_server.snapshots import read_latest
+
+MAX_WAIT_SEC = 2
+PPO = (
+    "algorithm.num_actions=2",
+    "algorithm.network={layers: [32]}",
+    "algorithm.num_steps=64",
+    "algorithm.rollout_steps=16",
+    "algorithm.batch_size=64",
+    "algorithm.epochs=8",
+    "algorithm.learning_rate=3e-3",
+    "algorithm.critic_learning_rate=3e-3",
+    "algorithm.gamma=0.98",
+    "algorithm.gae_lambda=0.8",
+    "learner.target_return=120",
+    "learner.target_episodes=50",
+    "relaax-parameter-server.combine.method=sync",
+    f"relaax-parameter-server.combine.max_wait_sec={MAX_WAIT_SEC}",
+)
+
+
+def start_two(cluster: Cluster) -> tuple[Program, list[Program], list[Program]]:
+    """Starts a parameter server, two rlx servers, and a client with four slots at each."""
+    ps, one = cluster.start_both_servers()
+    port = find_free_port()
+    two = cluster.start_rlx_server(f"relaax-rlx-server.bind=localhost:{port}")
+    two.wait_for(rf"rlx server on .*:{port}")
+    flags = ("--num-envs", 4)
+    clients = [
+        cluster.start_client("at one", *flags),
+        cluster.start_client("at two", *flags, "--rlx-server", f"localhost:{port}"),
+    ]
+    return ps, [one, two], clients
+
+
+def test_two_learners_train_one_policy(tmp_path: Path) -> None:
+    with Cluster(tmp_path, copy_uncompiled("ppo", tmp_path), *PPO) as cluster:
+        ps, servers, clients = start_two(cluster)
+        cluster.wait_status(lambda status: status.joint_learners == 2, "two learners")
+        assert ps.wait() == 0
+        ps.wait_for(r"finished: mean return 1[2-9]\d.* of the last 50 episodes reached")
+        for client in clients:
+            assert client.wait() == 0
+        for server in servers:
+            assert server.stop() == 128 + signal.SIGTERM
+            assert TRACE not in server.output
+        saved = read_latest(cluster.folder / "run" / "checkpoints")
+        assert saved is not None
+        # Two minibatches of each iteration of 128 steps, eight times; alone, one of 64 steps.
+        assert 0 < saved.steps["actor"] <= 8 * (saved.global_t // 64)
+        cluster.assert_nothing_left()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_the_other_continues_without_one(killed: bool, tmp_path: Path) -> None:
+    sets = (*PPO, "learner.target_return=null")
+    with Cluster(tmp_path, copy_uncompiled("ppo", tmp_path), *sets) as cluster:
+        ps, servers, _ = start_two(cluster)
+        cluster.wait_status(lambda status: status.joint_learners == 2, "two learners")
+        servers[1].send(signal.SIGKILL if killed else signal.SIGSTOP)
+        alone = cluster.wait_status(lambda status: status.joint_learners == 1, "one learner")
+        cluster.wait_status(lambda status: status.version > alone.version + 50, "updates")
+        if not killed:
+            assert len(re.findall("silent for .* left out", ps.output)) == 1
+            servers[1].send(signal.SIGCONT)
+            cluster.wait_status(lambda status: status.joint_learners == 2, "two learners again")
+        assert TRACE not in servers[0].output
