@@ -1,10 +1,11 @@
 """Which module is allowed to import which, read from the source. covers F8, R1"""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,23 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def find_imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Gives (line, dotted name) of each import, wherever in the file; "from a import b" is a.b."""
-    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+@functools.cache
+def walk(path: Path) -> Sequence[ast.AST]:
+    """Returns all nodes of a file; many tests need them, and parsing takes most of their time."""
+    return tuple(ast.walk(ast.parse(path.read_text(), str(path))))
+
+
+@functools.cache
+def find_imports(path: Path) -> Sequence[tuple[int, str]]:
+    """Returns (line, dotted name) of each import in the file; "from a import b" is a.b."""
+    found = []
+    for node in walk(path):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = _resolve(path, node)
-            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{base}.{alias.name}") for alias in node.names]
+    return found
 
 
 def _resolve(path: Path, node: ast.ImportFrom) -> str:
@@ -166,7 +176,7 @@ def find_run_time_imports(path: Path) -> Iterator[str]:
     """Yields what a module imports when it is loaded or used, and not for types only."""
     types_only = {
         line
-        for node in ast.walk(ast.parse(path.read_text(), str(path)))
+        for node in walk(path)
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for child in node.body
         for line in range(child.lineno, (child.end_lineno or child.lineno) + 1)
@@ -233,7 +243,7 @@ def test_no_line_of_relaax_like_knows_an_algorithm_s_name(name: str) -> None:
     strings = [
         f"{relative(path)}:{node.lineno}"
         for path in in_packages("")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in walk(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if whole_word.search(node.value)
     ]
