@@ -130,6 +130,8 @@ class RlxServerConfig(Settings):
     """HOST:PORT to listen on; port 0: any free port."""
     parameter_server: ParameterServerAddress = Address("localhost", PARAMETER_SERVER_PORT)
     """HOST:PORT of the parameter server; default: the address it listens on."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where agents act whose model NumPy cannot run; see learner.device."""
     max_clients: int = Field(default=256, ge=1)
     """Maximum number of clients connected at the same time."""
     max_slots_per_client: int = Field(default=64, ge=1)
@@ -256,6 +258,9 @@ class LearnerConfig(Settings):
     backprop_workers: int = Field(default=1, ge=-1, le=1024)
     """Placements server and standalone: threads that compute an update; -1: the fastest number,
     which is measured when the run starts."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """Where updates are computed; auto: on a GPU if TensorFlow finds one. gpu is refused where
+    there is none."""
     save_freq: int = Field(default=-1, ge=-1)
     """Iterations (placement agent: versions) between two copies of policy and optimizers in
     RUN/ckpt, which are kept; -1: no copies."""

@@ -23,6 +23,7 @@ from relaax_like.launch.parameter_server import (
     open_version_tests,
 )
 from relaax_like.nn.compiling import get_compile_seconds, use_compile_cache
+from relaax_like.nn.device import set_device
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.reports.live import JsonProgress, NewestScalars, Progress, open_progress
@@ -93,6 +94,7 @@ class BaseTrainer(abc.ABC):
         """Trains until the target, the budget or a signal; returns the exit status."""
         experiment = self.experiment
         use_compile_cache(experiment.compile_cache)
+        set_device(experiment.learner.device, "learner.device")
         make_run_dir(experiment)
         limit_blas_threads()
         with keeping_log(experiment.run_dir):

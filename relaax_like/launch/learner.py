@@ -28,6 +28,7 @@ from relaax_like.launch.waiting import make_proposer
 from relaax_like.learn.experience_service import log_failure
 from relaax_like.learn.remote_publisher import RemotePublisher
 from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.nn.device import set_device
 from relaax_like.supervision.process import (
     EXIT_ERROR,
     EXIT_USAGE,
@@ -112,6 +113,7 @@ def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
     """Learns until the training has finished, or a signal arrives; returns the exit status."""
     settings = experiment.learner
     use_compile_cache(experiment.compile_cache)
+    set_device(experiment.learner.device, "learner.device")
     reporter = Reporter.from_environment()
     shutdown = Shutdown()
     if settings.placement != "standalone":

@@ -20,6 +20,7 @@ from relaax_like.launch.learners import make_learners
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.security import make_client_security
 from relaax_like.learn.learner_service import LearnerService
+from relaax_like.nn.device import set_device
 from relaax_like.supervision.process import (
     EXIT_USAGE,
     end_now,
@@ -44,6 +45,7 @@ def main() -> int:
     service = LearnerService(socket.socket(fileno=int(number)))
     experiment = load_experiment(file, overrides)
     settings = experiment.rlx_server
+    set_device(experiment.learner.device, "learner.device")
     setup_logging(settings.log_level)
     start_tracing("learner", experiment, wanted=False)
     address = str(settings.parameter_server.to_connect())

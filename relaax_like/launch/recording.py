@@ -36,6 +36,7 @@ from relaax_like.launch.saved_policy import LATEST, read_snapshot
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn.action_heads import actions_from_wire
 from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.nn.device import set_device
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import ACTION, Box, Discrete, MultiBinary, MultiDiscrete, Space
@@ -105,6 +106,7 @@ def record(
             "pass --append to add to them"
         )
     use_compile_cache(experiment.compile_cache)
+    set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
     experiment, _ = ask_environment(experiment)
     if has_plain_agents(experiment) or load_model_module(experiment) is None:
         raise ConfigError(

@@ -34,6 +34,7 @@ from relaax_like.launch.security import (
 from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.nn.device import set_device
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
@@ -130,6 +131,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
     """
     settings = experiment.rlx_server
     use_compile_cache(experiment.compile_cache)
+    set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
     reporter = Reporter.from_environment()
     chaos.from_environment()  # so that a mistake in it is reported here, not by the first agent
     shutdown = Shutdown()

@@ -15,6 +15,7 @@ from relaax_like.launch.rlx_server import end_server, make_rlx_server, serve_unt
 from relaax_like.launch.saved_policy import LATEST, SavedPolicy
 from relaax_like.launch.security import make_server_security, validate_exposure
 from relaax_like.nn.compiling import use_compile_cache
+from relaax_like.nn.device import set_device
 from relaax_like.rlx_server.episodes import SlotEpisode
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
@@ -117,6 +118,7 @@ def open_policy_server(
     """
     settings = experiment.rlx_server
     use_compile_cache(experiment.compile_cache)
+    set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
     validate_exposure(settings.bind, experiment.security)
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")

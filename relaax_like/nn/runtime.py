@@ -8,6 +8,7 @@ agents run side by side anyway.
 import gc
 import sys
 
+from relaax_like.nn.device import apply_device
 from relaax_like.nn.threads import get_threads
 
 _is_first = "tensorflow" not in sys.modules
@@ -34,6 +35,7 @@ finally:
 __all__ = ["tf"]
 
 try:
+    apply_device(tf)
     tf.config.threading.set_intra_op_parallelism_threads(get_threads())
     tf.config.threading.set_inter_op_parallelism_threads(1)
     # Starts the runtime here, where its startup messages can be hidden.

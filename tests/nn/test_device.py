@@ -1,0 +1,38 @@
+"""The device of a role: read, and refused where it cannot be had. covers D4"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from support.cluster import find_command
+
+_NO_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_without_a_gpu_the_cpu_is_used(device: str) -> None:
+    code = (
+        "from relaax_like.nn.device import set_device\n"
+        f"set_device('{device}', 'learner.device')\n"
+        "from relaax_like.nn.runtime import tf\n"
+        "print([one.device_type for one in tf.config.get_visible_devices()])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=_NO_GPU, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "['CPU']", done.stderr
+
+
+def test_a_gpu_that_is_not_there_is_refused_by_name(tmp_path: object) -> None:
+    done = subprocess.run(
+        [find_command("relaax"), "train", "a2c", "--set", "learner.device=gpu"],
+        cwd=str(tmp_path),
+        env=_NO_GPU,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "learner.device: gpu, but TensorFlow finds no GPU" in done.stderr
+    assert "Traceback" not in done.stderr
