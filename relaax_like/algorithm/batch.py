@@ -90,8 +90,22 @@ class Batch:
     def normalize(self, x: tf.Tensor) -> tf.Tensor:
         """Shifts and scales valid rows of `x`, `[...]`, to mean 0 and standard deviation 1."""
         rows = self._count()
+        if self.reduction is not None:
+            return self._normalize_jointly(x, rows)
         x = (x - self._total(self.valid * x) / rows) * self.valid
         return x / (tf.sqrt(self._total(self.valid * x * x) / rows) + 1e-8)
+
+    def _normalize_jointly(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+        """Normalises with sums that do not depend on each other: one exchange with the others.
+
+        The variance is the mean of squares less the square of the mean, in double precision.
+        """
+        wide = tf.cast(self.valid * x, tf.float64)
+        mean = self._total(wide) / tf.cast(rows, tf.float64)
+        square = self._total(wide * wide) / tf.cast(rows, tf.float64)
+        deviation = tf.sqrt(tf.maximum(square - mean * mean, 0.0))
+        x = (x - tf.cast(mean, tf.float32)) * self.valid
+        return x / (tf.cast(deviation, tf.float32) + 1e-8)
 
     def _count(self) -> tf.Tensor:
         """Returns sum(valid), but 1 if no row is valid: a mean over no rows is 0."""

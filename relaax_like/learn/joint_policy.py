@@ -14,7 +14,7 @@ from relaax_like.core.records import GroupKind, GroupReply, GroupRequest
 from relaax_like.core.roles import GroupConnection
 from relaax_like.learn.computation_task import CHOSEN, GRADIENT_NORM
 from relaax_like.learn.gradients import draw_minibatches, find_first, merge_numbers
-from relaax_like.learn.joint_task import JointGradient, JointTask
+from relaax_like.learn.joint_task import JointGradient, JointTask, Reduce
 from relaax_like.learn.minibatches import Cut, plan_cut, validate_lengths
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.replay_policy import make_replay_arguments
@@ -236,7 +236,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
             waiting = task.find_waiting(number)
             due = task.find_due(number)
             for phase in due:
-                gradient, joint = self._retry(
+                gradient, joint, stop = self._retry(
                     lambda part=part, phase=phase, index=index: self._step(
                         part.parts, phase, index, known
                     )
@@ -252,15 +252,20 @@ class JointPolicy(UpdatePolicy[JointTask]):
             for name, value in numbers.items():
                 sums.setdefault(name, []).append(value)
             seen = {**dict.fromkeys(waiting, 0.0), **numbers}
-            if task.stops(seen, self._global_t) or self.is_ending:
+            stop = stop or task.stops_after_phases(seen, self._global_t)
+            if stop or self.is_ending:
                 break
         self.rows = {name: self._restore(results) for name, results in rows.items()}
         return {**{name: sum(all_) / len(all_) for name, all_ in sums.items()}, "updates": updates}
 
     def _step(
         self, parts: Parts, phase: int, index: int, counts: "_JointCounts"
-    ) -> tuple[JointGradient, dict[str, float]]:
-        """Makes the update of one phase; returns its gradient, and costs and metrics."""
+    ) -> tuple[JointGradient, dict[str, float], bool]:
+        """Makes the update of one phase.
+
+        Returns:
+          Its gradient; costs and metrics; and whether to skip the remaining updates.
+        """
         entered = self._entered
         count = counts.get(index, entered.generation, self._make_reduce(f"counts {index}"))
         tag = f"{index} {phase}"
@@ -278,19 +283,19 @@ class JointPolicy(UpdatePolicy[JointTask]):
             reply = self._exchange(
                 "step",
                 tag=f"step {tag}",
-                sums=gradient.sums.astype(np.float64),
+                sums=gradient.sums,
                 gradient=gradient.flat,
                 groups=gradient.groups,
                 clip=self._task.clip,
             )
         self.has_pushed = True
-        numbers = gradient.compute_numbers(reply.sums.astype(np.float32))
+        numbers, stop = gradient.compute_numbers(reply.sums)
         for group, norm in reply.norms.items():
             numbers[f"{GRADIENT_NORM} {group}" if group else GRADIENT_NORM] = norm
         if reply.reply.values is not None:
             self._sink.take(reply.reply)
             self._task.set_values(self._sink.values)
-        return gradient, numbers
+        return gradient, numbers, stop
 
     def _join_moments(self, moments: Moments) -> Moments:
         """Returns the moments of the rows of all learners."""
@@ -304,7 +309,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
     def _add_moments(self, moments: Moments) -> Moments:
         count, mean = moments.count, np.asarray(moments.mean, np.float64)
-        reduce = self._make_reduce("moments", np.float64)
+        reduce = self._make_reduce("moments")
         total, *sums = reduce(np.concatenate([[count], count * mean.ravel()]))
         joint = np.reshape(sums, mean.shape) / max(total, 1.0)
         m2 = moments.m2 + count * (mean - joint) ** 2
@@ -336,15 +341,12 @@ class JointPolicy(UpdatePolicy[JointTask]):
         if self._connection is not None:
             self._send(GroupRequest(kind="compiling"))
 
-    def _make_reduce(self, tag: str, dtype: Any = np.float32) -> Any:
+    def _make_reduce(self, tag: str) -> Reduce:
         """Returns a function that sums numbers over all learners."""
         rounds = iter(range(1 << 20))
 
         def reduce(own: np.ndarray) -> np.ndarray:
-            reply = self._exchange(
-                "sum", tag=f"{tag} {next(rounds)}", sums=np.asarray(own, np.float64)
-            )
-            return reply.sums.astype(dtype)
+            return self._exchange("sum", tag=f"{tag} {next(rounds)}", sums=own).sums
 
         return reduce
 

@@ -18,7 +18,7 @@ from relaax_like.learn.reductions import MAX_SUMS, Reductions
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError
 
-# Makes sums over all learners of this learner's sums, `[n] float32`.
+# Makes sums over all learners of this learner's sums, `[n] float64`.
 Reduce = Callable[[np.ndarray], np.ndarray]
 
 
@@ -30,17 +30,18 @@ class JointGradient:
       groups: variable groups to which it belongs, in manifest order.
       flat: `[n] float32`; the sum over all learners is the gradient of the joint batch, before
         clipping.
-      sums: `[n] float32`, sums over this learner's rows; with those of all learners,
+      sums: `[n] float64`, sums over this learner's rows; with those of all learners,
         `compute_numbers` returns costs and metrics.
       rows: results of each row by name.
-      compute_numbers: returns costs and metrics of the joint batch by name.
+      compute_numbers: returns costs and metrics of the joint batch by name, and whether the
+        algorithm skips the remaining updates of the batch, as far as this phase shows.
     """
 
     groups: tuple[str, ...]
     flat: np.ndarray
     sums: np.ndarray
     rows: dict[str, np.ndarray]
-    compute_numbers: Callable[[np.ndarray], dict[str, float]]
+    compute_numbers: Callable[[np.ndarray], tuple[dict[str, float], bool]]
 
 
 class JointTask(ComputationTask):
@@ -71,7 +72,7 @@ class JointTask(ComputationTask):
         self._phases = find_phases(algorithm, list(self._group_variables()))
         self._common = [
             *self._gradient_specs,
-            tf.TensorSpec([MAX_SUMS], tf.float32),  # known
+            tf.TensorSpec([MAX_SUMS], tf.float64),  # known
             tf.TensorSpec([], tf.float32),  # learners
             tf.TensorSpec([], tf.float32),  # count
         ]
@@ -85,11 +86,6 @@ class JointTask(ComputationTask):
         if not isinstance(clip, Mapping):
             return {"": float(clip)}
         return {group: float(norm) for group, norm in clip.items() if norm is not None}
-
-    @property
-    def has_phases(self) -> bool:
-        """Whether the algorithm updates its groups one after another."""
-        return bool(self._algorithm.phases)
 
     def find_due(self, number: int) -> list[int]:
         """Returns the phases that are due in the update of this number."""
@@ -121,10 +117,8 @@ class JointTask(ComputationTask):
           reduce: makes sums over all learners.
         """
         call = self._get("prepare", parts, self._compile_prepare)
-        known = np.zeros(MAX_SUMS, np.float32)
         numbers = self._make_numbers(global_t, number, learners, 0.0)
-        for _ in range(call.depth):
-            known = _fill(reduce(call.compute_sums(numbers(known), parts)))
+        known = _exchange_rounds(call, numbers, parts, reduce)
         return call.compute(numbers(known), parts)
 
     def compute(
@@ -148,21 +142,19 @@ class JointTask(ComputationTask):
         """
         what = f"{next(iter(parts[CHOSEN]))} of phase" if CHOSEN in parts else "phase"
         call = self._get(f"{what} {phase}", parts, self._make_compile(self._phases[phase]))
-        known = np.zeros(MAX_SUMS, np.float32)
         numbers = self._make_numbers(global_t, number, learners, count)
-        for _ in range(call.depth):
-            known = _fill(reduce(call.compute_sums(numbers(known), parts)))
+        known = _exchange_rounds(call, numbers, parts, reduce)
         flat, sums, rows = call.compute(numbers(known), parts)
 
-        def compute_numbers(joint: np.ndarray) -> dict[str, float]:
+        def compute_numbers(joint: np.ndarray) -> tuple[dict[str, float], bool]:
             return call.compute_numbers(numbers(_fill(joint)), parts)
 
         groups = tuple(g for g in self._group_variables() if g in self._phases[phase].groups)
         return JointGradient(groups, flat / np.float32(learners), sums, rows, compute_numbers)
 
-    def stops(self, numbers: Mapping[str, float], global_t: int) -> bool:
-        """Returns whether the algorithm skips the remaining updates of this batch."""
-        if type(self._algorithm).stop is Algorithm.stop:
+    def stops_after_phases(self, numbers: Mapping[str, float], global_t: int) -> bool:
+        """Returns whether an algorithm with phases skips the remaining updates of this batch."""
+        if not self._algorithm.phases or type(self._algorithm).stop is Algorithm.stop:
             return False
         tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
         with Traced(self._algorithm, self._settings, self._setting_values, to_int64(global_t)):
@@ -194,14 +186,14 @@ class JointTask(ComputationTask):
                 reductions = Reductions(known, learners, None, count, self._place("prepare"))
                 parts = self._prepare(unflatten(batch, tensors), traced, number, reductions)
             names.update({part: list(tensors) for part, tensors in parts.items()})
-            if wants == "sums":
-                return [_stack(reductions.sums)]
+            if wants.isdigit():
+                return [_stack(reductions.get_round(int(wants)))]
             depth[0] = reductions.find_level(flatten(parts))
             return flatten(parts)
 
         results = self._compile_part(flat, "parts", specs, xla)
-        sums = self._compile_part(flat, "sums", specs, xla) if depth[0] else None
-        return _Prepare(depth[0], sums, results, names)
+        rounds = [self._compile_part(flat, str(i), specs, False) for i in range(depth[0])]
+        return _Prepare(rounds, results, names)
 
     def _make_compile(self, phase: Phase) -> Any:
         return lambda batch, specs, xla: self._compile_phase(batch, specs, xla, phase)
@@ -213,10 +205,13 @@ class JointTask(ComputationTask):
         series = "+".join(phase.groups)
         names: list[str] = []
         names_of_rows: list[str] = []
-        depth = [0]
+        depth, reads_rows = [0], [True]
+        has_stop = not self._algorithm.phases  # else it needs the numbers of several phases
 
         def flat(wants: str, *arguments: tf.Tensor) -> list[tf.Tensor]:
             global_t, settings, number, known, learners, count, *tensors = arguments
+            if wants == "numbers" and not reads_rows[0]:
+                tensors = [_make_zeros(spec) for spec in specs]
             with Traced(self._algorithm, self._settings, settings, global_t) as traced:
                 parts = unflatten(batch, tensors)
                 if CHOSEN in parts:
@@ -229,12 +224,14 @@ class JointTask(ComputationTask):
                     gradients, losses = self._trace_gradients(made, groups)
                 else:
                     losses = self._algorithm.compute_losses(made)
-            numbers = {**losses.costs, **losses.metrics}
+                numbers = {**losses.costs, **losses.metrics}
+                stop = self._algorithm.stop(numbers) if has_stop else False
+            shown = [tf.cast(n, tf.float32) for n in (*numbers.values(), stop)]
             if wants == "numbers":
                 names[:] = numbers
-                return [tf.stack([tf.cast(n, tf.float32) for n in numbers.values()])]
-            if wants == "sums":
-                return [_stack(reductions.sums)]
+                return [tf.stack(shown)]
+            if wants.isdigit():
+                return [_stack(reductions.get_round(int(wants)))]
             if not reductions.sums:
                 raise ConfigError(
                     f"{self._place('learn')}: learn never calls batch.sum, batch.mean or "
@@ -245,12 +242,14 @@ class JointTask(ComputationTask):
             names_of_rows[:] = rows
             vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
             depth[0] = reductions.find_level([vector, *rows.values(), *reductions.sums])
+            reads_rows[0] = reductions.depends(shown, tensors)
             return [vector, _stack(reductions.sums), *rows.values()]
 
         results = self._compile_part(flat, "gradient", specs, xla)
-        sums = self._compile_part(flat, "sums", specs, xla) if depth[0] else None
-        numbers = self._compile_part(flat, "numbers", specs, xla)
-        return _Phase(depth[0], sums, results, numbers, names, names_of_rows)
+        rounds = [self._compile_part(flat, str(i), specs, False) for i in range(depth[0])]
+        of_numbers = specs if reads_rows[0] else []
+        numbers = self._compile_part(flat, "numbers", of_numbers, False)
+        return _Phase(rounds, results, numbers, reads_rows[0], names, names_of_rows)
 
     def _compile_part(
         self,
@@ -275,20 +274,14 @@ class _Prepare:
     """The compiled functions of `prepare`, for one shape.
 
     Attributes:
-      depth: how many rounds of sums it needs.
-      sums: returns the sums; None: there are none.
+      rounds: each returns the sums that depend on those of the previous rounds.
       results: returns the prepared tensors.
       names: of these, by part.
     """
 
-    depth: int
-    sums: Any
+    rounds: Sequence[Any]
     results: Any
     names: Mapping[str, Sequence[str]]
-
-    def compute_sums(self, numbers: Sequence[tf.Tensor], parts: Parts) -> np.ndarray:
-        """Returns this learner's sums, `[n] float32`."""
-        return np.asarray(self.sums(*numbers, *flatten(parts))[0].numpy())
 
     def compute(self, numbers: Sequence[tf.Tensor], parts: Parts) -> Parts:
         """Returns the prepared parts."""
@@ -301,21 +294,18 @@ class _Phase:
     """The compiled functions of a phase, for one shape; see `_Prepare`.
 
     Attributes:
-      numbers: returns costs and metrics.
-      names: of these.
+      numbers: returns costs and metrics, and whether to stop.
+      reads_rows: whether these depend on rows otherwise than by their sums.
+      names: of costs and metrics.
       names_of_rows: of the results of each row.
     """
 
-    depth: int
-    sums: Any
+    rounds: Sequence[Any]
     results: Any
     numbers: Any
+    reads_rows: bool
     names: Sequence[str]
     names_of_rows: Sequence[str]
-
-    def compute_sums(self, numbers: Sequence[tf.Tensor], parts: Parts) -> np.ndarray:
-        """Returns this learner's sums, `[n] float32`."""
-        return np.asarray(self.sums(*numbers, *flatten(parts))[0].numpy())
 
     def compute(
         self, numbers: Sequence[tf.Tensor], parts: Parts
@@ -325,17 +315,39 @@ class _Phase:
         named = zip(self.names_of_rows, rows, strict=True)
         return vector.numpy(), sums.numpy(), {name: row.numpy() for name, row in named}
 
-    def compute_numbers(self, numbers: Sequence[tf.Tensor], parts: Parts) -> dict[str, float]:
-        """Returns costs and metrics by name."""
-        (vector,) = self.numbers(*numbers, *flatten(parts))
-        return dict(zip(self.names, vector.numpy().tolist(), strict=True))
+    def compute_numbers(
+        self, numbers: Sequence[tf.Tensor], parts: Parts
+    ) -> tuple[dict[str, float], bool]:
+        """Returns costs and metrics by name, and whether to stop."""
+        rows = flatten(parts) if self.reads_rows else []
+        (vector,) = self.numbers(*numbers, *rows)
+        *values, stop = vector.numpy().tolist()
+        return dict(zip(self.names, values, strict=True)), stop > 0
+
+
+def _exchange_rounds(
+    call: _Prepare | _Phase,
+    numbers: Callable[[np.ndarray], list[tf.Tensor]],
+    parts: Parts,
+    reduce: Reduce,
+) -> np.ndarray:
+    """Returns the sums over all learners that others depend on, `[MAX_SUMS] float64`."""
+    known = np.zeros(MAX_SUMS)
+    for compute in call.rounds:
+        (own,) = compute(*numbers(known), *flatten(parts))
+        known = known + _fill(reduce(own.numpy()))
+    return known
+
+
+def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([size or 1 for size in spec.shape.as_list()], spec.dtype)
 
 
 def _stack(sums: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.stack(list(sums)) if sums else tf.zeros([0])
+    return tf.stack(list(sums)) if sums else tf.zeros([0], tf.float64)
 
 
 def _fill(sums: np.ndarray) -> np.ndarray:
-    known = np.zeros(MAX_SUMS, np.float32)
+    known = np.zeros(MAX_SUMS)
     known[: len(sums)] = sums
     return known

@@ -22,10 +22,11 @@ class Reductions:
     parts that do not depend on rows, such as a weight decay.
 
     Attributes:
-      sums: this learner's sums, `[]` each, in the order in which they were made.
+      levels: of each sum, how many rounds of other sums it depends on.
+      sums: this learner's sums, `[] float64` each, in the order in which they were made.
 
     Args:
-      known: `[MAX_SUMS] float32`.
+      known: `[MAX_SUMS] float64`.
       learners: `[] float32`, number of learners that have rows.
       valid: `Batch.valid`, whose sum over all learners is already known; None: it is not.
       count: that sum, `[] float32`.
@@ -40,6 +41,7 @@ class Reductions:
         count: tf.Tensor,
         place: str,
     ):
+        self.levels: list[int] = []
         self.sums: list[tf.Tensor] = []
         self._known = known
         self._learners = learners
@@ -80,16 +82,38 @@ class Reductions:
                 f"{self._place}: more than {MAX_SUMS} sums over the batch, which combine.method: "
                 "sync does not support; combine some of them"
             )
-        self.sums.append(local)
-        value = self._known[index]
-        self._levels[value.name] = 1 + self.find_level([local])
-        scale = self._learners
+        self.sums.append(tf.cast(local, tf.float64))
+        element = self._known[index]
+        level = self.find_level([local])
+        self.levels.append(level)
+        self._levels[element.name] = 1 + level
+        value, scale = tf.cast(element, local.dtype), tf.cast(self._learners, local.dtype)
 
         @tf.custom_gradient
         def joint(own: tf.Tensor) -> tuple[tf.Tensor, object]:
             return tf.identity(value), lambda upstream: upstream * scale
 
         return joint(local)
+
+    def get_round(self, number: int) -> list[tf.Tensor]:
+        """Returns the sums that depend on `number` rounds of others; zeros for all other sums."""
+        zero = tf.zeros([], tf.float64)
+        pairs = zip(self.sums, self.levels, strict=True)
+        return [own if level == number else zero for own, level in pairs]
+
+    @tf.autograph.experimental.do_not_convert
+    def depends(self, results: Iterable[tf.Tensor], inputs: Iterable[tf.Tensor]) -> bool:
+        """Returns whether results are computed from any of the inputs."""
+        wanted, seen = {tensor.name for tensor in inputs}, set()
+        pending = list(results)
+        while pending:
+            one = pending.pop()
+            if one.name in wanted:
+                return True
+            if one.name not in seen:
+                seen.add(one.name)
+                pending += _get_inputs(one)
+        return False
 
     @tf.autograph.experimental.do_not_convert
     def find_level(self, tensors: Iterable[tf.Tensor]) -> int:
@@ -108,7 +132,7 @@ class Reductions:
                 self._seen[one.name] = self._levels[one.name]
                 pending.pop()
                 continue
-            inputs = list(one.op.inputs)
+            inputs = _get_inputs(one)
             waiting = [x for x in inputs if x.name not in self._seen]
             if waiting:
                 pending += waiting
@@ -116,3 +140,11 @@ class Reductions:
             self._seen[one.name] = max((self._seen[x.name] for x in inputs), default=0)
             pending.pop()
         return self._seen[tensor.name]
+
+
+def _get_inputs(tensor: tf.Tensor) -> list[tf.Tensor]:
+    """Returns what a tensor is computed from."""
+    operation = tensor.op
+    if operation.type == "IdentityN":  # as tf.custom_gradient makes them
+        return [operation.inputs[tensor.value_index]]
+    return list(operation.inputs)
