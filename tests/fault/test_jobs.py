@@ -20,6 +20,7 @@ import pytest
 from support.cluster import TRACE, Processes, Program, find_free_port, wait_until
 from support.disks import fill, mount
 from support.jobs import make_config
+from support.time_of_day import LIBRARY, Clock
 
 from relaax_like.coordinator.client import JobsClient
 from relaax_like.journal.reader import JournalReader
@@ -242,6 +243,29 @@ def submit_until_refused(site: Site) -> str:
             except ServerUnavailableError as error:
                 return str(error)
     return "nothing was refused"
+
+
+@pytest.mark.skipif(
+    not LIBRARY.is_file() and not os.environ.get("RELAAX_REQUIRE_FAKETIME"),
+    reason="there is no libfaketime (Debian: faketime)",
+)
+def test_a_time_of_day_that_jumps_under_the_coordinator(site: Site, tmp_path: Path) -> None:
+    clock = Clock(tmp_path)
+    coordinator = site.start_coordinator(**clock.env)
+    site.start_slave("slave-1")
+    site.most_jobs = 3
+    site.start_operator()
+    for offset in ("+3d", "-400d", "+4000d", "-1"):
+        clock.set(offset)
+        site.most_jobs = len(site.acknowledged) + 3  # the slave is never without a job
+        site.wait_progress()
+    coordinator.stop(signal.SIGKILL)
+    clock.set("-4000d")
+    site.start_coordinator(**clock.env)
+    site.stop_operator()
+    site.submit(3)
+    site.wait_all_done()
+    site.check()
 
 
 def test_a_slave_that_was_stopped_does_nothing_when_it_continues(site: Site) -> None:

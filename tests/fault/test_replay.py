@@ -139,18 +139,19 @@ def list_steps(records: list[ReplayRecord]) -> list[Key]:
     return steps
 
 
-def play(cluster: Cluster, port: int, kill: Callable[[], None]) -> list[Sender]:
+def play(cluster: Cluster, port: int, kill: Callable[[], None], kills: int = KILLS) -> list[Sender]:
     """Plays until everything has been killed often enough, each time after more acknowledged steps.
 
     Args:
       cluster: with servers; it has a client, too.
       port: where experience is sent.
       kill: kills a process and starts it again.
+      kills: how often.
     """
     draw = random.Random(7)
     senders = [Sender(f"localhost:{port}", agent) for agent in (1, 2)]
     try:
-        for _ in range(KILLS):
+        for _ in range(kills):
             before = [len(sender.acknowledged) for sender in senders]
             wait_until(
                 lambda before=before: all(
@@ -167,14 +168,14 @@ def play(cluster: Cluster, port: int, kill: Callable[[], None]) -> list[Sender]:
     return senders
 
 
-def check(cluster: Cluster, senders: list[Sender]) -> int:
+def check(cluster: Cluster, senders: list[Sender], kills: int = KILLS) -> int:
     """Checks the log of a run that has ended; returns the steps that it counts."""
     records = read_log(cluster.folder / "run" / "checkpoints" / "replay")
     steps = list_steps(records)
     assert len(set(steps)) == len(steps)
     for sender in senders:
         assert set(sender.acknowledged) <= set(steps)
-        assert len(sender.acknowledged) > 50 * KILLS
+        assert len(sender.acknowledged) > 50 * kills
     assert any(agent not in (1, 2) for agent, _, _ in steps)  # the client's
     return sum(record.env_steps for record in records)
 
