@@ -172,8 +172,9 @@ def _run_processes(
     with contextlib.ExitStack() as ends:
         launcher: Launcher | None = None
         if ray is not None:
-            from relaax_like.launch.ray_run import open_ray_launcher
+            from relaax_like.launch.ray_run import keep_addresses, open_ray_launcher
 
+            topology = keep_addresses(experiment, topology)
             launcher = ends.enter_context(open_ray_launcher(experiment, topology, ray, accept_loss))
         manager = Manager(topology, launcher=launcher)
         take_folder()

@@ -11,6 +11,8 @@ import pytest
 from support.cluster import TRACE, find_command
 from support.ray_cluster import LONG_SEC, PORT, RayCluster, find_ray_listeners
 
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.run import export_addresses
 from relaax_like.parameter_server.mirror import find_newest_step
 
 pytestmark = pytest.mark.timeout(600)
@@ -55,7 +57,9 @@ def test_a_run_on_this_machine_s_own_ray_reaches_its_target(tmp_path: Path) -> N
         assert "reached the target 40" in run.output
         assert TRACE not in run.output
         cluster.assert_no_node_left()
-        assert (tmp_path / "run" / "config.yaml").exists()
+        # It has the addresses of the file, not those on the cluster.
+        config, file = tmp_path / "run" / "config.yaml", tmp_path / "experiment.yaml"
+        assert export_addresses(load_experiment(config)) == export_addresses(load_experiment(file))
 
 
 def test_a_cluster_without_a_token_is_refused(open_cluster: RayCluster) -> None:

@@ -179,26 +179,41 @@ class RayCluster(Processes):
         """Returns the commands of processes started here that are in this network namespace."""
         ours = os.readlink("/proc/self/ns/net")
         found = []
-        for process in self.find_left():
-            with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):  # it has ended
+        for process, argv in self._list_commands():
+            with contextlib.suppress(FileNotFoundError):  # it has ended
                 if os.readlink(f"/proc/{process.pid}/ns/net") == ours:
-                    found.append(" ".join(process.cmdline()))
+                    found.append(" ".join(argv))
         return found
 
     def find_worker_raylet(self) -> psutil.Process:
         """Returns the process that is Ray on the other machine."""
-        (found,) = (
-            p
-            for p in self.find_left()
-            if p.name() == "raylet" and f"--node_ip_address={WORKER}" in p.cmdline()
-        )
+        (found,) = self._find_ray("raylet", WORKER)
+        return found
+
+    def find_head_processes(self) -> list[psutil.Process]:
+        """Returns the processes without which the head does not exist."""
+        return [*self._find_ray("gcs_server", HEAD), *self._find_ray("raylet", HEAD)]
+
+    def _find_ray(self, program: str, host: str) -> list[psutil.Process]:
+        flags = (f"--node_ip_address={host}", f"--node-ip-address={host}")
+        return [
+            process
+            for process, argv in self._list_commands()
+            if argv and Path(argv[0]).name == program and any(flag in argv for flag in flags)
+        ]
+
+    def _list_commands(self) -> list[tuple[psutil.Process, list[str]]]:
+        found = []
+        for process in self.find_left():
+            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
+                found.append((process, process.cmdline()))
         return found
 
     def assert_no_node_left(self) -> None:
         """Fails when a process of a run still exists, on any machine."""
 
         def find() -> list[str]:
-            commands = (" ".join(process.cmdline()) for process in self.find_left())
+            commands = [" ".join(argv) for _, argv in self._list_commands()]
             return [c for c in commands if re.search(r"relaax_like\.(cli|launch)|OpenAI_Gym", c)]
 
         wait_until(lambda: not find(), ("the end of all nodes", find), 30)
