@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import time
 from collections.abc import Callable, Iterator
 
 from relaax_like.bridge.control import BridgeControl
@@ -110,13 +109,13 @@ def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss
         return
     copied, copy = _find_copy(settings.mirror_url)
     lost = max(known.global_t - copied, 0)
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known.time))
     raise ConfigError(
         f"run_dir: {folder.absolute()} has no snapshot on this machine, {record.host}, but the Ray "
-        f"cluster knows that this run has begun: at {since} it was at step {known.global_t:,}, "
-        f"version {known.version:,}, on {known.host}. {copy}: a start here would lose at least "
-        f"{lost:,} steps. Start it where its folder is, or bring the folder here, or choose "
-        "another run_dir; or start with --accept-loss, from the copy if there is one"
+        f"cluster knows that this run has begun: at {known.time} it was at step "
+        f"{known.global_t:,}, version {known.version:,}, on {known.host}. {copy}: a start "
+        f"here would lose at least {lost:,} steps. Start it where its folder is, "
+        "or bring the folder here, or choose another run_dir; or start with "
+        "--accept-loss, from the copy if there is one"
     )
 
 

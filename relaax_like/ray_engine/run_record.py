@@ -24,13 +24,13 @@ class RunProgress:
 
     Attributes:
       host: the machine that has the run's folder.
-      time: seconds since 1970.
+      time: when this was written, for people.
       global_t: its environment steps.
       version: of its weights.
     """
 
     host: str
-    time: float
+    time: str
     global_t: int
     version: int
 
@@ -73,7 +73,7 @@ class RunRecord:
             parts = json.loads(found)
             return RunProgress(
                 host=str(parts["host"]),
-                time=float(parts["time"]),
+                time=str(parts["time"]),
                 global_t=int(parts["global_t"]),
                 version=int(parts["version"]),
             )
@@ -92,7 +92,8 @@ class RunRecord:
         """
         from ray.experimental.internal_kv import _internal_kv_put
 
-        progress = RunProgress(host=self.host, time=time.time(), global_t=global_t, version=version)
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        progress = RunProgress(host=self.host, time=now, global_t=global_t, version=version)
         text = json.dumps(asdict(progress))
         _internal_kv_put(self._key, text.encode(), overwrite=True, namespace=NAMESPACE)
         self.is_written = True
