@@ -15,6 +15,7 @@ READERS = {
     "metrics/recorder.py": "the time of a point on a curve, the name of a file",
     "parameter_server/parameter_server.py": "the epoch of a server without a folder",
     "parameter_server/folder.py": "the first epoch of a folder; after that it is counted",
+    "ray_engine/run_record.py": "shown",
     "wire/tracing.py": "the place of a process on the common axis",
 }
 

@@ -11,6 +11,7 @@ from relaax_like import __version__
 from relaax_like.cli.jobs import app as jobs_app
 from relaax_like.cli.keys import KeysCommand, show_keys
 from relaax_like.cli.options import (
+    AcceptLossOption,
     AddressArgument,
     InsecureOption,
     RayOption,
@@ -103,6 +104,7 @@ def run(
         typer.Option("--topology", help="Print the processes of the run as JSON, and start none."),
     ] = False,
     ray: RayOption = None,
+    accept_loss: AcceptLossOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Run the experiment as several processes, and restart those that die.
@@ -117,7 +119,7 @@ def run(
         overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
         if topology:
             return print_topology(config, overrides)
-        return begin_processes(config, overrides, trace, force, ray)
+        return begin_processes(config, overrides, trace, force, ray, accept_loss)
 
     run_main(start)
 
@@ -130,6 +132,7 @@ def train(
     force: ForceOption = False,
     log: LogOption = LogMode.AUTO,
     ray: WorkersRayOption = None,
+    accept_loss: AcceptLossOption = False,
     insecure: InsecureOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
@@ -144,7 +147,7 @@ def train(
         from relaax_like.cli.training import begin_training
 
         overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
-        return begin_training(config, overrides, trace, force, log, ray)
+        return begin_training(config, overrides, trace, force, log, ray, accept_loss)
 
     run_main(start)
 
@@ -158,6 +161,7 @@ def resume(
     trace: TraceOption = False,
     log: LogOption = LogMode.AUTO,
     ray: WorkersRayOption = None,
+    accept_loss: AcceptLossOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Continue a run, in one process or several, as it was started.
@@ -169,7 +173,7 @@ def resume(
     def start() -> int:
         from relaax_like.cli.training import resume
 
-        return resume(folder, context.args, sets, trace, log, ray)
+        return resume(folder, context.args, sets, trace, log, ray, accept_loss)
 
     run_main(start)
 

@@ -72,6 +72,15 @@ WorkersRayOption = Annotated[
     ),
 ]
 
+AcceptLossOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="With --ray: start on an empty folder a run that the cluster knows to have begun, "
+        "from its newest copy in mirror_url, or else from scratch.",
+    ),
+]
+
 
 def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
     """Converts the given flags to overrides of a section; explicit `--set`s come last."""

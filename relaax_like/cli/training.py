@@ -35,7 +35,12 @@ def print_topology(config: Path, sets: Sequence[str]) -> int:
 
 
 def begin_processes(
-    config: Path, sets: Sequence[str], trace: bool, force: bool, ray: str | None = None
+    config: Path,
+    sets: Sequence[str],
+    trace: bool,
+    force: bool,
+    ray: str | None = None,
+    accept_loss: bool = False,
 ) -> int:
     """Runs a new run as processes; returns the exit status.
 
@@ -45,11 +50,14 @@ def begin_processes(
       trace: record where the time goes.
       force: move an older run in the folder aside.
       ray: address of the Ray cluster that the processes run on, or "local"; None: this machine.
+      accept_loss: start a run on an empty folder although the cluster knows that it had begun.
     """
     from relaax_like.run_folders.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
-    return _run_processes(experiment, sets, trace, lambda: begin_run(experiment, force), ray)
+    return _run_processes(
+        experiment, sets, trace, lambda: begin_run(experiment, force), ray, accept_loss
+    )
 
 
 def begin_training(
@@ -59,6 +67,7 @@ def begin_training(
     force: bool,
     log: LogMode,
     ray: str | None = None,
+    accept_loss: bool = False,
 ) -> int:
     """Trains a new run in this process; returns the exit status.
 
@@ -69,11 +78,14 @@ def begin_training(
       force: move an older run in the folder aside.
       log: how the progress is shown.
       ray: address of the Ray cluster that the workers run on, or "local"; None: this machine.
+      accept_loss: start a run on an empty folder although the cluster knows that it had begun.
     """
     from relaax_like.run_folders.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
-    return _train(experiment, sets, trace, log, lambda: begin_run(experiment, force), ray)
+    return _train(
+        experiment, sets, trace, log, lambda: begin_run(experiment, force), ray, accept_loss
+    )
 
 
 def resume(
@@ -83,6 +95,7 @@ def resume(
     trace: bool,
     log: LogMode,
     ray: str | None = None,
+    accept_loss: bool = False,
 ) -> int:
     """Resumes a run in the way it was started; returns the exit status.
 
@@ -93,6 +106,7 @@ def resume(
       trace: record where the time goes.
       log: how the progress of a training in one process is shown.
       ray: see `begin_processes` and `begin_training`.
+      accept_loss: see there.
     """
     from relaax_like.config.run_folder import find_config, find_experiment
     from relaax_like.run_folders.run_folder import TRAIN, read_command, validate_not_held
@@ -105,8 +119,8 @@ def resume(
         validate_not_held(experiment)
 
     if read_command(file.parent) == TRAIN:
-        return _train(experiment, overrides, trace, log, take_folder, ray)
-    return _run_processes(experiment, overrides, trace, take_folder, ray)
+        return _train(experiment, overrides, trace, log, take_folder, ray, accept_loss)
+    return _run_processes(experiment, overrides, trace, take_folder, ray, accept_loss)
 
 
 def _train(
@@ -116,6 +130,7 @@ def _train(
     log: LogMode,
     take_folder: Callable[[], None],
     ray: str | None,
+    accept_loss: bool,
 ) -> int:
     from relaax_like.launch.training import make_trainer
 
@@ -125,7 +140,8 @@ def _train(
     if ray is not None:
         from relaax_like.launch.ray_run import join_for_workers
 
-        join_for_workers(trainer, ray)  # before Shutdown: Ray has handlers of signals, too
+        # Before Shutdown: Ray has handlers of signals, too.
+        join_for_workers(trainer, ray, accept_loss)
     take_folder()
     if trace:
         clear_traces(experiment)
@@ -140,7 +156,8 @@ def _run_processes(
     sets: Sequence[str],
     trace: bool,
     take_folder: Callable[[], None],
-    ray: str | None = None,
+    ray: str | None,
+    accept_loss: bool,
 ) -> int:
     from relaax_like.launch.parameter_server import make_run_dir
     from relaax_like.launch.run import make_topology, validate_run, validate_servers
@@ -155,9 +172,10 @@ def _run_processes(
     with contextlib.ExitStack() as ends:
         launcher: Launcher | None = None
         if ray is not None:
-            from relaax_like.launch.ray_run import open_ray_launcher
+            from relaax_like.launch.ray_run import keep_addresses, open_ray_launcher
 
-            launcher = ends.enter_context(open_ray_launcher(experiment, topology, ray))
+            topology = keep_addresses(experiment, topology)
+            launcher = ends.enter_context(open_ray_launcher(experiment, topology, ray, accept_loss))
         manager = Manager(topology, launcher=launcher)
         take_folder()
         make_run_dir(experiment)

@@ -2,34 +2,62 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 
+from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.models import Experiment
 from relaax_like.launch.base_trainer import BaseTrainer
-from relaax_like.launch.run import make_address_overrides
-from relaax_like.launch.security import validate_exposure
+from relaax_like.launch.run import export_addresses, make_address_overrides
+from relaax_like.launch.security import make_client_security, validate_exposure
 from relaax_like.launch.trainer import Trainer
+from relaax_like.parameter_server.mirror import find_newest_step
+from relaax_like.parameter_server.snapshots import list_names
 from relaax_like.ray_engine.joining import join
 from relaax_like.ray_engine.ray_launcher import RayLauncher
+from relaax_like.ray_engine.run_record import RunRecord
+from relaax_like.run_folders.run_folder import ADDRESSES, find_progress
 from relaax_like.supervision.manager import TERM_SEC
-from relaax_like.supervision.topology import Topology
-from relaax_like.wire.errors import ConfigError
+from relaax_like.supervision.topology import Node, Topology
+from relaax_like.wire.errors import ConfigError, SnapshotError
+
+_STATUS_SEC = 5.0
+
+
+def keep_addresses(experiment: Experiment, topology: Topology) -> Topology:
+    """Returns a topology whose config.yaml has the addresses of the file, not those on the cluster.
+
+    So the run can be resumed without the cluster.
+
+    Args:
+      experiment: of the run.
+      topology: its processes.
+    """
+    env = {ADDRESSES: json.dumps(export_addresses(experiment))}
+    nodes = [
+        dataclasses.replace(node, env={**node.env, **env}) if node.is_essential else node
+        for node in topology.nodes
+    ]
+    return dataclasses.replace(topology, nodes=nodes)
 
 
 @contextlib.contextmanager
 def open_ray_launcher(
-    experiment: Experiment, topology: Topology, address: str
+    experiment: Experiment, topology: Topology, address: str, accept_loss: bool
 ) -> Iterator[RayLauncher]:
     """Joins a Ray cluster, and places the nodes of a run there.
+
+    Within the context, the cluster's record of the run follows the parameter server.
 
     Args:
       experiment: of the run.
       topology: its processes.
       address: see `join`.
+      accept_loss: see `validate_nothing_lost`.
 
     Raises:
-      ConfigError: the cluster cannot be joined; or a server could be reached by unauthorized
-        clients.
+      ConfigError: the cluster cannot be joined; a server could be reached by unauthorized clients;
+        or the run has begun on another machine.
       RelaaxError: no cluster answers, or it does not have the processors that the run asks for.
     """
     if experiment.learner.backprop_workers < 0:
@@ -37,27 +65,100 @@ def open_ray_launcher(
             "learner.backprop_workers: -1 measures the cores of a machine, but Ray must know their "
             "number before it chooses one; with --ray, set it to 1 or more"
         )
+    ray = join(address, sum(node.cpus for node in topology.nodes), experiment.security.insecure)
+    record = RunRecord(ray, experiment.run_dir)
+    validate_nothing_lost(experiment, record, accept_loss)
+
+    def validate_start(node: Node) -> None:
+        if node.role == "parameter server":
+            validate_nothing_lost(experiment, record, accept_loss and not record.is_written)
+
     with RayLauncher(
-        join(address, sum(node.cpus for node in topology.nodes), experiment.security.insecure),
+        ray,
         topology,
         experiment.file.absolute(),
         make_address_overrides,
         TERM_SEC,
+        validate_start=validate_start,
     ) as launcher:
         for place in launcher.addresses.values():
             validate_exposure(dataclasses.replace(place, port=0), experiment.security)
-        yield launcher
+        with record.following(_make_read_progress(experiment, topology, launcher)):
+            yield launcher
 
 
-def join_for_workers(trainer: BaseTrainer, address: str) -> None:
+def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss: bool) -> None:
+    """Refuses to start a run on an empty folder if the cluster knows that it has made progress.
+
+    Its folder is then on another machine, or lost with it.
+
+    Args:
+      experiment: of the run.
+      record: what the cluster knows about it.
+      accept_loss: start it from the mirror, or from scratch.
+
+    Raises:
+      ConfigError: it has; the error says what would be lost.
+    """
+    settings = experiment.parameter_server
+    folder = settings.checkpoint_dir
+    if accept_loss or list_names(folder) or find_progress(folder) is not None:
+        return
+    known = record.read()
+    if known is None or not known.global_t:
+        return
+    copied, copy = _find_copy(settings.mirror_url)
+    lost = max(known.global_t - copied, 0)
+    raise ConfigError(
+        f"run_dir: {folder.absolute()} has no snapshot on this machine, {record.host}, but the Ray "
+        f"cluster knows that this run has begun: at {known.time} it was at step "
+        f"{known.global_t:,}, version {known.version:,}, on {known.host}. {copy}: a start "
+        f"here would lose at least {lost:,} steps. Start it where its folder is, "
+        "or bring the folder here, or choose another run_dir; or start with "
+        "--accept-loss, from the copy if there is one"
+    )
+
+
+def _find_copy(mirror_url: str | None) -> tuple[int, str]:
+    """Returns the steps of the newest copy of a run, 0 without one, and a description."""
+    if mirror_url is None:
+        return 0, "There is no copy (mirror_url)"
+    try:
+        found = find_newest_step(mirror_url)
+    except SnapshotError as error:
+        return 0, f"Whether there is a copy is not known ({error})"
+    if found is None:
+        return 0, "There is no copy in mirror_url yet"
+    return found, f"The copy in mirror_url is at step {found:,}"
+
+
+def _make_read_progress(
+    experiment: Experiment, topology: Topology, launcher: RayLauncher
+) -> Callable[[], tuple[int, int]]:
+    """Returns a function that asks a run's parameter server for its steps and version."""
+    (server,) = (node.name for node in topology.nodes if node.role == "parameter server")
+    security = make_client_security(experiment)
+
+    def read() -> tuple[int, int]:
+        address = str(launcher.addresses[server])
+        with BridgeControl().connect(address, security) as link:
+            status = link.status(_STATUS_SEC)
+        return status.global_t, status.version
+
+    return read
+
+
+def join_for_workers(trainer: BaseTrainer, address: str, accept_loss: bool) -> None:
     """Joins a Ray cluster, on whose machines the workers of a training will run.
 
     Args:
       trainer: of the run.
       address: see `join`.
+      accept_loss: see `validate_nothing_lost`.
 
     Raises:
-      ConfigError: the training has no workers, or the cluster cannot be joined.
+      ConfigError: the training has no workers; the cluster cannot be joined; or the run has begun
+        on another machine.
       RelaaxError: no cluster answers.
     """
     workers = trainer.experiment.learner.workers
@@ -66,4 +167,7 @@ def join_for_workers(trainer: BaseTrainer, address: str) -> None:
             f"--ray {address}: only workers run on a Ray cluster, and this training has none; add "
             "--workers N, or start all processes there with relaax run CONFIG --ray"
         )
-    trainer.ray = join(address, workers, trainer.experiment.security.insecure)
+    ray = join(address, workers, trainer.experiment.security.insecure)
+    record = RunRecord(ray, trainer.experiment.run_dir)
+    validate_nothing_lost(trainer.experiment, record, accept_loss)
+    trainer.ray = ray

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from relaax_like.config.address import Address
 from relaax_like.config.algorithm_folder import MAIN, SLOTS, TRAINER
+from relaax_like.config.loader import export_experiment
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.config.plan import Offline, get_plan
 from relaax_like.launch.security import (
@@ -70,6 +71,16 @@ def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
         f"{_SECTIONS[name]}.bind={addresses[name]}" for name in _SECTIONS if name in addresses
     ]
     return [*overrides, f"relaax-rlx-server.parameter_server={addresses['ps']}"]
+
+
+def export_addresses(experiment: Experiment) -> dict[str, dict[str, str]]:
+    """Returns the keys that `make_address_overrides` overrides: section -> key -> address."""
+    data = export_experiment(experiment)
+    return {
+        section: {key: data[section][key] for key in _ADDRESS_KEYS if key in data[section]}
+        for section in _SECTIONS.values()
+        if section in data
+    }
 
 
 def validate_run(experiment: Experiment) -> None:
@@ -165,6 +176,7 @@ _SECTIONS = {
     "metrics": "relaax-metrics-server",
     "learner": "learner",
 }
+_ADDRESS_KEYS = ("bind", "parameter_server")
 _ROLES: Mapping[str, Role] = {
     "parameter_server": "parameter server",
     "rlx_server": "rlx server",

@@ -21,6 +21,7 @@ from relaax_like.launch.security import (
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.ray_engine.ray_launcher import RayLauncher
+from relaax_like.ray_engine.run_record import RunRecord
 from relaax_like.supervision.launcher import Launcher
 from relaax_like.supervision.manager import TERM_SEC, Manager
 from relaax_like.supervision.process import EXIT_USAGE
@@ -93,6 +94,8 @@ def train_with_workers(
                 launcher = ends.enter_context(
                     RayLauncher(ray, topology, config, lambda addresses: [], TERM_SEC)
                 )
+                record = RunRecord(ray, experiment.run_dir)
+                ends.enter_context(record.following(lambda: (server.global_t, server.version)))
             manager = Manager(topology, write_line=_log_line, launcher=launcher)
             ends.enter_context(_watching(manager, server, services, stop, failures, on_ready))
             status = manager.run()

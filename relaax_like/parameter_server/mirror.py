@@ -11,6 +11,7 @@ Credentials are found where its library looks for them (AWS_ACCESS_KEY_ID, AWS_E
 never in our YAML file.
 """
 
+import contextlib
 import logging
 import os
 import shutil
@@ -309,6 +310,32 @@ def fetch_newest(
         f"none: {remote.describe(failure)}; make the mirror available again, or start without "
         "mirror_url to start from scratch"
     ) from failure
+
+
+def find_newest_step(url: str, *, file_timeout_sec: float = _FILE_TIMEOUT_SEC) -> int | None:
+    """Returns the environment steps of a mirror's newest complete snapshot; None: it has none.
+
+    Reads manifests only.
+
+    Args:
+      url: as for `Mirror`.
+      file_timeout_sec: as for `Mirror`.
+
+    Raises:
+      ConfigError: the URL cannot be used, or a package is missing.
+      SnapshotError: the mirror is unavailable.
+    """
+    remote = Remote(url, file_timeout_sec)
+    try:
+        for name in reversed(remote.list_names()):
+            with contextlib.suppress(FileNotFoundError, DamagedError):
+                body = unpack_manifest(remote.read_manifest(name), name)
+                return int(body["global_t"])
+    except Exception as error:  # a file system of fsspec can raise anything
+        raise SnapshotError(
+            f"mirror {remote.shown_url}: cannot be read: {remote.describe(error)}"
+        ) from error
+    return None
 
 
 def _fetch_newest(remote: Remote, directory: Path) -> Path | None:

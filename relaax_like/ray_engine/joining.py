@@ -32,7 +32,7 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
       ConfigError: Ray is not installed; the cluster asks for no token, or for another one than
         ours; or this machine does not belong to it.
     """
-    # Both are read when Ray is loaded.
+    # This and RAY_AUTH_MODE are read when Ray is loaded, so nothing of it is imported before.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     asks = address == LOCAL or _asks_for_token(address)
     if not asks and not insecure:
@@ -74,13 +74,16 @@ def _asks_for_token(address: str) -> bool:
       RelaaxError: nothing answers there.
     """
     import grpc
-    from ray.core.generated import gcs_service_pb2, gcs_service_pb2_grpc
 
     where = str(parse_address(address, _GCS_PORT))
     with grpc.insecure_channel(where) as channel:
-        stub = gcs_service_pb2_grpc.NodeInfoGcsServiceStub(channel)
+        check_alive = channel.unary_unary(
+            "/ray.rpc.NodeInfoGcsService/CheckAlive",
+            request_serializer=None,
+            response_deserializer=None,
+        )
         try:
-            stub.CheckAlive(gcs_service_pb2.CheckAliveRequest(), timeout=_PROBE_SEC)
+            check_alive(b"", timeout=_PROBE_SEC)  # a request without fields
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 return True

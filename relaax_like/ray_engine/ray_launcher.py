@@ -14,9 +14,9 @@ from typing import Any
 from relaax_like.config.address import Address, parse_address
 from relaax_like.ray_engine.node_actor import END, REPORT, NodeActor
 from relaax_like.supervision.launcher import ReadOutput, TakeReport
-from relaax_like.supervision.process import EXIT_ERROR
+from relaax_like.supervision.process import EXIT_ERROR, EXIT_USAGE
 from relaax_like.supervision.topology import Node, Role, Topology
-from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ _HERE = 0.001
 
 # Returns overrides that tell all nodes the addresses of those that listen.
 MakeOverrides = Callable[[Mapping[str, Address]], Sequence[str]]
+# Raises ConfigError if a node must not be started. Called before each of its starts, in any thread.
+ValidateStart = Callable[[Node], None]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class RayLauncher:
       make_overrides: see `MakeOverrides`.
       term_sec: a child has this long from the end of its actor until it is killed.
       placement_sec: how long to wait for a place.
+      validate_start: see `ValidateStart`.
 
     Raises:
       RelaaxError: on entering: the cluster does not have what the topology asks for.
@@ -74,6 +77,7 @@ class RayLauncher:
         make_overrides: MakeOverrides,
         term_sec: float,
         placement_sec: float = PLACEMENT_SEC,
+        validate_start: ValidateStart = lambda node: None,
     ):
         self.ray = ray
         self._topology = topology
@@ -81,6 +85,7 @@ class RayLauncher:
         self._make_overrides = make_overrides
         self._term_sec = term_sec
         self.placement_sec = placement_sec
+        self.validate_start = validate_start
         self._numbers = {node.name: number for number, node in enumerate(topology.nodes)}
         self._changed = threading.Condition()
         self._places: dict[str, _Place] = {}  # guarded by _changed
@@ -284,6 +289,7 @@ class _RayProcess:
         ray = self._launcher.ray
         place = None
         try:
+            self._launcher.validate_start(self._node)
             place = self._launcher.place(self._node)
             with self._lock:
                 self._place = place
@@ -305,7 +311,7 @@ class _RayProcess:
             yield from self._follow(place)
         except (RelaaxError, OSError, UnicodeDecodeError) as error:  # the file cannot be read
             yield str(error).encode()
-            self._status = EXIT_ERROR
+            self._status = EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
         except ray.exceptions.RayError as error:
             assert place is not None
             self._launcher.lose(self._node, place)

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from relaax_like.config.loader import dump_experiment, export_experiment
+from relaax_like.config.loader import export_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.config.run_spaces import forget_run_spaces
@@ -41,6 +41,9 @@ INFO_NAME = "experiment.info"
 RESULTS_NAME = "results.json"
 # How a run is started: in one process, as several processes, or as individual servers.
 TRAIN, RUN, SERVERS = "train", "run", "servers"
+# JSON: section -> keys of config.yaml. On a Ray cluster, the addresses that processes get are those
+# of one start, and of no use to the next one.
+ADDRESSES = "RELAAX_CONFIG_ADDRESSES"
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _GIT_SEC = 5.0
 _TIME = "%Y-%m-%d %H:%M:%S %z"
@@ -126,10 +129,15 @@ def list_journals(checkpoints: Path) -> list[Path]:
 def write_config(experiment: Experiment) -> None:
     """Writes config.yaml atomically: other processes of the run might be reading it.
 
+    Addresses are those of the environment variable `ADDRESSES`, if it is set.
+
     Raises:
       ConfigError: it cannot be written.
     """
-    _replace(experiment.run_dir / CONFIG_NAME, dump_experiment(experiment))
+    data = export_experiment(experiment)
+    for section, keys in json.loads(os.environ.get(ADDRESSES, "{}")).items():
+        data[section].update(keys)
+    _replace(experiment.run_dir / CONFIG_NAME, write_yaml(data))
 
 
 def describe_start(experiment: Experiment, command: str) -> None:

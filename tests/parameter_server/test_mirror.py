@@ -28,7 +28,7 @@ from support.threads import wait_until
 
 from relaax_like.parameter_server import mirror as mirror_module
 from relaax_like.parameter_server import mirror_remote
-from relaax_like.parameter_server.mirror import Mirror, fetch_newest
+from relaax_like.parameter_server.mirror import Mirror, fetch_newest, find_newest_step
 from relaax_like.parameter_server.snapshots import Snapshots, read_best, read_latest
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
@@ -242,6 +242,24 @@ def test_half_is_not_fetched_and_is_removed_with_the_next_copy(
     copy(url, folder, 2)
     assert store.versions() == [1, 2]
     assert not [path for path in store.find() if half in path]
+
+
+def test_the_newest_step_is_that_of_the_newest_complete_copy(url: str, folder: Path) -> None:
+    copy(url, folder, 1, 2)
+    store = Store(url)
+    store.write(f"cp-{8:020d}-{8:020d}/values.npy", b"half of it")
+    store.write(f"cp-{9:020d}-{9:020d}/manifest.json", b"damaged")
+    assert find_newest_step(url) == 2
+
+
+def test_without_a_copy_there_is_no_newest_step(url: str) -> None:
+    assert find_newest_step(url) is None
+
+
+def test_the_newest_step_at_an_unavailable_place_is_an_error(line: Line, s3_url: str) -> None:
+    line.refuse()
+    with pytest.raises(SnapshotError, match=r"mirror s3://.*: cannot be read: "):
+        find_newest_step(s3_url, file_timeout_sec=5.0)
 
 
 @pytest.mark.parametrize("file", ["manifest.json", "values.npy", "slots-0.npy"])

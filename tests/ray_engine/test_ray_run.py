@@ -1,14 +1,19 @@
 """`relaax run --ray` on one machine, which is a network namespace. covers P21"""
 
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import TRACE
+from support.cluster import TRACE, find_command
 from support.ray_cluster import LONG_SEC, PORT, RayCluster, find_ray_listeners
+
+from relaax_like.config.loader import load_experiment
+from relaax_like.launch.run import export_addresses
+from relaax_like.parameter_server.mirror import find_newest_step
 
 pytestmark = pytest.mark.timeout(600)
 ADDRESS = f"127.0.0.1:{PORT}"
@@ -52,7 +57,9 @@ def test_a_run_on_this_machine_s_own_ray_reaches_its_target(tmp_path: Path) -> N
         assert "reached the target 40" in run.output
         assert TRACE not in run.output
         cluster.assert_no_node_left()
-        assert (tmp_path / "run" / "config.yaml").exists()
+        # It has the addresses of the file, not those on the cluster.
+        config, file = tmp_path / "run" / "config.yaml", tmp_path / "experiment.yaml"
+        assert export_addresses(load_experiment(config)) == export_addresses(load_experiment(file))
 
 
 def test_a_cluster_without_a_token_is_refused(open_cluster: RayCluster) -> None:
@@ -99,3 +106,69 @@ def test_a_node_that_is_killed_starts_again_at_its_address(open_cluster: RayClus
     run.wait_for(r"ps +\| .*step [1-9]", before)
     assert run.stop(signal.SIGINT) == 128 + signal.SIGINT
     open_cluster.assert_no_node_left()
+
+
+@pytest.mark.parametrize(("command", "flags"), [("run", ()), ("train", ("--workers", "1"))])
+def test_a_run_that_the_cluster_knows_is_not_started_on_an_empty_folder(
+    open_cluster: RayCluster, command: str, flags: tuple[str, ...]
+) -> None:
+    """covers R24"""
+    folder = open_cluster.folder / f"lost-{command}"
+    mirror = open_cluster.folder / f"mirror-{command}"
+    options = [*flags, "--insecure", "--set", f"run_dir={folder}"]
+    mirrored = [*options, "--set", f"relaax-parameter-server.mirror_url=file://{mirror}"]
+
+    run = open_cluster.start_run(ADDRESS, *mirrored, command=command)
+    open_cluster.find_known_step(ADDRESS, folder, 0)
+    assert run.stop(signal.SIGINT) == 128 + signal.SIGINT
+    copied = find_newest_step(f"file://{mirror}")
+    assert copied is not None
+    argv = [find_command("relaax"), "resume", folder, "--ray", ADDRESS]
+    no_mirror = ["--set", "relaax-parameter-server.mirror_url=null"]
+    resumed = open_cluster.start_in(open_cluster.here, "resume", [*argv, *no_mirror])
+    open_cluster.find_known_step(ADDRESS, folder, copied)
+    resumed.send(signal.SIGKILL)
+    resumed.wait()
+    open_cluster.assert_no_node_left()
+    known = open_cluster.find_known_step(ADDRESS, folder, copied)
+    shutil.rmtree(folder)
+
+    again = open_cluster.start_run(ADDRESS, *mirrored, command=command)
+    assert again.wait(LONG_SEC) == 2
+    assert f"{folder / 'checkpoints'} has no snapshot on this machine, 127.0.0.1" in again.output
+    assert re.search(f"it was at step {known:,}, version [\\d,]+, on 127.0.0.1", again.output)
+    assert f"is at step {copied:,}: a start here would lose at least {known - copied:,} steps" in (
+        again.output
+    )
+    assert "--accept-loss" in again.output
+    assert not folder.exists()
+    without = open_cluster.start_run(ADDRESS, *options, command=command)
+    assert without.wait(LONG_SEC) == 2
+    assert f"There is no copy (mirror_url): a start here would lose at least {known:,} steps" in (
+        without.output
+    )
+
+    accepted = open_cluster.start_run(ADDRESS, *mirrored, "--accept-loss", command=command)
+    accepted.wait_for("downloaded the newest snapshot from the mirror")
+    accepted.wait_for(f"global_t is {copied}$")
+    assert accepted.stop(signal.SIGINT) == 128 + signal.SIGINT
+    assert TRACE not in accepted.output
+
+
+def test_the_parameter_server_is_not_started_again_in_an_emptied_folder(
+    open_cluster: RayCluster,
+) -> None:
+    """covers R24"""
+    folder = open_cluster.folder / "emptied"
+    run = open_cluster.start_run(ADDRESS, "--insecure", "--set", f"run_dir={folder}")
+    open_cluster.find_known_step(ADDRESS, folder, 0)
+    (server,) = (p for p in open_cluster.find_left() if PARAMETER_SERVER in p.cmdline())
+    server.suspend()
+    shutil.rmtree(folder / "checkpoints")
+    server.kill()
+    assert run.wait(LONG_SEC) == 2
+    assert re.search(r"ps +\| run_dir: .* has no snapshot on this machine", run.output)
+    assert "There is no copy (mirror_url)" in run.output
+    open_cluster.assert_no_node_left()
+    assert not (folder / "checkpoints").exists()
+    assert TRACE not in run.output

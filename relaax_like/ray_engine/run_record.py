@@ -1,0 +1,137 @@
+"""RunRecord: what a Ray cluster knows about a run, whose folder is on one machine only."""
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from relaax_like.wire.errors import RelaaxError
+
+logger = logging.getLogger(__name__)
+
+NAMESPACE = "relaax"
+INTERVAL_SEC = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """What is known about a run.
+
+    Attributes:
+      host: the machine that has the run's folder.
+      time: when this was written, for people.
+      global_t: its environment steps.
+      version: of its weights.
+    """
+
+    host: str
+    time: str
+    global_t: int
+    version: int
+
+
+class RunRecord:
+    """The record of one run in the key-value store of a Ray cluster. Thread-safe.
+
+    The store lives as long as the cluster's head. It holds text only: one JSON object for each run.
+
+        record = RunRecord(ray, experiment.run_dir)
+        with record.following(lambda: (server.global_t, server.version)):
+            train()
+
+    Attributes:
+      host: this machine.
+      is_written: whether this process has written to it.
+
+    Args:
+      ray: the module, connected to the cluster.
+      run_dir: the run's folder; its absolute path is the run's name in the cluster.
+    """
+
+    def __init__(self, ray: Any, run_dir: Path):
+        self.host: str = ray.util.get_node_ip_address()
+        self.is_written = False
+        self._key = f"run {run_dir.absolute()}".encode()
+
+    def read(self) -> RunProgress | None:
+        """Returns what is known; None: the run has not begun.
+
+        Raises:
+          RelaaxError: the store has something else in this place.
+        """
+        from ray.experimental.internal_kv import _internal_kv_get
+
+        found = _internal_kv_get(self._key, namespace=NAMESPACE)
+        if found is None:
+            return None
+        try:
+            parts = json.loads(found)
+            return RunProgress(
+                host=str(parts["host"]),
+                time=str(parts["time"]),
+                global_t=int(parts["global_t"]),
+                version=int(parts["version"]),
+            )
+        except (ValueError, TypeError, KeyError):
+            raise RelaaxError(
+                "--ray: the cluster's store has no valid record of this run in its place, perhaps "
+                "of another version of relaax_like; choose another run_dir"
+            ) from None
+
+    def write(self, global_t: int, version: int) -> None:
+        """Replaces what is known.
+
+        Args:
+          global_t: environment steps of the run.
+          version: of its weights.
+        """
+        from ray.experimental.internal_kv import _internal_kv_put
+
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        progress = RunProgress(host=self.host, time=now, global_t=global_t, version=version)
+        text = json.dumps(asdict(progress))
+        _internal_kv_put(self._key, text.encode(), overwrite=True, namespace=NAMESPACE)
+        self.is_written = True
+
+    @contextlib.contextmanager
+    def following(self, read: Callable[[], tuple[int, int]]) -> Iterator[None]:
+        """Writes the newest steps and version regularly, in a thread, within the context.
+
+        Args:
+          read: returns both; RelaaxError: they are not known now. Called in the thread.
+        """
+        ended = threading.Event()
+
+        def follow() -> None:
+            written = None
+            while True:
+                try:
+                    newest = read()
+                    if newest != written:
+                        self.write(*newest)
+                        written = newest
+                except RelaaxError as error:
+                    logger.debug("the run's progress is unknown: %s", error)
+                except Exception as error:  # Ray's are of many classes
+                    if not ended.is_set():
+                        logger.warning(
+                            "the Ray cluster no longer stores the run's progress: %s; a later "
+                            "start on an empty folder will not know what it lost",
+                            error,
+                        )
+                    return
+                if ended.wait(INTERVAL_SEC):
+                    return
+
+        thread = threading.Thread(target=follow, name="run record", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join(INTERVAL_SEC)
