@@ -18,6 +18,7 @@ from relaax_like.supervision.process import (
     setup_logging,
     start_tracing,
 )
+from relaax_like.wire.errors import ConfigError
 
 
 def print_topology(config: Path, sets: Sequence[str]) -> int:
@@ -123,6 +124,14 @@ def resume(
     return _run_processes(experiment, overrides, trace, take_folder, ray, accept_loss)
 
 
+def _validate_accept_loss(ray: str | None, accept_loss: bool) -> None:
+    if accept_loss and ray is None:
+        raise ConfigError(
+            "--accept-loss: only a Ray cluster knows of a run whose folder is empty; add --ray, or "
+            "leave it out"
+        )
+
+
 def _train(
     experiment: Experiment,
     sets: Sequence[str],
@@ -134,6 +143,7 @@ def _train(
 ) -> int:
     from relaax_like.launch.training import make_trainer
 
+    _validate_accept_loss(ray, accept_loss)
     setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
     trainer = make_trainer(experiment, sets, log)
     trainer.began = get_process_start()
@@ -166,6 +176,7 @@ def _run_processes(
     from relaax_like.supervision.log_file import add_log_file
     from relaax_like.supervision.manager import Manager, output
 
+    _validate_accept_loss(ray, accept_loss)
     setup_logging("INFO")
     (validate_servers if ray is None else validate_run)(experiment)
     topology = make_topology(experiment, [*sets, *fix_run_dir(experiment.run_dir)], trace)

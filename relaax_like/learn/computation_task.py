@@ -175,6 +175,7 @@ class ComputationTask:
         for variable in self._variables:
             self._variables_by_dtype.setdefault(variable.dtype, []).append(variable)
         self._assign = self._compile_assign()
+        self._read = self._compile_read()
 
     def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the rewards of each name, `[..., n]`, of `[..., r]` rewards; views."""
@@ -275,6 +276,18 @@ class ComputationTask:
         vectors = [tf.constant(np.concatenate(parts), d) for d, parts in by_dtype.items()]
         with self._lock:
             self._assign(*vectors)
+
+    def get_values(self) -> list[np.ndarray]:
+        """Returns copies of all variables, in manifest order, for `set_values`."""
+        with self._lock:
+            vectors = [vector.numpy() for vector in self._read()]
+        rest = dict(zip(self._variables_by_dtype, vectors, strict=True))
+        values = []
+        for variable in self._variables:
+            size = variable.shape.num_elements()
+            own, rest[variable.dtype] = np.split(rest[variable.dtype], [size])
+            values.append(own.reshape(variable.shape))
+        return values
 
     def predict(
         self,
@@ -573,6 +586,22 @@ class ComputationTask:
         specs = [tf.TensorSpec([None], dtype) for dtype in by_dtype]
         function = tf.function(assign, input_signature=specs, autograph=False)
         return function.get_concrete_function()
+
+    def _compile_read(self) -> Callable[[], Sequence[tf.Tensor]]:
+        """Returns one call that reads all variables, as one flat vector for each dtype.
+
+        A call for each variable takes 30 times as long.
+        """
+        by_dtype = self._variables_by_dtype
+
+        def read() -> list[tf.Tensor]:
+            return [
+                tf.concat([tf.reshape(variable, [-1]) for variable in variables], 0)
+                for variables in by_dtype.values()
+            ]
+
+        function = tf.function(read, input_signature=[], autograph=False)
+        return cast(Callable[[], Sequence[tf.Tensor]], function.get_concrete_function())
 
     def _compile_gradients(
         self,

@@ -263,11 +263,6 @@ class LearningTask(ComputationTask):
         with self._lock:
             return call([to_int64(global_t), self._setting_values, *numbers, *flatten(tensors)])
 
-    def get_values(self) -> list[np.ndarray]:
-        """Returns copies of all variables, in manifest order, for `set_values`."""
-        with self._lock:
-            return [np.asarray(variable.numpy()) for variable in self._variables]
-
     def set_statistic(self, name: str, moments: Moments) -> None:
         """Sets a running statistic of the model."""
         normalizer = self._normalizers[name]
