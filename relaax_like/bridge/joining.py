@@ -74,8 +74,9 @@ class GroupServicer:
                 request = self._read(header, requests, context)
                 reply = connection.exchange(request)
                 yield group_pb2.GroupAnswerPart(header=_reply_to_message(reply))
-                if reply.reply.values is not None:
-                    yield from chunks.split(reply.reply.values.flat)
+                values = reply.reply.values
+                if values is not None and not chunks.fits_one(values.flat.nbytes):
+                    yield from chunks.split(values.flat)
         except Exception as error:
             errors.abort(context, error)
         finally:
@@ -105,7 +106,9 @@ class GroupServicer:
             raise InvalidInputError(
                 f"gradient_bytes: {header.gradient_bytes}, expected {expected}", "gradient_bytes"
             )
-        if expected:
+        if expected and chunks.fits_one(expected):
+            gradient = _read_whole(header.gradient, expected, "gradient")
+        elif expected:
             with self._receiving.admit(expected, context) as reception:
                 gradient = chunks.read_vector(reception.note(requests), expected, "gradient")
         return GroupRequest(
@@ -180,8 +183,11 @@ class GroupStream(GroupConnection):
             clip=request.clip,
             gradient_bytes=0 if gradient is None else gradient.nbytes,
         )
+        is_whole = gradient is not None and chunks.fits_one(gradient.nbytes)
+        if gradient is not None and is_whole:
+            header.gradient = gradient.tobytes()
         self._put(header)
-        if gradient is not None:
+        if gradient is not None and not is_whole:
             for chunk in chunks.split(gradient.view(np.uint8)):
                 self._outbox.put(chunk)
         return self._take_answer()
@@ -235,6 +241,7 @@ def _validate_first(first: group_pb2.GroupRequest, manifest: Manifest) -> None:
 
 def _reply_to_message(reply: GroupReply) -> group_pb2.GroupAnswer:
     newest = reply.reply
+    num_bytes = 0 if newest.values is None else newest.values.flat.nbytes
     return group_pb2.GroupAnswer(
         outcome=GROUP_OUTCOMES.index(reply.outcome) + 1,  # type: ignore[arg-type]
         iteration=reply.iteration,
@@ -252,7 +259,10 @@ def _reply_to_message(reply: GroupReply) -> group_pb2.GroupAnswer:
         global_t=newest.global_t,
         epoch=newest.epoch,
         finished=newest.finished,
-        values_bytes=0 if newest.values is None else newest.values.flat.nbytes,
+        values_bytes=num_bytes,
+        values=newest.values.flat.tobytes()
+        if newest.values is not None and chunks.fits_one(num_bytes)
+        else b"",
     )
 
 
@@ -267,7 +277,10 @@ def _message_to_reply(
             raise ProtocolError(
                 f"values of {header.values_bytes} bytes, expected {manifest.total_bytes}"
             )
-        flat = chunks.read_vector(parts, manifest.total_bytes, "values")
+        if chunks.fits_one(header.values_bytes):
+            flat = _read_whole(header.values, header.values_bytes, "values")
+        else:
+            flat = chunks.read_vector(parts, manifest.total_bytes, "values")
         values = Values(version=header.version, flat=flat)
     return GroupReply(
         outcome=GROUP_OUTCOMES[header.outcome - 1],
@@ -290,3 +303,10 @@ def _message_to_reply(
             values=values,
         ),
     )
+
+
+def _read_whole(data: bytes, num_bytes: int, field: str) -> np.ndarray:
+    """Returns a vector that came in one piece, `[num_bytes] uint8`."""
+    if len(data) != num_bytes:
+        raise InvalidInputError(f"{field}: {len(data)} bytes, expected {num_bytes}", field)
+    return np.frombuffer(data, np.uint8)

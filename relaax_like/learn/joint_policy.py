@@ -228,7 +228,12 @@ class JointPolicy(UpdatePolicy[JointTask]):
         task = self._task
         sums: dict[str, list[float]] = {}
         rows: dict[str, np.ndarray] = {}
-        known = _JointCounts(np.array(counts))
+        number = self._updates + 1
+        firsts = [
+            task.compute_first_sums(part.parts, number + index, self._global_t)
+            for index, part in enumerate(parts)
+        ]
+        known = _JointSums(np.column_stack([counts, np.stack(firsts)]))
         updates = 0
         for index, part in enumerate(parts):
             number = self._updates + 1
@@ -259,7 +264,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
         return {**{name: sum(all_) / len(all_) for name, all_ in sums.items()}, "updates": updates}
 
     def _step(
-        self, parts: Parts, phase: int, index: int, counts: "_JointCounts"
+        self, parts: Parts, phase: int, index: int, known: "_JointSums"
     ) -> tuple[JointGradient, dict[str, float], bool]:
         """Makes the update of one phase.
 
@@ -267,17 +272,18 @@ class JointPolicy(UpdatePolicy[JointTask]):
           Its gradient; costs and metrics; and whether to skip the remaining updates.
         """
         entered = self._entered
-        count = counts.get(index, entered.generation, self._make_reduce(f"counts {index}"))
+        sums = known.get(index, entered.generation, self._make_reduce(f"counts {index}"))
         tag = f"{index} {phase}"
         with tracing.span("gradient"):
             gradient = self._task.compute(
                 parts,
                 phase,
-                count=count,
+                count=float(sums[0]),
                 learners=entered.learners,
                 number=self._updates + 1,
                 global_t=self._global_t,
                 reduce=self._make_reduce(f"sums {tag}"),
+                first_sums=sums[1:],
             )
         with tracing.span("push-pull"):
             reply = self._exchange(
@@ -447,11 +453,11 @@ class _Part:
         self.chosen = chosen
 
 
-class _JointCounts:
-    """Numbers of valid rows of all learners in each minibatch that is still to come.
+class _JointSums:
+    """What is summed over all learners in advance, for each minibatch that is still to come.
 
     Args:
-      own: `[n]`, of this learner.
+      own: `[n, m]`, of this learner: the number of valid rows, and sums.
     """
 
     def __init__(self, own: np.ndarray):
@@ -459,13 +465,14 @@ class _JointCounts:
         self._joint = own
         self._generation = -1
 
-    def get(self, index: int, generation: int, reduce: Any) -> float:
-        """Returns the number of a minibatch; asks the other learners if some have left."""
+    def get(self, index: int, generation: int, reduce: Reduce) -> np.ndarray:
+        """Returns the sums of a minibatch, `[m]`; exchanges them again if learners have left."""
         if self._generation != generation:
-            self._joint = np.zeros(len(self._own))
-            self._joint[index:] = reduce(self._own[index:])
+            rest = self._own[index:]
+            self._joint = np.zeros_like(self._own)
+            self._joint[index:] = reduce(rest.ravel()).reshape(rest.shape)
             self._generation = generation
-        return float(self._joint[index])
+        return np.asarray(self._joint[index])
 
 
 def _count_valid(

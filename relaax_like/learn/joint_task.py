@@ -121,6 +121,27 @@ class JointTask(ComputationTask):
         known = _exchange_rounds(call, numbers, parts, reduce)
         return call.compute(numbers(known), parts)
 
+    def compute_first_sums(self, parts: Parts, number: int, global_t: int) -> np.ndarray:
+        """Computes those sums of an update's only phase that no variable and no other sum changes.
+
+        Those of many minibatches can be summed over all learners at once, in advance.
+
+        Args:
+          parts: see `compute`.
+          number, global_t: see `prepare`.
+
+        Returns:
+          `[MAX_SUMS] float64`, or `[0]`: there are none, or the update has several phases.
+        """
+        if self._algorithm.phases:
+            return np.zeros(0)
+        call = self._get(self._name_form(parts, 0), parts, self._make_compile(self._phases[0]))
+        if not call.has_first_sums:
+            return np.zeros(0)
+        numbers = self._make_numbers(global_t, number, 1, 0.0)
+        (own,) = call.rounds[0](*numbers(np.zeros(MAX_SUMS)), *flatten(parts))
+        return _fill(own.numpy())
+
     def compute(
         self,
         parts: Parts,
@@ -131,6 +152,7 @@ class JointTask(ComputationTask):
         number: int,
         global_t: int,
         reduce: Reduce,
+        first_sums: np.ndarray,
     ) -> JointGradient:
         """Computes this learner's part of the gradient of one phase.
 
@@ -139,11 +161,12 @@ class JointTask(ComputationTask):
           phase: its index.
           count: number of valid rows of all learners.
           learners, number, global_t, reduce: see `prepare`.
+          first_sums: of `compute_first_sums`, over all learners.
         """
-        what = f"{next(iter(parts[CHOSEN]))} of phase" if CHOSEN in parts else "phase"
-        call = self._get(f"{what} {phase}", parts, self._make_compile(self._phases[phase]))
+        form = self._name_form(parts, phase)
+        call = self._get(form, parts, self._make_compile(self._phases[phase]))
         numbers = self._make_numbers(global_t, number, learners, count)
-        known = _exchange_rounds(call, numbers, parts, reduce)
+        known = _exchange_rounds(call, numbers, parts, reduce, first_sums)
         flat, sums, rows = call.compute(numbers(known), parts)
 
         def compute_numbers(joint: np.ndarray) -> tuple[dict[str, float], bool]:
@@ -159,6 +182,10 @@ class JointTask(ComputationTask):
         tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
         with Traced(self._algorithm, self._settings, self._setting_values, to_int64(global_t)):
             return bool(self._algorithm.stop(tensors))
+
+    def _name_form(self, parts: Parts, phase: int) -> str:
+        what = f"{next(iter(parts[CHOSEN]))} of phase" if CHOSEN in parts else "phase"
+        return f"{what} {phase}"
 
     def _get(self, form: str, parts: Parts, compile_form: Any) -> Any:
         def compile_and_note(*arguments: Any) -> Any:
@@ -187,7 +214,7 @@ class JointTask(ComputationTask):
                 parts = self._prepare(unflatten(batch, tensors), traced, number, reductions)
             names.update({part: list(tensors) for part, tensors in parts.items()})
             if wants.isdigit():
-                return [_stack(reductions.get_round(int(wants)))]
+                return [_stack(reductions.get_round(int(wants), flatten(parts)))]
             depth[0] = reductions.find_level(flatten(parts))
             return flatten(parts)
 
@@ -205,7 +232,7 @@ class JointTask(ComputationTask):
         series = "+".join(phase.groups)
         names: list[str] = []
         names_of_rows: list[str] = []
-        depth, reads_rows = [0], [True]
+        depth, reads_rows, has_first_sums = [0], [True], [False]
         has_stop = not self._algorithm.phases  # else it needs the numbers of several phases
 
         def flat(wants: str, *arguments: tf.Tensor) -> list[tf.Tensor]:
@@ -220,7 +247,7 @@ class JointTask(ComputationTask):
                 reductions = Reductions(known, learners, None, count, self._place("learn"))
                 made = make_batch(parts, traced.discount, reductions)
                 reductions.note_count(made.valid, count)
-                if wants == "gradient":
+                if wants != "numbers":  # what is not returned is not computed
                     gradients, losses = self._trace_gradients(made, groups)
                 else:
                     losses = self._algorithm.compute_losses(made)
@@ -230,8 +257,6 @@ class JointTask(ComputationTask):
             if wants == "numbers":
                 names[:] = numbers
                 return [tf.stack(shown)]
-            if wants.isdigit():
-                return [_stack(reductions.get_round(int(wants)))]
             if not reductions.sums:
                 raise ConfigError(
                     f"{self._place('learn')}: learn never calls batch.sum, batch.mean or "
@@ -241,15 +266,22 @@ class JointTask(ComputationTask):
             rows = losses.rows if self.wants_rows else {}
             names_of_rows[:] = rows
             vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
-            depth[0] = reductions.find_level([vector, *rows.values(), *reductions.sums])
+            needing = [vector, *rows.values()]
+            if wants.isdigit():
+                return [_stack(reductions.get_round(int(wants), needing))]
+            depth[0] = reductions.find_level([*needing, *reductions.sums])
             reads_rows[0] = reductions.depends(shown, tensors)
+            first = reductions.get_round(0, needing) if depth[0] else []
+            has_first_sums[0] = bool(first) and not reductions.reads_variables(first)
             return [vector, _stack(reductions.sums), *rows.values()]
 
         results = self._compile_part(flat, "gradient", specs, xla)
         rounds = [self._compile_part(flat, str(i), specs, False) for i in range(depth[0])]
         of_numbers = specs if reads_rows[0] else []
         numbers = self._compile_part(flat, "numbers", of_numbers, False)
-        return _Phase(rounds, results, numbers, reads_rows[0], names, names_of_rows)
+        return _Phase(
+            rounds, has_first_sums[0], results, numbers, reads_rows[0], names, names_of_rows
+        )
 
     def _compile_part(
         self,
@@ -294,6 +326,7 @@ class _Phase:
     """The compiled functions of a phase, for one shape; see `_Prepare`.
 
     Attributes:
+      has_first_sums: whether the sums of the first round do not depend on variables.
       numbers: returns costs and metrics, and whether to stop.
       reads_rows: whether these depend on rows otherwise than by their sums.
       names: of costs and metrics.
@@ -301,6 +334,7 @@ class _Phase:
     """
 
     rounds: Sequence[Any]
+    has_first_sums: bool
     results: Any
     numbers: Any
     reads_rows: bool
@@ -330,10 +364,20 @@ def _exchange_rounds(
     numbers: Callable[[np.ndarray], list[tf.Tensor]],
     parts: Parts,
     reduce: Reduce,
+    first_sums: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Returns the sums over all learners that others depend on, `[MAX_SUMS] float64`."""
-    known = np.zeros(MAX_SUMS)
-    for compute in call.rounds:
+    """Returns the sums over all learners that others depend on, `[MAX_SUMS] float64`.
+
+    Args:
+      call: of which they are.
+      numbers, parts: its inputs.
+      reduce: makes sums over all learners.
+      first_sums: those of the first round, if they are known already; None or `[0]`: they are not.
+    """
+    known, rounds = np.zeros(MAX_SUMS), call.rounds
+    if first_sums is not None and first_sums.size:
+        known, rounds = first_sums, rounds[1:]
+    for compute in rounds:
         (own,) = compute(*numbers(known), *flatten(parts))
         known = known + _fill(reduce(own.numpy()))
     return known

@@ -1,6 +1,6 @@
 """Reductions: sums over the rows of several learners, for compiled functions of one of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError
@@ -48,6 +48,7 @@ class Reductions:
         self._counts = [] if valid is None else [(valid, count)]
         self._place = place
         self._levels: dict[str, int] = {}  # name of an element of `known` -> its level
+        self._elements: list[str] = []  # those of `sums`
         self._seen: dict[str, int] = {}  # name of a tensor -> highest level that it depends on
         self._graph = known.graph
 
@@ -87,6 +88,7 @@ class Reductions:
         level = self.find_level([local])
         self.levels.append(level)
         self._levels[element.name] = 1 + level
+        self._elements.append(element.name)
         value, scale = tf.cast(element, local.dtype), tf.cast(self._learners, local.dtype)
 
         @tf.custom_gradient
@@ -95,25 +97,43 @@ class Reductions:
 
         return joint(local)
 
-    def get_round(self, number: int) -> list[tf.Tensor]:
-        """Returns the sums that depend on `number` rounds of others; zeros for all other sums."""
+    @tf.autograph.experimental.do_not_convert
+    def get_round(self, number: int, results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns the sums that must be known first, and depend on `number` rounds of others.
+
+        Args:
+          number: 0 for the first round.
+          results: for which they must be known; sums that neither these nor other sums depend on
+            are zeros here, as are those of other rounds.
+        """
         zero = tf.zeros([], tf.float64)
-        pairs = zip(self.sums, self.levels, strict=True)
-        return [own if level == number else zero for own, level in pairs]
+        needed = self._find_reached([*results, *self.sums])
+        elements = zip(self.sums, self.levels, self._elements, strict=True)
+        return [
+            own if level == number and name in needed else zero for own, level, name in elements
+        ]
 
     @tf.autograph.experimental.do_not_convert
     def depends(self, results: Iterable[tf.Tensor], inputs: Iterable[tf.Tensor]) -> bool:
         """Returns whether results are computed from any of the inputs."""
-        wanted, seen = {tensor.name for tensor in inputs}, set()
+        return not self._find_reached(results).isdisjoint(tensor.name for tensor in inputs)
+
+    @tf.autograph.experimental.do_not_convert
+    def reads_variables(self, results: Iterable[tf.Tensor]) -> bool:
+        """Returns whether results are computed from variables of the model."""
+        reached = self._find_reached(results)
+        return any(one.name in reached for one in self._graph.inputs if one.dtype == tf.resource)
+
+    def _find_reached(self, results: Iterable[tf.Tensor]) -> set[str]:
+        """Returns the names of the tensors from which results are computed."""
+        reached: set[str] = set()
         pending = list(results)
         while pending:
             one = pending.pop()
-            if one.name in wanted:
-                return True
-            if one.name not in seen:
-                seen.add(one.name)
+            if one.name not in reached:
+                reached.add(one.name)
                 pending += _get_inputs(one)
-        return False
+        return reached
 
     @tf.autograph.experimental.do_not_convert
     def find_level(self, tensors: Iterable[tf.Tensor]) -> int:

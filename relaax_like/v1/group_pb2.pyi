@@ -35,7 +35,7 @@ GROUP_OUTCOME_AGAIN: GroupOutcome
 GROUP_OUTCOME_OUT: GroupOutcome
 
 class GroupRequest(_message.Message):
-    __slots__ = ("format", "learner", "fingerprint", "kind", "iteration", "generation", "tag", "units", "sums", "groups", "clip", "gradient_bytes")
+    __slots__ = ("format", "learner", "fingerprint", "kind", "iteration", "generation", "tag", "units", "sums", "groups", "clip", "gradient_bytes", "gradient")
     class ClipEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +55,7 @@ class GroupRequest(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
     format: int
     learner: str
     fingerprint: int
@@ -67,7 +68,8 @@ class GroupRequest(_message.Message):
     groups: _containers.RepeatedScalarFieldContainer[str]
     clip: _containers.ScalarMap[str, float]
     gradient_bytes: int
-    def __init__(self, format: _Optional[int] = ..., learner: _Optional[str] = ..., fingerprint: _Optional[int] = ..., kind: _Optional[_Union[GroupKind, str]] = ..., iteration: _Optional[int] = ..., generation: _Optional[int] = ..., tag: _Optional[str] = ..., units: _Optional[int] = ..., sums: _Optional[_Iterable[float]] = ..., groups: _Optional[_Iterable[str]] = ..., clip: _Optional[_Mapping[str, float]] = ..., gradient_bytes: _Optional[int] = ...) -> None: ...
+    gradient: bytes
+    def __init__(self, format: _Optional[int] = ..., learner: _Optional[str] = ..., fingerprint: _Optional[int] = ..., kind: _Optional[_Union[GroupKind, str]] = ..., iteration: _Optional[int] = ..., generation: _Optional[int] = ..., tag: _Optional[str] = ..., units: _Optional[int] = ..., sums: _Optional[_Iterable[float]] = ..., groups: _Optional[_Iterable[str]] = ..., clip: _Optional[_Mapping[str, float]] = ..., gradient_bytes: _Optional[int] = ..., gradient: _Optional[bytes] = ...) -> None: ...
 
 class GroupPart(_message.Message):
     __slots__ = ("header", "chunk")
@@ -78,7 +80,7 @@ class GroupPart(_message.Message):
     def __init__(self, header: _Optional[_Union[GroupRequest, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class GroupAnswer(_message.Message):
-    __slots__ = ("outcome", "iteration", "generation", "rank", "learners", "units", "most_units", "updates", "sums", "norms", "applied", "reason", "version", "global_t", "epoch", "finished", "values_bytes")
+    __slots__ = ("outcome", "iteration", "generation", "rank", "learners", "units", "most_units", "updates", "sums", "norms", "applied", "reason", "version", "global_t", "epoch", "finished", "values_bytes", "values")
     class NormsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +105,7 @@ class GroupAnswer(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     VALUES_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
     outcome: GroupOutcome
     iteration: int
     generation: int
@@ -120,7 +123,8 @@ class GroupAnswer(_message.Message):
     epoch: int
     finished: str
     values_bytes: int
-    def __init__(self, outcome: _Optional[_Union[GroupOutcome, str]] = ..., iteration: _Optional[int] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., learners: _Optional[int] = ..., units: _Optional[int] = ..., most_units: _Optional[int] = ..., updates: _Optional[int] = ..., sums: _Optional[_Iterable[float]] = ..., norms: _Optional[_Mapping[str, float]] = ..., applied: _Optional[_Union[_parameter_server_pb2.Outcome, str]] = ..., reason: _Optional[str] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., finished: _Optional[str] = ..., values_bytes: _Optional[int] = ...) -> None: ...
+    values: bytes
+    def __init__(self, outcome: _Optional[_Union[GroupOutcome, str]] = ..., iteration: _Optional[int] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., learners: _Optional[int] = ..., units: _Optional[int] = ..., most_units: _Optional[int] = ..., updates: _Optional[int] = ..., sums: _Optional[_Iterable[float]] = ..., norms: _Optional[_Mapping[str, float]] = ..., applied: _Optional[_Union[_parameter_server_pb2.Outcome, str]] = ..., reason: _Optional[str] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., finished: _Optional[str] = ..., values_bytes: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class GroupAnswerPart(_message.Message):
     __slots__ = ("header", "chunk")

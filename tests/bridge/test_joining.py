@@ -4,7 +4,7 @@ covers D4, R2
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +15,7 @@ from support.learning import make_plain_server
 
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.combine import CombineConfig
+from relaax_like.core.manifest import Variable
 from relaax_like.core.records import GroupRequest
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -44,10 +45,15 @@ class Served:
         return error.value.code(), error.value.details()
 
 
+# Gradient and values are in the messages, or follow them in chunks.
+SMALL = (Variable("w", np.zeros(3, np.float32)),)
+LARGE = (Variable("w", np.zeros(200_000, np.float32)),)
+
+
 @contextlib.contextmanager
-def serve(method: str) -> Iterator[Served]:
+def serve(method: str, variables: Sequence[Variable] = SMALL) -> Iterator[Served]:
     combine = CombineConfig.model_validate({"method": method})
-    with make_plain_server(combine=combine) as server:
+    with make_plain_server(variables, combine=combine) as server:
         grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server)
         grpc_server.start()
         address = f"127.0.0.1:{port}"
@@ -62,8 +68,10 @@ def served() -> Iterator[Served]:
         yield one
 
 
-def test_two_learners_make_one_step(served: Served) -> None:
+@pytest.mark.parametrize("variables", [SMALL, LARGE], ids=["small", "large"])
+def test_two_learners_make_one_step(variables: Sequence[Variable]) -> None:
     with (
+        serve("sync", variables) as served,
         served.connect("one") as one,
         served.connect("two") as two,
         ThreadPoolExecutor(2) as threads,
@@ -152,7 +160,7 @@ CHUNK = pb.GroupPart(chunk=b"x" * 10).SerializeToString()
         ({}, (make_header(kind=3, gradient_bytes=4),), "gradient_bytes: 4, expected"),
         ({}, (make_header(kind=2, gradient_bytes=4),), "gradient_bytes: 4, expected 0"),
         ({}, (make_header(kind=3, groups=["none"]),), "none"),
-        ({"size": True}, (CHUNK, make_header()), "ends before its"),
+        ({"size": True}, (), "gradient: 0 bytes, expected"),
     ],
 )
 def test_malformed_messages_are_refused_and_change_nothing(
@@ -172,3 +180,14 @@ def test_malformed_messages_are_refused_and_change_nothing(
         connection = other.join_group()
         assert connection.exchange(GroupRequest(kind="enter", units=1)).learners == 1
         connection.close()
+
+
+def test_a_large_gradient_that_ends_early_is_refused() -> None:
+    with serve("sync", LARGE) as served:
+        manifest = served.server.manifest
+        hello = make_header(format=1, learner="x", fingerprint=manifest.fingerprint)
+        size = make_header(kind=3, gradient_bytes=manifest.gradient_bytes)
+        code, text = served.send(hello, size, CHUNK, make_header())
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+        assert "ends before its" in text
+        assert served.server.version == 0
