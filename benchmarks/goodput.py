@@ -228,7 +228,7 @@ def replay(folder: Path) -> dict[str, Any]:
     assert values is not None, "no process has pulled the initial values"
     assert saved is not None, "the run has written no snapshot"
     store = Store(manifest, values, experiment.optimizers, find_follows(variables))
-    # A push without an acknowledgement may have been applied before a crash: the versions of the
+    # A push without an acknowledgement can have been applied before a crash: the versions of the
     # answers to later pushes say so.
     unsure: list[Pushed] = []
     lost = twice = 0
