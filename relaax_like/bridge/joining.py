@@ -27,7 +27,7 @@ FORMAT = 1
 _METHOD = "/relaax.v1.LearnerGroup/Join"
 _MAX_NAME, _MAX_TAG, _MAX_GROUPS = 200, 100, 1_000
 _MAX_SUMS = 1 << 20
-_MAX_UNITS = 1 << 40
+_MAX_UNITS = 1 << 24
 # A header has at most these sums, as doubles.
 _MAX_HEADER_BYTES = 9 * _MAX_SUMS
 # Memory for gradients that are being received.
@@ -249,7 +249,7 @@ def _reply_to_message(reply: GroupReply) -> group_pb2.GroupAnswer:
         rank=reply.rank,
         learners=reply.learners,
         units=reply.units,
-        most_units=reply.most_units,
+        units_before=reply.units_before,
         updates=reply.updates,
         sums=reply.sums,
         norms=reply.norms,
@@ -289,7 +289,7 @@ def _message_to_reply(
         rank=header.rank,
         learners=header.learners,
         units=header.units,
-        most_units=header.most_units,
+        units_before=header.units_before,
         updates=header.updates,
         sums=np.array(header.sums),
         norms=dict(header.norms),

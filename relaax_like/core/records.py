@@ -458,7 +458,7 @@ class GroupReply:
       rank: of this learner among those in the iteration; 0 is the first.
       learners: number of learners in the iteration.
       units: of all of them together; for enter.
-      most_units: of one of them; for enter.
+      units_before: of the learners with lower ranks; for enter.
       updates: optimizer steps of the run so far; for enter.
       sums: `[n] float64`, over all learners.
       norms: like `GroupRequest.clip`: the norms before clipping.
@@ -471,7 +471,7 @@ class GroupReply:
     rank: int = 0
     learners: int = 0
     units: int = 0
-    most_units: int = 0
+    units_before: int = 0
     updates: int = 0
     sums: np.ndarray = field(default_factory=lambda: np.zeros(0))
     norms: Mapping[str, float] = field(default_factory=dict)

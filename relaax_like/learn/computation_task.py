@@ -46,7 +46,7 @@ from relaax_like.learn.minibatches import plan_cut
 from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 
 logger = logging.getLogger(__name__)
 
@@ -480,7 +480,7 @@ class ComputationTask:
     ) -> Callable[..., Any]:
         try:
             return compile_form(batch, specs, xla)
-        except ConfigError:
+        except RelaaxError:
             raise
         except Exception as error:
             owner = type(self._algorithm)

@@ -1,5 +1,6 @@
 """JointPolicy: the policy of a BaseLearner that makes each update together with other learners."""
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +23,13 @@ from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.update_policy import UpdatePolicy
 from relaax_like.nn.runtime import tf
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError, LeasedError, RelaaxError
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    LeasedError,
+    RelaaxError,
+    ServerUnavailableError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -68,8 +75,10 @@ class JointPolicy(UpdatePolicy[JointTask]):
         self._connection: GroupConnection | None = None
         self._entered = GroupReply(outcome="out")  # the newest answer: its counts are valid
         self._global_t = 0  # for the schedules of the whole iteration
-        self._is_out = False
-        self._units = self._total_units = 0  # this learner's, and those of all learners
+        self._is_out = self._has_updated = False
+        self._is_closed = False
+        # This learner's, those of lower ranks, and those of all learners.
+        self._units = self._units_before = self._total_units = 0
         task.on_compile = self._note_compiling
 
     @property
@@ -79,8 +88,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
     @property
     def is_recording(self) -> bool:
-        """Whether this learner is the first one of the newest iteration."""
-        return self._entered.rank == 0
+        """Whether this learner is the first of those that made the newest iteration's updates."""
+        return self._has_updated and self._entered.rank == 0
 
     def data_preprocess(self, data: Any) -> dict[str, Any]:
         """Enters the next iteration; returns the arguments of `forward`.
@@ -89,8 +98,12 @@ class JointPolicy(UpdatePolicy[JointTask]):
           ConfigError: the run's learners do not make updates together.
           ServerUnavailableError: the parameter server is not available.
         """
-        self.has_pushed = self._is_out = False
-        return super().data_preprocess(data)
+        self.has_pushed = self._is_out = self._has_updated = False
+        try:
+            return super().data_preprocess(data)
+        except Exception:
+            self._give_up()
+            raise
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Makes the updates of one iteration; returns means of costs and metrics.
@@ -100,7 +113,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
-          InvalidInputError: a gradient is not finite, or there are too few rows for a minibatch.
+          InvalidInputError: a gradient is not finite.
           ServerUnavailableError: the parameter server is not available.
         """
         try:
@@ -129,9 +142,13 @@ class JointPolicy(UpdatePolicy[JointTask]):
                 self._connection = self._sink.join_group()
             except LeasedError as error:
                 raise ConfigError(str(error)) from None
+        if self._is_closed:  # perhaps while it joined
+            self._disconnect()
+            raise ServerUnavailableError("this learner is ending")
 
     def close(self) -> None:
-        """Leaves the other learners. Idempotent; any thread can call it."""
+        """Leaves the other learners for good. Idempotent; any thread can call it."""
+        self._is_closed = True
         connection = self._connection
         if connection is not None:
             connection.close()
@@ -192,7 +209,10 @@ class JointPolicy(UpdatePolicy[JointTask]):
         total = self._total_units
         minibatch = min(plan.minibatch_size or total, total)
         minibatches = total // minibatch
-        size = minibatch * self._units // total
+        first, last = self._units_before, self._units_before + self._units
+        # Rounded such that the parts of all learners make one minibatch, as far as rows reach.
+        size = last * minibatch // total - first * minibatch // total
+        size = min(size, self._units // minibatches)
         if not size:  # the other learners have nearly all rows
             self.rows = {}
             return {"updates": 0}
@@ -201,10 +221,10 @@ class JointPolicy(UpdatePolicy[JointTask]):
         cut = plan_cut(parts, task.count_leading_axes(parts), unit)
         length = validate_lengths(parts, cut, size)
         count = size * minibatches
-        first = find_first(parts, unit, length, self._units)
+        valid = find_first(parts, unit, length, self._units)
         prepared = self._retry(lambda: self._prepare(parts))
         cut = plan_cut(prepared, task.count_leading_axes(prepared), unit)
-        drawn = draw_minibatches(length, count, size, seed, first)
+        drawn = draw_minibatches(length, count, size, seed, valid)
         chosen = [next(drawn) for _ in range(plan.epochs * minibatches)]
         leading = tuple(flatten(prepared)[0].shape[: task.count_leading_axes(prepared)])
         return self._make_each_update(
@@ -254,6 +274,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
                         part.cut.put_array(whole, part.chosen, results)
             self._updates += 1
             updates += 1
+            self._has_updated = True
             for name, value in numbers.items():
                 sums.setdefault(name, []).append(value)
             seen = {**dict.fromkeys(waiting, 0.0), **numbers}
@@ -314,6 +335,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
             return moments
 
     def _add_moments(self, moments: Moments) -> Moments:
+        if not np.isfinite(moments.mean).all() or not np.isfinite(moments.m2).all():
+            raise InvalidInputError("rewards contain NaN or infinity, so they cannot be scaled")
         count, mean = moments.count, np.asarray(moments.mean, np.float64)
         reduce = self._make_reduce("moments")
         total, *sums = reduce(np.concatenate([[count], count * mean.ravel()]))
@@ -333,11 +356,16 @@ class JointPolicy(UpdatePolicy[JointTask]):
         assert entered.reply.values is not None
         self._entered = entered
         self._is_out = entered.outcome != "done"
-        self._total_units = entered.units
+        self._total_units, self._units_before = entered.units, entered.units_before
         self._updates = entered.updates
         self._global_t = entered.reply.global_t
         self._sink.take(entered.reply)
         self._task.set_values(self._sink.values)
+
+    def _give_up(self) -> None:
+        """Leaves the iteration after an error."""
+        with contextlib.suppress(RelaaxError):
+            self._leave()
 
     def _leave(self) -> None:
         if self._connection is not None:
@@ -412,7 +440,7 @@ class JointReplayPolicy(JointPolicy):
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
         """Enters the next iteration; returns the arguments of `forward`."""
-        self.has_pushed = self._is_out = False
+        self.has_pushed = self._is_out = self._has_updated = False
         for name, moments in data.statistics.items():
             self._add_statistic(name, moments)
         arguments = make_replay_arguments(self._task, data.minibatches)

@@ -18,6 +18,8 @@ from relaax_like.learn.reductions import MAX_SUMS, Reductions
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError
 
+# Minibatches of one shape after which it is compiled for that shape, which takes seconds.
+_WORTH_COMPILING = 20
 # Makes sums over all learners of this learner's sums, `[n] float64`.
 Reduce = Callable[[np.ndarray], np.ndarray]
 
@@ -131,7 +133,7 @@ class JointTask(ComputationTask):
           number, global_t: see `prepare`.
 
         Returns:
-          `[MAX_SUMS] float64`, or `[0]`: there are none, or the update has several phases.
+          `[n] float64`, or `[0]`: there are none, or the update has several phases.
         """
         if self._algorithm.phases:
             return np.zeros(0)
@@ -140,7 +142,7 @@ class JointTask(ComputationTask):
             return np.zeros(0)
         numbers = self._make_numbers(global_t, number, 1, 0.0)
         (own,) = call.rounds[0](*numbers(np.zeros(MAX_SUMS)), *flatten(parts))
-        return _fill(own.numpy())
+        return np.asarray(own.numpy())
 
     def compute(
         self,
@@ -170,7 +172,7 @@ class JointTask(ComputationTask):
         flat, sums, rows = call.compute(numbers(known), parts)
 
         def compute_numbers(joint: np.ndarray) -> tuple[dict[str, float], bool]:
-            return call.compute_numbers(numbers(_fill(joint)), parts)
+            return call.compute_numbers(numbers(_fill(joint)))
 
         groups = tuple(g for g in self._group_variables() if g in self._phases[phase].groups)
         return JointGradient(groups, flat / np.float32(learners), sums, rows, compute_numbers)
@@ -192,7 +194,7 @@ class JointTask(ComputationTask):
             self.on_compile()
             return compile_form(*arguments)
 
-        return self._get_compiled(form, parts, compile_and_note, worth=1)
+        return self._get_compiled(form, parts, compile_and_note, _WORTH_COMPILING)
 
     def _make_numbers(
         self, global_t: int, number: int, learners: int, count: float
@@ -232,12 +234,12 @@ class JointTask(ComputationTask):
         series = "+".join(phase.groups)
         names: list[str] = []
         names_of_rows: list[str] = []
-        depth, reads_rows, has_first_sums = [0], [True], [False]
+        depth, has_first_sums = [0], [False]
         has_stop = not self._algorithm.phases  # else it needs the numbers of several phases
 
         def flat(wants: str, *arguments: tf.Tensor) -> list[tf.Tensor]:
             global_t, settings, number, known, learners, count, *tensors = arguments
-            if wants == "numbers" and not reads_rows[0]:
+            if wants == "numbers":  # only sums decide them
                 tensors = [_make_zeros(spec) for spec in specs]
             with Traced(self._algorithm, self._settings, settings, global_t) as traced:
                 parts = unflatten(batch, tensors)
@@ -270,18 +272,20 @@ class JointTask(ComputationTask):
             if wants.isdigit():
                 return [_stack(reductions.get_round(int(wants), needing))]
             depth[0] = reductions.find_level([*needing, *reductions.sums])
-            reads_rows[0] = reductions.depends(shown, tensors)
+            if reductions.depends(shown, tensors):
+                raise ConfigError(
+                    f"{self._place('learn')}: a cost, a metric or stop reads rows of the batch "
+                    "otherwise than by batch.sum, batch.mean and batch.normalize, so it is not "
+                    "that of all learners (combine.method: sync); use these"
+                )
             first = reductions.get_round(0, needing) if depth[0] else []
             has_first_sums[0] = bool(first) and not reductions.reads_variables(first)
             return [vector, _stack(reductions.sums), *rows.values()]
 
         results = self._compile_part(flat, "gradient", specs, xla)
         rounds = [self._compile_part(flat, str(i), specs, False) for i in range(depth[0])]
-        of_numbers = specs if reads_rows[0] else []
-        numbers = self._compile_part(flat, "numbers", of_numbers, False)
-        return _Phase(
-            rounds, has_first_sums[0], results, numbers, reads_rows[0], names, names_of_rows
-        )
+        numbers = self._compile_part(flat, "numbers", [], False)
+        return _Phase(rounds, has_first_sums[0], results, numbers, names, names_of_rows)
 
     def _compile_part(
         self,
@@ -295,10 +299,34 @@ class JointTask(ComputationTask):
         def part(*arguments: tf.Tensor) -> list[tf.Tensor]:
             return flat(wants, *arguments)
 
-        return self._compile_function(part, [*self._common, *specs], xla, self._explain_compiling)
+        return _FirstCall(
+            self._compile_function(part, [*self._common, *specs], xla, self._explain_compiling),
+            lambda: self.on_compile(),
+        )
 
     def _place(self, method: str) -> str:
         return describe_place(type(self._algorithm), method)
+
+
+class _FirstCall:
+    """A function whose first call, which compiles it, is announced.
+
+    Args:
+      function: to be called.
+      on_compile: called before the first call.
+    """
+
+    def __init__(self, function: Callable[..., Any], on_compile: Callable[[], None]):
+        self._function = function
+        self._on_compile = on_compile
+        self._called = False
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Calls the function."""
+        if not self._called:
+            self._on_compile()
+            self._called = True
+        return self._function(*arguments)
 
 
 @dataclass(frozen=True)
@@ -328,7 +356,6 @@ class _Phase:
     Attributes:
       has_first_sums: whether the sums of the first round do not depend on variables.
       numbers: returns costs and metrics, and whether to stop.
-      reads_rows: whether these depend on rows otherwise than by their sums.
       names: of costs and metrics.
       names_of_rows: of the results of each row.
     """
@@ -337,7 +364,6 @@ class _Phase:
     has_first_sums: bool
     results: Any
     numbers: Any
-    reads_rows: bool
     names: Sequence[str]
     names_of_rows: Sequence[str]
 
@@ -349,12 +375,9 @@ class _Phase:
         named = zip(self.names_of_rows, rows, strict=True)
         return vector.numpy(), sums.numpy(), {name: row.numpy() for name, row in named}
 
-    def compute_numbers(
-        self, numbers: Sequence[tf.Tensor], parts: Parts
-    ) -> tuple[dict[str, float], bool]:
+    def compute_numbers(self, numbers: Sequence[tf.Tensor]) -> tuple[dict[str, float], bool]:
         """Returns costs and metrics by name, and whether to stop."""
-        rows = flatten(parts) if self.reads_rows else []
-        (vector,) = self.numbers(*numbers, *rows)
+        (vector,) = self.numbers(*numbers)
         *values, stop = vector.numpy().tolist()
         return dict(zip(self.names, values, strict=True)), stop > 0
 
@@ -376,7 +399,7 @@ def _exchange_rounds(
     """
     known, rounds = np.zeros(MAX_SUMS), call.rounds
     if first_sums is not None and first_sums.size:
-        known, rounds = first_sums, rounds[1:]
+        known, rounds = _fill(first_sums), rounds[1:]
     for compute in rounds:
         (own,) = compute(*numbers(known), *flatten(parts))
         known = known + _fill(reduce(own.numpy()))

@@ -33,8 +33,12 @@ class GroupBackend(Protocol):
     def updates(self) -> int:
         """Optimizer steps so far."""
 
-    def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
-        """Applies a push."""
+    @property
+    def finished(self) -> str:
+        """What ended the training, or ""."""
+
+    def push_joint(self, push: Push) -> Reply:
+        """Applies the learners' joint gradient."""
 
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
         """Returns the newest values."""
@@ -44,8 +48,9 @@ class GroupBackend(Protocol):
 class _Member:
     name: str
     order: int
-    heard: float  # time of its newest request, or of its newest answer
-    silence_sec: float
+    heard: float  # time when it joined, or made its part of a round
+    silence_sec: float  # how long the others then wait for it
+    asked: float = 0.0  # time of its request
     request: GroupRequest | None = None
     answer: GroupReply | RelaaxError | None = None
 
@@ -90,13 +95,13 @@ class LearnerGroup:
         self._generation = 0
         self._active: list[_Member] = []  # in the iteration, by rank
         self._expected: list[_Member] = []  # that the next iteration waits for
+        self._applying = False  # the lock is free, but nothing is answered
         self._closed = False
 
     @property
     def learners(self) -> int:
         """Number of learners that the next iteration waits for."""
-        with self._changed:
-            return len(self._expected)
+        return len(self._expected)
 
     def join(self, name: str) -> "Membership":
         """Adds a learner; the returned object is its connection.
@@ -125,24 +130,25 @@ class LearnerGroup:
     def exchange(self, member: _Member, request: GroupRequest) -> GroupReply:
         """Makes a learner's request, and waits for the answer; see `Membership`."""
         with self._changed:
-            member.heard, member.silence_sec = self._clock(), self._max_wait_sec
-            if request.kind == "compiling":
+            if request.kind == "compiling":  # once in a round
                 member.silence_sec = max(_COMPILING_SEC, self._max_wait_sec)
                 return GroupReply(outcome="done")
             if request.kind == "leave":
                 self._deactivate(member)
                 self._advance()
                 return GroupReply(outcome="done")
-            member.request, member.answer = request, None
+            member.request, member.answer, member.asked = request, None, self._clock()
             self._advance()
             while member.answer is None:
-                if self._closed or self._members.get(member.name) is not member:
+                if self._closed:
                     raise ServerUnavailableError("the parameter server is closing; join again")
+                if self._members.get(member.name) is not member:
+                    raise ServerUnavailableError("this learner has left the group; join again")
                 self._changed.wait(_POLL_SEC)
                 if member.answer is None:
                     self._drop_silent()
                     self._advance()
-            member.heard, answer = self._clock(), member.answer
+            answer = member.answer
             if isinstance(answer, RelaaxError):
                 raise answer
             return answer
@@ -176,28 +182,35 @@ class LearnerGroup:
     def _drop_silent(self) -> None:
         """Takes out learners that the others have waited for too long."""
         waiting = [m for m in self._members.values() if m.request is not None]
-        if not waiting:
+        if not waiting or self._applying:
             return
         now = self._clock()
-        since = min(member.heard for member in waiting)
+        since = min(member.asked for member in waiting)
         for member in [*self._expected]:
             if member.request is None and now - max(member.heard, since) > member.silence_sec:
                 _LOG.warning(
-                    "learner %s has been silent for %.1f s and is left out (combine.max_wait_sec); "
-                    "it can join later",
+                    "learner %s has been silent for %.1f s, in which others waited for it, and is "
+                    "left out (combine.max_wait_sec); it can join later",
                     member.name,
-                    now - member.heard,
+                    now - max(member.heard, since),
                 )
                 self._take_out(member)
 
     def _advance(self) -> None:
         """Answers the requests that need not wait any longer."""
+        if self._applying:
+            return
         for member in [*self._members.values()]:
             request = member.request
             if request is None:
                 continue
             if request.kind == "enter":
                 self._deactivate(member)
+                if self._backend.finished:  # there is no next iteration
+                    if member in self._expected:
+                        self._expected.remove(member)
+                    reply = replace(self._make_reply(member, "out"), reply=self._backend.pull())
+                    self._answer(member, reply)
             elif member not in self._active or request.iteration != self._iteration:
                 self._answer(member, self._make_reply(member, "out"))
             elif request.generation != self._generation:
@@ -220,15 +233,17 @@ class LearnerGroup:
         self._active = [m for m in entering if m.request is not None and m.request.units > 0]
         self._expected = [*entering]
         units = [m.request.units for m in self._active if m.request is not None]
+        before = dict(zip((m.name for m in self._active), np.cumsum([0, *units]), strict=False))
         reply, updates = self._backend.pull(), self._backend.updates
         for member in entering:
             outcome = self._make_reply(member, "done" if member in self._active else "out")
+            self._note_part(member)
             self._answer(
                 member,
                 replace(
                     outcome,
                     units=sum(units),
-                    most_units=max(units, default=0),
+                    units_before=int(before.get(member.name, 0)),
                     updates=updates,
                     reply=reply,
                 ),
@@ -254,6 +269,7 @@ class LearnerGroup:
             _LOG.exception("the learners' update failed")
             answer = ServerUnavailableError(f"the update failed: {error}")
         for member in members:
+            self._note_part(member)
             if isinstance(answer, GroupReply):
                 place = self._make_reply(member, "done")
                 one = replace(place, sums=answer.sums, norms=answer.norms, reply=answer.reply)
@@ -271,17 +287,23 @@ class LearnerGroup:
         norms = _clip(total, first.clip, manifest.select_groups(first.groups))
         self._pushes += 1
         newest = self._backend.pull(have_version=-1)
-        reply = self._backend.push(
-            Push(
-                client_id=GROUP,
-                incarnation=newest.epoch,  # grows with each start of the server
-                sequence=self._pushes,
-                gradient=total,
-                gradient_version=newest.version,
-                fingerprint=manifest.fingerprint,
-                groups=first.groups,
-            )
+        push = Push(
+            client_id=GROUP,
+            incarnation=newest.epoch,  # grows with each start of the server
+            sequence=self._pushes,
+            gradient=total,
+            gradient_version=newest.version,
+            fingerprint=manifest.fingerprint,
+            groups=first.groups,
         )
+        # Without the lock: a slow disk must not stop those who ask how many learners there are.
+        self._applying = True
+        self._changed.release()
+        try:
+            reply = self._backend.push_joint(push)
+        finally:
+            self._changed.acquire()
+            self._applying = False
         values = self._backend.pull()
         reply = replace(reply, version=values.version, values=values.values, epoch=values.epoch)
         return replace(answer, norms=norms, reply=reply)
@@ -295,6 +317,10 @@ class LearnerGroup:
             rank=self._active.index(member) if is_active else 0,
             learners=len(self._active),
         )
+
+    def _note_part(self, member: _Member) -> None:
+        """Notes that a learner has made its part of a round; from now on it has its time again."""
+        member.heard, member.silence_sec = self._clock(), self._max_wait_sec
 
     def _answer(self, member: _Member, answer: GroupReply | RelaaxError) -> None:
         member.request, member.answer = None, answer

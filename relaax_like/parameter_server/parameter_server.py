@@ -35,6 +35,7 @@ from relaax_like.core.roles import (
 from relaax_like.parameter_server.applier import Applier
 from relaax_like.parameter_server.apply_queue import ApplyQueue, ClosedError, FullError
 from relaax_like.parameter_server.combining import Combiner
+from relaax_like.parameter_server.combining.sync import GROUP
 from relaax_like.parameter_server.learner_group import LearnerGroup
 from relaax_like.parameter_server.learner_lease import LearnerLease
 from relaax_like.parameter_server.mirror import Mirror
@@ -261,6 +262,17 @@ class ParameterServer(ParameterServerBackend, Publisher):
           TimeoutError: the push was still queued at the deadline, and was withdrawn; nothing took
             effect.
         """
+        if push.client_id == GROUP:
+            raise Refused(
+                "bad client id", f"client_id: {GROUP} is reserved; choose another one", "client_id"
+            )
+        return self._push(push, timeout_sec)
+
+    def push_joint(self, push: Push) -> Reply:
+        """Applies a gradient that all learners have made together; see `push`."""
+        return self._push(push, None)
+
+    def _push(self, push: Push, timeout_sec: float | None) -> Reply:
         if self._applier.is_leased:
             self._applier.refuse_leased(push)
         try:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from relaax_like.v1 import parameter_server_pb2 as relaax__like_dot_v1_dot_parameter__server__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1arelaax_like/v1/group.proto\x12\trelaax.v1\x1a%relaax_like/v1/parameter_server.proto\"\xd1\x02\n\x0cGroupRequest\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0f\n\x07learner\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\x07\x12\"\n\x04kind\x18\x04 \x01(\x0e\x32\x14.relaax.v1.GroupKind\x12\x11\n\titeration\x18\x05 \x01(\x04\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12\x0b\n\x03tag\x18\x07 \x01(\t\x12\r\n\x05units\x18\x08 \x01(\x04\x12\x0c\n\x04sums\x18\t \x03(\x01\x12\x0e\n\x06groups\x18\n \x03(\t\x12/\n\x04\x63lip\x18\x0b \x03(\x0b\x32!.relaax.v1.GroupRequest.ClipEntry\x12\x16\n\x0egradient_bytes\x18\x0c \x01(\x04\x12\x10\n\x08gradient\x18\r \x01(\x0c\x1a+\n\tClipEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"O\n\tGroupPart\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.relaax.v1.GroupRequestH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xbf\x03\n\x0bGroupAnswer\x12(\n\x07outcome\x18\x01 \x01(\x0e\x32\x17.relaax.v1.GroupOutcome\x12\x11\n\titeration\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x10\n\x08learners\x18\x05 \x01(\r\x12\r\n\x05units\x18\x06 \x01(\x04\x12\x12\n\nmost_units\x18\x07 \x01(\x04\x12\x0f\n\x07updates\x18\x08 \x01(\x04\x12\x0c\n\x04sums\x18\t \x03(\x01\x12\x30\n\x05norms\x18\n \x03(\x0b\x32!.relaax.v1.GroupAnswer.NormsEntry\x12#\n\x07\x61pplied\x18\x0b \x01(\x0e\x32\x12.relaax.v1.Outcome\x12\x0e\n\x06reason\x18\x0c \x01(\t\x12\x0f\n\x07version\x18\r \x01(\x04\x12\x10\n\x08global_t\x18\x0e \x01(\x04\x12\r\n\x05\x65poch\x18\x0f \x01(\x04\x12\x10\n\x08\x66inished\x18\x10 \x01(\t\x12\x14\n\x0cvalues_bytes\x18\x11 \x01(\x04\x12\x0e\n\x06values\x18\x12 \x01(\x0c\x1a,\n\nNormsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"T\n\x0fGroupAnswerPart\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.relaax.v1.GroupAnswerH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part*\x96\x01\n\tGroupKind\x12\x1a\n\x16GROUP_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10GROUP_KIND_ENTER\x10\x01\x12\x12\n\x0eGROUP_KIND_SUM\x10\x02\x12\x13\n\x0fGROUP_KIND_STEP\x10\x03\x12\x14\n\x10GROUP_KIND_LEAVE\x10\x04\x12\x18\n\x14GROUP_KIND_COMPILING\x10\x05*u\n\x0cGroupOutcome\x12\x1d\n\x19GROUP_OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n\x12GROUP_OUTCOME_DONE\x10\x01\x12\x17\n\x13GROUP_OUTCOME_AGAIN\x10\x02\x12\x15\n\x11GROUP_OUTCOME_OUT\x10\x03\x32L\n\x0cLearnerGroup\x12<\n\x04Join\x12\x14.relaax.v1.GroupPart\x1a\x1a.relaax.v1.GroupAnswerPart(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1arelaax_like/v1/group.proto\x12\trelaax.v1\x1a%relaax_like/v1/parameter_server.proto\"\xd1\x02\n\x0cGroupRequest\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0f\n\x07learner\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\x07\x12\"\n\x04kind\x18\x04 \x01(\x0e\x32\x14.relaax.v1.GroupKind\x12\x11\n\titeration\x18\x05 \x01(\x04\x12\x12\n\ngeneration\x18\x06 \x01(\x04\x12\x0b\n\x03tag\x18\x07 \x01(\t\x12\r\n\x05units\x18\x08 \x01(\x04\x12\x0c\n\x04sums\x18\t \x03(\x01\x12\x0e\n\x06groups\x18\n \x03(\t\x12/\n\x04\x63lip\x18\x0b \x03(\x0b\x32!.relaax.v1.GroupRequest.ClipEntry\x12\x16\n\x0egradient_bytes\x18\x0c \x01(\x04\x12\x10\n\x08gradient\x18\r \x01(\x0c\x1a+\n\tClipEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"O\n\tGroupPart\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.relaax.v1.GroupRequestH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"\xc1\x03\n\x0bGroupAnswer\x12(\n\x07outcome\x18\x01 \x01(\x0e\x32\x17.relaax.v1.GroupOutcome\x12\x11\n\titeration\x18\x02 \x01(\x04\x12\x12\n\ngeneration\x18\x03 \x01(\x04\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\x10\n\x08learners\x18\x05 \x01(\r\x12\r\n\x05units\x18\x06 \x01(\x04\x12\x14\n\x0cunits_before\x18\x07 \x01(\x04\x12\x0f\n\x07updates\x18\x08 \x01(\x04\x12\x0c\n\x04sums\x18\t \x03(\x01\x12\x30\n\x05norms\x18\n \x03(\x0b\x32!.relaax.v1.GroupAnswer.NormsEntry\x12#\n\x07\x61pplied\x18\x0b \x01(\x0e\x32\x12.relaax.v1.Outcome\x12\x0e\n\x06reason\x18\x0c \x01(\t\x12\x0f\n\x07version\x18\r \x01(\x04\x12\x10\n\x08global_t\x18\x0e \x01(\x04\x12\r\n\x05\x65poch\x18\x0f \x01(\x04\x12\x10\n\x08\x66inished\x18\x10 \x01(\t\x12\x14\n\x0cvalues_bytes\x18\x11 \x01(\x04\x12\x0e\n\x06values\x18\x12 \x01(\x0c\x1a,\n\nNormsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"T\n\x0fGroupAnswerPart\x12(\n\x06header\x18\x01 \x01(\x0b\x32\x16.relaax.v1.GroupAnswerH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part*\x96\x01\n\tGroupKind\x12\x1a\n\x16GROUP_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10GROUP_KIND_ENTER\x10\x01\x12\x12\n\x0eGROUP_KIND_SUM\x10\x02\x12\x13\n\x0fGROUP_KIND_STEP\x10\x03\x12\x14\n\x10GROUP_KIND_LEAVE\x10\x04\x12\x18\n\x14GROUP_KIND_COMPILING\x10\x05*u\n\x0cGroupOutcome\x12\x1d\n\x19GROUP_OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n\x12GROUP_OUTCOME_DONE\x10\x01\x12\x17\n\x13GROUP_OUTCOME_AGAIN\x10\x02\x12\x15\n\x11GROUP_OUTCOME_OUT\x10\x03\x32L\n\x0cLearnerGroup\x12<\n\x04Join\x12\x14.relaax.v1.GroupPart\x1a\x1a.relaax.v1.GroupAnswerPart(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,10 +36,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GROUPREQUEST_CLIPENTRY']._serialized_options = b'8\001'
   _globals['_GROUPANSWER_NORMSENTRY']._loaded_options = None
   _globals['_GROUPANSWER_NORMSENTRY']._serialized_options = b'8\001'
-  _globals['_GROUPKIND']._serialized_start=1038
-  _globals['_GROUPKIND']._serialized_end=1188
-  _globals['_GROUPOUTCOME']._serialized_start=1190
-  _globals['_GROUPOUTCOME']._serialized_end=1307
+  _globals['_GROUPKIND']._serialized_start=1040
+  _globals['_GROUPKIND']._serialized_end=1190
+  _globals['_GROUPOUTCOME']._serialized_start=1192
+  _globals['_GROUPOUTCOME']._serialized_end=1309
   _globals['_GROUPREQUEST']._serialized_start=81
   _globals['_GROUPREQUEST']._serialized_end=418
   _globals['_GROUPREQUEST_CLIPENTRY']._serialized_start=375
@@ -47,11 +47,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GROUPPART']._serialized_start=420
   _globals['_GROUPPART']._serialized_end=499
   _globals['_GROUPANSWER']._serialized_start=502
-  _globals['_GROUPANSWER']._serialized_end=949
-  _globals['_GROUPANSWER_NORMSENTRY']._serialized_start=905
-  _globals['_GROUPANSWER_NORMSENTRY']._serialized_end=949
-  _globals['_GROUPANSWERPART']._serialized_start=951
-  _globals['_GROUPANSWERPART']._serialized_end=1035
-  _globals['_LEARNERGROUP']._serialized_start=1309
-  _globals['_LEARNERGROUP']._serialized_end=1385
+  _globals['_GROUPANSWER']._serialized_end=951
+  _globals['_GROUPANSWER_NORMSENTRY']._serialized_start=907
+  _globals['_GROUPANSWER_NORMSENTRY']._serialized_end=951
+  _globals['_GROUPANSWERPART']._serialized_start=953
+  _globals['_GROUPANSWERPART']._serialized_end=1037
+  _globals['_LEARNERGROUP']._serialized_start=1311
+  _globals['_LEARNERGROUP']._serialized_end=1387
 # @@protoc_insertion_point(module_scope)

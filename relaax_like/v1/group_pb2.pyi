@@ -80,7 +80,7 @@ class GroupPart(_message.Message):
     def __init__(self, header: _Optional[_Union[GroupRequest, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class GroupAnswer(_message.Message):
-    __slots__ = ("outcome", "iteration", "generation", "rank", "learners", "units", "most_units", "updates", "sums", "norms", "applied", "reason", "version", "global_t", "epoch", "finished", "values_bytes", "values")
+    __slots__ = ("outcome", "iteration", "generation", "rank", "learners", "units", "units_before", "updates", "sums", "norms", "applied", "reason", "version", "global_t", "epoch", "finished", "values_bytes", "values")
     class NormsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -94,7 +94,7 @@ class GroupAnswer(_message.Message):
     RANK_FIELD_NUMBER: _ClassVar[int]
     LEARNERS_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
-    MOST_UNITS_FIELD_NUMBER: _ClassVar[int]
+    UNITS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     UPDATES_FIELD_NUMBER: _ClassVar[int]
     SUMS_FIELD_NUMBER: _ClassVar[int]
     NORMS_FIELD_NUMBER: _ClassVar[int]
@@ -112,7 +112,7 @@ class GroupAnswer(_message.Message):
     rank: int
     learners: int
     units: int
-    most_units: int
+    units_before: int
     updates: int
     sums: _containers.RepeatedScalarFieldContainer[float]
     norms: _containers.ScalarMap[str, float]
@@ -124,7 +124,7 @@ class GroupAnswer(_message.Message):
     finished: str
     values_bytes: int
     values: bytes
-    def __init__(self, outcome: _Optional[_Union[GroupOutcome, str]] = ..., iteration: _Optional[int] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., learners: _Optional[int] = ..., units: _Optional[int] = ..., most_units: _Optional[int] = ..., updates: _Optional[int] = ..., sums: _Optional[_Iterable[float]] = ..., norms: _Optional[_Mapping[str, float]] = ..., applied: _Optional[_Union[_parameter_server_pb2.Outcome, str]] = ..., reason: _Optional[str] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., finished: _Optional[str] = ..., values_bytes: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, outcome: _Optional[_Union[GroupOutcome, str]] = ..., iteration: _Optional[int] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ..., learners: _Optional[int] = ..., units: _Optional[int] = ..., units_before: _Optional[int] = ..., updates: _Optional[int] = ..., sums: _Optional[_Iterable[float]] = ..., norms: _Optional[_Mapping[str, float]] = ..., applied: _Optional[_Union[_parameter_server_pb2.Outcome, str]] = ..., reason: _Optional[str] = ..., version: _Optional[int] = ..., global_t: _Optional[int] = ..., epoch: _Optional[int] = ..., finished: _Optional[str] = ..., values_bytes: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class GroupAnswerPart(_message.Message):
     __slots__ = ("header", "chunk")

@@ -45,16 +45,17 @@ from relaax_like.nn.runtime import tf
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.replay import TransitionBatch
+from relaax_like.wire.errors import ConfigError
 
 
 class RecordingServer(ParameterServer):
     """Keeps the gradients that it applies."""
 
-    def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
+    def _push(self, push: Push, timeout_sec: float | None) -> Reply:
         self.gradients: list[np.ndarray] = getattr(self, "gradients", [])
         if push.gradient is not None:
             self.gradients.append(np.array(push.gradient.view(np.float32)))
-        return super().push(push, timeout_sec)
+        return super()._push(push, timeout_sec)
 
 
 def make_server(algorithm: Any, method: str = "sync", optimizers: Any = None) -> RecordingServer:
@@ -150,7 +151,10 @@ class Reference(GradientPolicy):
         for first, last in SHARES:
             width = last - first
             length = STEPS * width if unit == "steps" else width
-            size = minibatch * length // total
+            before = first * STEPS if unit == "steps" else first
+            end = before + length
+            size = end * minibatch // total - before * minibatch // total
+            size = min(size, length // (total // minibatch))
             count = length if unit == "steps" else width
             seed = derive_seed(7, "minibatches", self._updates)
             chosen = draw_minibatches(
@@ -289,3 +293,51 @@ def server_values(server: ParameterServer) -> list[np.ndarray]:
     values = server.pull().values
     assert values is not None
     return server.manifest.unpack(values.flat)
+
+
+def test_minibatches_smaller_than_the_number_of_learners_are_made() -> None:
+    """One slot each, two in a minibatch: two of three learners have a part of it."""
+    settings = {**PPO, "network": {"layers": ({"lstm": 4},)}, "batch_size": 2}
+    algorithms = [make_algorithm("ppo", settings) for _ in range(3)]
+    plan = algorithms[0].config.plan
+    with make_server(algorithms[0]) as server, ThreadPoolExecutor(3) as threads:
+        policies = []
+        for algorithm in algorithms:
+            task = JointTask(algorithm)
+            sink = Pushing(InProcessClient(server), task, Tally())
+            policies.append(JointPolicy(task, plan, 7, sink))
+            sink.load()
+            policies[-1].join()
+
+        def learn(index: int) -> Any:
+            own = take_slots(make_data(algorithms[0], 1, has_holes=False), index, index + 1)
+            policy = policies[index]
+            return policy.forward(policy.data_preprocess(own))["updates"]
+
+        made = sorted(threads.map(learn, range(3)))
+        assert made == [0, plan.epochs, plan.epochs]
+        assert server.updates == plan.epochs
+        assert [policy.is_recording for policy in policies].count(True) == 1
+        for policy in policies:
+            policy.close()
+
+
+def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
+    algorithm = make_algorithm("a2c", {"rollout_steps": STEPS})
+    learn = algorithm.learn
+
+    def learn_and_count(batch: Any) -> Any:
+        losses = learn(batch)
+        metrics = {**losses.metrics, "rows": tf.reduce_sum(batch.valid)}
+        return dataclasses.replace(losses, metrics=metrics)
+
+    algorithm.learn = learn_and_count
+    with make_server(algorithm) as server:
+        task = JointTask(algorithm)
+        sink = Pushing(InProcessClient(server), task, Tally())
+        policy = JointPolicy(task, algorithm.config.plan, 7, sink)
+        sink.load()
+        data = make_data(algorithm, 1, has_holes=False)
+        with pytest.raises(ConfigError, match=r"a2c.algorithm\.py:\d+: .*otherwise than by batch"):
+            policy.forward(policy.data_preprocess(data))
+        policy.close()

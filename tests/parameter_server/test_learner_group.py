@@ -94,7 +94,7 @@ def test_an_iteration_begins_when_all_have_entered_it(server: ParameterServer) -
     second = two.enter(4)
     for rank, reply in enumerate((first.result(5), second.result(5))):
         assert (reply.outcome, reply.rank, reply.learners) == ("done", rank, 2)
-        assert (reply.units, reply.most_units, reply.updates) == (7, 4, 0)
+        assert (reply.units, reply.units_before, reply.updates) == (7, [0, 3][rank], 0)
         assert reply.reply.values is not None
 
 
@@ -248,3 +248,52 @@ def test_closing_the_server_ends_all_waits() -> None:
     threading.Thread(target=server.close).start()
     with pytest.raises(ServerUnavailableError):
         waiting.result(5)
+
+
+def test_requests_of_an_older_generation_do_not_make_the_others_wait(
+    server: ParameterServer,
+) -> None:
+    one, two = enter_both(server)
+    waiting = one.sum(1.0)
+    stale = GroupRequest(kind="sum", iteration=two.newest.iteration, generation=0)
+    while not waiting.done():
+        assert two.connection.exchange(stale).outcome in ("again", "out")
+    assert waiting.result(5).outcome == "again"
+
+
+def test_the_name_of_the_group_is_reserved(server: ParameterServer) -> None:
+    push = Push(client_id="learner-group", incarnation=1 << 60, sequence=1, env_steps=1)
+    with pytest.raises(InvalidInputError, match="learner-group is reserved"):
+        server.push(push)
+
+
+def test_a_slow_step_does_not_stop_those_who_ask(
+    server: ParameterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = enter_both(server)
+    three = Learner(server, "three")
+    entered, released = threading.Event(), threading.Event()
+    push = server.push_joint
+
+    def push_slowly(joint: Push) -> object:
+        entered.set()
+        assert released.wait(20)
+        return push(joint)
+
+    monkeypatch.setattr(server, "push_joint", push_slowly)
+    a, b = one.step(1.0, 0.0, 0.0), two.step(0.0, 2.0, 0.0)
+    assert entered.wait(5)
+    assert server.status().joint_learners == 3
+    three.connection.close()  # takes no lock for long either
+    assert server.status().joint_learners == 2
+    released.set()
+    assert a.result(5).outcome == b.result(5).outcome == "done"
+
+
+def test_after_the_end_of_the_training_nobody_waits(server: ParameterServer) -> None:
+    one, two = enter_both(server)
+    one.leave()
+    two.leave()
+    server._stop_condition.reason = "enough"
+    reply = one.enter().result(5)
+    assert (reply.outcome, reply.reply.finished) == ("out", "enough")
