@@ -3,11 +3,9 @@
     python -m benchmarks.hostile [--seconds 10] [--parameters 10000] [--rate 100]
     python -m benchmarks.hostile --rlx [--seconds 10] [--attacks "no hello" ...]
     python -m benchmarks.hostile --jobs [--seconds 10]
-    python -m benchmarks.hostile --learner [--seconds 10]
 
 With `--rlx`, those of the rlx server: see `benchmarks.hostile_rlx`; with `--jobs`, those of a
-coordinator: see `benchmarks.hostile_jobs`; with `--learner`, those of a learner in a process of its
-own: see `benchmarks.hostile_learner`. Without them:
+coordinator: see `benchmarks.hostile_jobs`. Without them:
 
 The honest client pushes a gradient and takes the new values every 10 ms, over one stream. Beside it
 a process of its own does one kind of harm, for as long as is measured; as often as it can, or at
@@ -44,7 +42,7 @@ import grpc
 import numpy as np
 import psutil
 
-from benchmarks import hostile_jobs, hostile_learner, hostile_rlx
+from benchmarks import hostile_jobs, hostile_rlx
 from benchmarks.report import report
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.metrics import NullMetrics
@@ -215,8 +213,7 @@ def do_harm(name: str, address: str, rate: float) -> None:
 
     threading.Thread(target=wait_for_end, daemon=True).start()
     began = time.monotonic()
-    harms = {**HARMS, **hostile_learner.HARMS}
-    for count, _ in enumerate(harms[name](Harm(address))):
+    for count, _ in enumerate(HARMS[name](Harm(address))):
         if count == 0:
             print("ready", flush=True)
         time.sleep(max(0.0, began + (count + 1) / rate - time.monotonic()))
@@ -289,7 +286,6 @@ def main(argv: Sequence[str] = ()) -> None:
     parser.add_argument("--rate", type=float, default=float("inf"), help="of harm, a second")
     parser.add_argument("--rlx", action="store_true", help="attack the rlx server instead")
     parser.add_argument("--jobs", action="store_true", help="attack a coordinator instead")
-    parser.add_argument("--learner", action="store_true", help="attack a learner instead")
     parser.add_argument("--attacks", nargs="+", choices=hostile_rlx.ATTACKS, default=())
     arguments = parser.parse_args(argv)
     if arguments.rlx:
@@ -297,9 +293,6 @@ def main(argv: Sequence[str] = ()) -> None:
         return
     if arguments.jobs:
         hostile_jobs.main(arguments.seconds)
-        return
-    if arguments.learner:
-        hostile_learner.main(arguments.seconds, [*HARMS, *hostile_learner.HARMS])
         return
     rows = [
         measure(name, arguments.parameters, arguments.seconds, arguments.rate)
