@@ -57,7 +57,7 @@ def begin_processes(
 
     experiment = load_experiment(config, sets, new_run=True)
     return _run_processes(
-        experiment, sets, trace, lambda: begin_run(experiment, force), ray, accept_loss
+        experiment, sets, trace, lambda: begin_run(experiment, force), ray, accept_loss, force
     )
 
 
@@ -168,6 +168,7 @@ def _run_processes(
     take_folder: Callable[[], None],
     ray: str | None,
     accept_loss: bool,
+    begins_new_run: bool = False,
 ) -> int:
     from relaax_like.launch.parameter_server import make_run_dir
     from relaax_like.launch.run import make_topology, validate_run, validate_servers
@@ -186,7 +187,9 @@ def _run_processes(
             from relaax_like.launch.ray_run import keep_addresses, open_ray_launcher
 
             topology = keep_addresses(experiment, topology)
-            launcher = ends.enter_context(open_ray_launcher(experiment, topology, ray, accept_loss))
+            launcher = ends.enter_context(
+                open_ray_launcher(experiment, topology, ray, accept_loss, begins_new_run)
+            )
         manager = Manager(topology, launcher=launcher)
         take_folder()
         make_run_dir(experiment)

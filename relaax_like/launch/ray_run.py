@@ -43,7 +43,11 @@ def keep_addresses(experiment: Experiment, topology: Topology) -> Topology:
 
 @contextlib.contextmanager
 def open_ray_launcher(
-    experiment: Experiment, topology: Topology, address: str, accept_loss: bool
+    experiment: Experiment,
+    topology: Topology,
+    address: str,
+    accept_loss: bool,
+    begins_new_run: bool = False,
 ) -> Iterator[RayLauncher]:
     """Joins a Ray cluster, and places the nodes of a run there.
 
@@ -54,6 +58,7 @@ def open_ray_launcher(
       topology: its processes.
       address: see `join`.
       accept_loss: see `validate_nothing_lost`.
+      begins_new_run: a run that the folder has is moved aside, so nothing is lost with it.
 
     Raises:
       ConfigError: the cluster cannot be joined; a server could be reached by unauthorized clients;
@@ -68,6 +73,8 @@ def open_ray_launcher(
     ray = join(address, sum(node.cpus for node in topology.nodes), experiment.security.insecure)
     record = RunRecord(ray, experiment.run_dir)
     validate_nothing_lost(experiment, record, accept_loss)
+    if begins_new_run:
+        record.write(0, 0)
 
     def validate_start(node: Node) -> None:
         if node.role == "parameter server":

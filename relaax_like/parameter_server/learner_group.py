@@ -330,6 +330,9 @@ class LearnerGroup:
 class Membership(GroupConnection):
     """A learner's connection to its group; a context manager that leaves at the end.
 
+    Attributes:
+      member: as the argument.
+
     Args:
       group: to which it belongs.
       member: of the group.
@@ -337,7 +340,7 @@ class Membership(GroupConnection):
 
     def __init__(self, group: LearnerGroup, member: _Member):
         self._group = group
-        self._member = member
+        self.member = member
 
     def exchange(self, request: GroupRequest) -> GroupReply:
         """Makes a request, and waits for its answer.
@@ -347,11 +350,11 @@ class Membership(GroupConnection):
             finite; all learners in the iteration get this error.
           ServerUnavailableError: the parameter server is closing.
         """
-        return self._group.exchange(self._member, request)
+        return self._group.exchange(self.member, request)
 
     def close(self) -> None:
         """Leaves the group. Idempotent."""
-        self._group.leave(self._member)
+        self._group.leave(self.member)
 
 
 def _validate_alike(requests: Sequence[GroupRequest]) -> None:

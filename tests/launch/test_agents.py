@@ -12,6 +12,7 @@ from support.hierarchy import make_host as make_hierarchy
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.client.interactor import Interactor
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
+from relaax_like.config.combine import CombineConfig
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import LearnerConfig
 from relaax_like.launch.agents import make_agent_host
@@ -44,7 +45,13 @@ class Agent(SimpleRLAgent):
 def make_experiment(folder):
     config = load_algorithm_module(folder, "config").Config()
     learner = LearnerConfig(placement="agent")
-    return types.SimpleNamespace(algorithm_folder=folder, algorithm=config, learner=learner, seed=0)
+    return types.SimpleNamespace(
+        algorithm_folder=folder,
+        algorithm=config,
+        learner=learner,
+        parameter_server=types.SimpleNamespace(combine=CombineConfig()),
+        seed=0,
+    )
 
 
 def make_host(folder):

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from support.cluster import wait_until
 
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
@@ -16,6 +17,7 @@ from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import GroupReply, GroupRequest, Push
 from relaax_like.core.roles import GroupConnection
+from relaax_like.parameter_server.learner_group import Membership
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import (
@@ -58,6 +60,12 @@ class Learner:
     def step(self, *gradient: float, **fields: object) -> Future[GroupReply]:
         vector = np.array(gradient, np.float32)
         return self._send(self._make("step", gradient=vector, **fields))
+
+    def wait_sent(self) -> None:
+        """Waits until the group has this learner's request, which it does not answer yet."""
+        assert isinstance(self.connection, Membership)
+        member = self.connection.member
+        wait_until(lambda: member.request is not None, "the request")
 
     def leave(self) -> None:
         self._send(GroupRequest(kind="leave")).result(5)
@@ -137,7 +145,7 @@ def test_the_others_repeat_an_update_without_one_that_is_silent(server: Paramete
     assert server.updates == 1
     # It enters the next iteration.
     back = two.enter()
-    assert not back.done()
+    two.wait_sent()
     one.leave()
     again = one.enter()
     assert back.result(5).learners == again.result(5).learners == 2
@@ -187,6 +195,7 @@ def test_one_that_comes_in_between_waits_for_the_next_iteration(server: Paramete
     one.enter().result(5)
     two = Learner(server, "two")
     entered = two.enter()
+    two.wait_sent()
     assert one.sum(1.0).result(5).sums.tolist() == [1.0]
     assert not entered.done()
     one.leave()
