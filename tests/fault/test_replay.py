@@ -149,6 +149,7 @@ def play(cluster: Cluster, port: int, kill: Callable[[], None], kills: int = KIL
       kills: how often.
     """
     draw = random.Random(7)
+    cluster.wait_steps()  # of the client, whose steps must be in the log, too
     senders = [Sender(f"localhost:{port}", agent) for agent in (1, 2)]
     try:
         for _ in range(kills):
