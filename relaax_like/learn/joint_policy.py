@@ -448,6 +448,13 @@ class JointReplayPolicy(JointPolicy):
         self._enter()
         return arguments
 
+    def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes one update of each minibatch; see `JointPolicy.forward`."""
+        results = super().forward(arguments)
+        if self.is_ending:  # rows of updates that were left out have no results
+            self.rows = {}
+        return results
+
     def _learn(self, arguments: Mapping[str, Any]) -> dict[str, float]:
         task, size = self._task, self._minibatch_size
         parts = task.make_parts(**arguments)

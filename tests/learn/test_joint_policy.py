@@ -341,3 +341,16 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
         with pytest.raises(ConfigError, match=r"a2c.algorithm\.py:\d+: .*otherwise than by batch"):
             policy.forward(policy.data_preprocess(data))
         policy.close()
+
+
+@pytest.mark.parametrize("case", ["sac", "sac, many updates", "td3"])
+def test_algorithms_with_phases_and_draws_make_updates_together_too(case: str) -> None:
+    algorithm = replay.make_algorithm(case)
+    with make_server(algorithm, "sync", algorithm.config.optimizers) as server:
+        task = JointTask(algorithm)
+        sink = Pushing(InProcessClient(server), task, Tally())
+        policy = JointReplayPolicy(task, algorithm.config.plan, 0, sink)
+        sink.load()
+        made = policy.forward(policy.data_preprocess(replay.make_iteration(algorithm, 1)))
+        assert made["updates"] == server.updates == replay.UPDATES
+        policy.close()

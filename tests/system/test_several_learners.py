@@ -77,3 +77,20 @@ def test_the_other_continues_without_one(killed: bool, tmp_path: Path) -> None:
             servers[1].send(signal.SIGCONT)
             cluster.wait_status(lambda status: status.joint_learners == 2, "two learners again")
         assert TRACE not in servers[0].output
+
+
+def test_both_continue_after_the_parameter_server_was_killed(tmp_path: Path) -> None:
+    """covers R24"""
+    sets = (*PPO, "learner.target_return=null")
+    with Cluster(tmp_path, copy_uncompiled("ppo", tmp_path), *sets) as cluster:
+        ps, servers, _ = start_two(cluster)
+        before = cluster.wait_status(lambda status: status.joint_learners == 2, "two learners")
+        assert ps.stop(signal.SIGKILL) == -signal.SIGKILL
+        cluster.start_parameter_server()
+        back = cluster.wait_status(lambda status: status.joint_learners == 2, "two learners again")
+        assert back.epoch > before.epoch
+        assert back.version >= before.version
+        cluster.wait_status(lambda status: status.version > back.version + 50, "updates")
+        for server in servers:
+            assert server.stop() == 128 + signal.SIGTERM
+            assert TRACE not in server.output
