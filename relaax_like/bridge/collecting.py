@@ -18,6 +18,9 @@ from relaax_like.v1 import experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import ServerUnavailableError
 
+# Of `relaax.v1.Experience`.
+FORMAT = 1
+
 
 @dataclass(frozen=True)
 class ReleaseNotice:
@@ -128,6 +131,7 @@ class CollectStream:
         """
         self._ranges = () if names is None else self.manifest.find_ranges(names)
         header = experience_pb2.ExperienceHeader(
+            format=FORMAT,
             client_id=self._client_id,
             task=self._task,
             incarnation=incarnation,

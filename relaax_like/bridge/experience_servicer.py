@@ -7,6 +7,7 @@ from dataclasses import replace
 import grpc
 
 from relaax_like.bridge import chunks, errors, frames, messages
+from relaax_like.bridge.collecting import FORMAT
 from relaax_like.bridge.receive_budget import ReceiveBudget
 from relaax_like.core.records import MAX_EPISODES, Episode, Experience, Reply, StreamProgress
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
@@ -45,8 +46,7 @@ class ExperienceServicer:
         try:
             sinks = self._get_sinks()
             first = get_header(next(request_iterator, None))
-            if not first.client_id:
-                raise InvalidInputError("client_id: empty, expected a name", "client_id")
+            _validate_first(first)
             epoch = self._backend.pull(first.client_id).epoch  # refuses bad names
             sink = _find_sink(sinks, first.task)
             ranges = messages.messages_to_ranges(first.ranges, self._backend.manifest)
@@ -108,6 +108,17 @@ class ExperienceServicer:
                 "run's own learner.placement (agent or standalone)"
             )
         return self._sinks
+
+
+def _validate_first(first: experience_pb2.ExperienceHeader) -> None:
+    if first.format not in (0, FORMAT):  # 0: it came before there were numbers
+        raise InvalidInputError(
+            f"format: the client speaks format {first.format} of this protocol, the server format "
+            f"{FORMAT}; run the same version of relaax_like on both",
+            "format",
+        )
+    if not first.client_id:
+        raise InvalidInputError("client_id: empty, expected a name", "client_id")
 
 
 def _find_sink(sinks: Mapping[str, ExperienceSink], task: str) -> ExperienceSink:

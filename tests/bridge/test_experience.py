@@ -817,6 +817,7 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
     "a chunk first": ([chunk(GOOD_BYTES)], "expected a header"),
     "an empty chunk first": ([chunk(b"")], "expected a header"),
     "a long message that is no chunk": ([b"\x0a" + bytes(4_000_000)], ""),
+    "a newer format": ([header(format=2)], "format 2 of this protocol, the server format 1"),
     "no client": ([header(client_id="")], "client_id"),
     "a name of 201": ([header(client_id="a" * 201)], "client_id"),
     "a name of a megabyte": ([header(client_id="a" * 1_000_000)], "client_id"),
