@@ -8,7 +8,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
 from relaax_like.rlx_server.admission import MAX_HELLO_BYTES, Newcomer
@@ -41,8 +41,11 @@ _PINGS = re.compile(b"(?:" + re.escape(pack_frame(_CLIENT_PING)) + b")+")
 # A peer that vanished silently is noticed after 30 + 3 * 10 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _LINGER_SEC = 2.0
-# Sufficient for a message of most clients; the buffer grows for larger ones.
+# The buffer of a connection: its first size, by how much it grows at least once a message does not
+# fit, and the largest one that is kept for the next message.
+_FIRST_INPUT_BYTES = 1 << 11
 _INPUT_BYTES = 1 << 15
+_KEPT_INPUT_BYTES = 1 << 16
 _ABORT_SEC = 10.0
 # A longer silence is reported.
 _STALL_SEC = 10.0
@@ -54,8 +57,8 @@ _MAX_UNWANTED = 4 << 20
 class Connection(asyncio.BufferedProtocol):
     """Feeds a session, one message at a time.
 
-    A session that can block runs in its own thread; any other in the event loop, where its
-    predictions are batched with those of all sessions that are ready at the same moment. Each turn
+    A session that can block, as each one can until its hello is answered, runs in its own thread;
+    any other in the event loop, where its predictions are batched with those of all sessions that are ready at the same moment. Each turn
     of the loop handles at most one message of a connection; while others wait, nothing more is
     read.
 
@@ -80,7 +83,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handshake = handshake
         self._transport: asyncio.Transport | None = None
         # The socket is read into it: bytes [_start, _end) have arrived but are not processed yet.
-        self._input = bytearray(_INPUT_BYTES)
+        self._input = bytearray(_FIRST_INPUT_BYTES)
         self._start = self._end = 0
         self._unwanted = 0
         # Complete messages in _input that wait for their turn, and when they arrived.
@@ -232,6 +235,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport.write(pack_frame(answer))
         self.last_heard = time.monotonic()
+        if self._thread is not None and not self.session.blocking:  # it was for the hello
+            self._thread.shutdown(wait=False)
+            self._thread = None
         if self.session.finished:
             self.session.log.write(
                 logging.INFO,
@@ -353,7 +359,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _drop_input(self) -> None:
         self._queue.clear()
-        self._input = bytearray(_INPUT_BYTES)
+        self._input = bytearray(_FIRST_INPUT_BYTES)
         self._start = self._end = 0
 
     def _set_reading(self) -> None:
@@ -384,8 +390,8 @@ class Connection(asyncio.BufferedProtocol):
             self._handle(*self._queue.popleft())
         if not self._queue and self._start == self._end:
             self._start = self._end = 0
-            if len(self._input) > _INPUT_BYTES:
-                self._input = bytearray(_INPUT_BYTES)
+            if len(self._input) > _KEPT_INPUT_BYTES:
+                self._input = bytearray(_FIRST_INPUT_BYTES)
         self._set_reading()
 
     def _handle(self, body: Body, received_at: float) -> None:
@@ -471,19 +477,20 @@ class Connection(asyncio.BufferedProtocol):
             loop.call_soon_threadsafe(self._go_on, rest_sec)
 
     def _close_session(self) -> None:
-        """Closes the agents, in their own thread if they have one, which might be using them."""
-        if self._thread is None:
+        """Closes the agents, if any, in a thread: the one that might be using them, or a new one."""
+        if self._thread is None and not self.session.greeted:
             _close_quietly(self.session)
             return
-        closing = self._thread.submit(_close_quietly, self.session)
+        closing = self._run(_close_quietly, self.session)
         self._server.closing = {f for f in self._server.closing if not f.done()} | {closing}
+        assert self._thread is not None
         self._thread.shutdown(wait=False)
 
-    def _run(self, function: Callable[..., None], *arguments: object) -> None:
+    def _run(self, function: Callable[..., None], *arguments: object) -> Future[None]:
         if self._thread is None:
             name = self.session.name
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._thread.submit(function, *arguments)
+        return self._thread.submit(function, *arguments)
 
     def _close_soon(self) -> None:
         """Lets the client read the last answer: closing with unread input would discard it."""

@@ -64,7 +64,7 @@ class RlxServer:
     Attributes:
       loop: the event loop, once started.
       connections: those that are open.
-      closing: sessions of plain agents that are being closed in their threads.
+      closing: sessions that are being closed in their threads.
       log_budget: limits the log lines that clients cause.
       points: limits the curve points of all clients together.
     """

@@ -3,6 +3,7 @@
 # covers F11, F16, R19, R30
 
 import contextlib
+import threading
 import time
 
 import numpy as np
@@ -107,6 +108,20 @@ def test_several_clients_with_different_slots_learn_together(backend, port):
                 assert read_actions(client.receive()).shape == (k,)
         assert backend.global_t == 8 * 6
         assert backend.version >= 4
+
+
+def test_only_the_hello_of_a_batch_client_needs_a_thread(port):
+    def count():
+        return sum(thread.name.startswith("session-") for thread in threading.enumerate())
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            client = stack.enter_context(RawClient(port))
+            greet(client)
+            read_actions(client.ask(make_step(observations=observe(1))))
+        assert wait_for(lambda: count() == 0)
+        step(client)
+        assert count() == 0
 
 
 def test_a_client_whose_observations_have_more_axes_is_flattened_and_hurts_nobody(port):
