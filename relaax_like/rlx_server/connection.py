@@ -58,9 +58,9 @@ class Connection(asyncio.BufferedProtocol):
     """Feeds a session, one message at a time.
 
     A session that can block, as each one can until its hello is answered, runs in its own thread;
-    any other in the event loop, where its predictions are batched with those of all sessions that are ready at the same moment. Each turn
-    of the loop handles at most one message of a connection; while others wait, nothing more is
-    read.
+    any other in the event loop, where its predictions are batched with those of all sessions that
+    are ready at the same moment. Each turn of the loop handles at most one message of a connection;
+    while others wait, nothing more is read.
 
     Attributes:
       address: of the peer, without the port.
@@ -477,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
             loop.call_soon_threadsafe(self._go_on, rest_sec)
 
     def _close_session(self) -> None:
-        """Closes the agents, if any, in a thread: the one that might be using them, or a new one."""
+        """Closes the agents, if any, in the thread that might be using them, or in a new one."""
         if self._thread is None and not self.session.greeted:
             _close_quietly(self.session)
             return
