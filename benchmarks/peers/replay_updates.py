@@ -35,12 +35,12 @@ from relaax_like.replay import RowSpec, Storage, Table, Transitions, Uniform
 _WARM_UP = 3
 
 
-def make_overrides(algorithm: str, units: int, at_once: int) -> list[str]:
+def make_overrides(algorithm: str, units: int, minibatch: int, at_once: int) -> list[str]:
     """Returns what differs from the algorithm's file."""
     sets = {
         "state_size": OBSERVATION,
         "network": f"{{layers: [{units}, {units}], activation: relu}}",
-        "batch_size": SIZES[units],
+        "batch_size": minibatch,
         "updates_at_once": at_once,
         "capacity": 2 * STEPS,
     }
@@ -93,7 +93,7 @@ def make_rollout(steps: Steps) -> Rollout:
 
 def measure(algorithm: str, units: int, at_once: int, rounds: int) -> dict[str, list[float]]:
     """Returns the seconds of each call of each program."""
-    experiment = load_experiment(algorithm, make_overrides(algorithm, units, at_once))
+    experiment = load_experiment(algorithm, make_overrides(algorithm, units, SIZES[units], at_once))
     update = make_ours(algorithm, experiment.algorithm, at_once)
     took: dict[str, list[float]] = {"relaax": [], "sb3": []}
     with start_peer("benchmarks.peers.sb3_replay_updates") as peer:

@@ -44,6 +44,7 @@ from relaax_like.core.prediction import LOG_PROB, TASK
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.minibatches import plan_cut
 from relaax_like.nn.compiling import CompiledFunction
+from relaax_like.nn.device import uses_gpu
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
@@ -98,8 +99,8 @@ class ComputationTask:
     Args:
       algorithm: defines what to predict and learn.
       compile_in_background: gradients of a frequent shape are compiled to a faster form, which
-        takes a second: True continues meanwhile. Then the time when the form is ready, and so the
-        last digits, depend on the clock: not for runs that must be repeatable.
+        takes a second: True continues meanwhile, except on a GPU. Then the time when the form is
+        ready, and so the last digits, depend on the clock: not for runs that must be repeatable.
       clips: whether gradients are clipped according to the algorithm.
       task: name of the task, for which the config can have a plan.
 
@@ -449,7 +450,7 @@ class ComputationTask:
             self._seen[key] += 1
             if self._seen[key] == worth and len(self._compiled_for_batch) < _MAX_COMPILED:
                 specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-                if self._compile_in_background:
+                if self._compile_in_background and not uses_gpu():
                     self._start_compiling(
                         key, lambda: self._build(compile_form, batch, specs, True), tensors
                     )

@@ -22,6 +22,7 @@ import numpy as np
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import LearnerUpdate
 from relaax_like.learn.means import LAG, Means
+from relaax_like.nn.device import hold_gpu
 from relaax_like.wire import tracing
 
 if TYPE_CHECKING:
@@ -303,7 +304,7 @@ class LearnerLoop(Generic[SourceT]):
     def _learn_from(self, iteration: Any, on_turn: OnTurn) -> LearnerUpdate:
         began = time.monotonic()
         version = self._newest.version
-        with tracing.span("update"):
+        with tracing.span("update"), hold_gpu():  # other tasks learn in threads of their own
             self._learner.train(iteration)
         variables, kept = self._learner.log_variables, self._learner.log_buffer
         update = self._sink.deliver(iteration)

@@ -9,6 +9,7 @@ from relaax_like.core.records import LearnerUpdate, Lease, Publication
 from relaax_like.core.roles import Publisher
 from relaax_like.learn.learner_loop import Iteration, Sink
 from relaax_like.learn.tally import Tally
+from relaax_like.nn.device import hold_gpu
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ServerUnavailableError
 
@@ -63,7 +64,8 @@ class Publishing(Sink):
         """Publishes values and counts; see `Sink`."""
         assert self._lease is not None
         with tracing.span("publish"):
-            values, optimizers = self._policy.get_values(), self._policy.get_optimizers()
+            with hold_gpu():
+                values, optimizers = self._policy.get_values(), self._policy.get_optimizers()
             counts = self._tally.take(iteration.tickets)
             self._number += 1
             reply = self._publisher.publish(
