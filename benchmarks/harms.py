@@ -82,14 +82,19 @@ class Harm:
             yield
 
     def hold(
-        self, method: str, messages: Callable[[int], Iterator[bytes]], channels: int = 1
+        self,
+        method: str,
+        messages: Callable[[int], Iterator[bytes]],
+        channels: int = 1,
+        count: int = 300,
     ) -> Iterator[None]:
-        """300 calls that send messages, then nothing, and stay open.
+        """Calls that send messages, then nothing, and stay open.
 
         Args:
           method: of the calls.
           messages: returns those of a call, by its number.
           channels: so many connections are shared by the calls.
+          count: of the calls.
         """
         forever = threading.Event()
 
@@ -98,7 +103,7 @@ class Harm:
             forever.wait()
 
         own = [self.channel, *(self.open_channel() for _ in range(channels - 1))]
-        calls = [self.call(method, send(n), own[n % channels], timeout=None) for n in range(300)]
+        calls = [self.call(method, send(n), own[n % channels], timeout=None) for n in range(count)]
         while calls:
             time.sleep(1)
             yield

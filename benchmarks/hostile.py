@@ -3,9 +3,13 @@
     python -m benchmarks.hostile [--seconds 10] [--parameters 10000] [--rate 100]
     python -m benchmarks.hostile --rlx [--seconds 10] [--attacks "no hello" ...]
     python -m benchmarks.hostile --jobs [--seconds 10]
+    python -m benchmarks.hostile --learner [--seconds 10]
+    python -m benchmarks.hostile --group [--seconds 10]
 
 With `--rlx`, those of the rlx server: see `benchmarks.hostile_rlx`; with `--jobs`, those of a
-coordinator: see `benchmarks.hostile_jobs`. Without them:
+coordinator: see `benchmarks.hostile_jobs`; with `--learner`, those of a learner in a process of its
+own: see `benchmarks.hostile_learner`; with `--group`, those of learners in step: see
+`benchmarks.hostile_group`. Without them:
 
 The honest client pushes a gradient and takes the new values every 10 ms, over one stream. Beside it
 a process of its own does one kind of harm, for as long as is measured; as often as it can, or at
@@ -37,7 +41,7 @@ import grpc
 import numpy as np
 import psutil
 
-from benchmarks import harms, hostile_jobs, hostile_rlx
+from benchmarks import harms, hostile_group, hostile_jobs, hostile_learner, hostile_rlx
 from benchmarks.report import report
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.metrics import NullMetrics
@@ -181,6 +185,8 @@ def main(argv: Sequence[str] = ()) -> None:
     parser.add_argument("--rate", type=float, default=float("inf"), help="of harm, a second")
     parser.add_argument("--rlx", action="store_true", help="attack the rlx server instead")
     parser.add_argument("--jobs", action="store_true", help="attack a coordinator instead")
+    parser.add_argument("--learner", action="store_true", help="attack a learner instead")
+    parser.add_argument("--group", action="store_true", help="attack learners in step instead")
     parser.add_argument("--attacks", nargs="+", choices=hostile_rlx.ATTACKS, default=())
     arguments = parser.parse_args(argv)
     if arguments.rlx:
@@ -188,6 +194,12 @@ def main(argv: Sequence[str] = ()) -> None:
         return
     if arguments.jobs:
         hostile_jobs.main(arguments.seconds)
+        return
+    if arguments.learner:
+        hostile_learner.main(arguments.seconds)
+        return
+    if arguments.group:
+        hostile_group.main(arguments.seconds)
         return
     rows = [
         measure(name, arguments.parameters, arguments.seconds, arguments.rate)
