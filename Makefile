@@ -106,6 +106,8 @@ evidence-speed: bench
 	$(BIN)/python -m benchmarks.hostile
 	$(BIN)/python -m benchmarks.hostile --rlx
 	$(BIN)/python -m benchmarks.hostile --jobs
+	$(BIN)/python -m benchmarks.hostile --learner
+	$(BIN)/python -m benchmarks.hostile --group
 	$(BIN)/python -m benchmarks.jobs
 	$(BIN)/python -m benchmarks.recovery
 

@@ -21,21 +21,18 @@ the coordinator; with tokens they end before it.
 import contextlib
 import itertools
 import json
-import os
-import socket
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import psutil
 
+from benchmarks import harms
+from benchmarks.harms import Harm
 from benchmarks.jobs import CONFIG, start, wait_for
 from benchmarks.report import report
 from relaax_like.coordinator.client import CoordinatorLink, JobsClient
@@ -44,48 +41,6 @@ from relaax_like.v1 import coordinator_pb2 as pb
 
 SERVICE = "/relaax.v1.Coordinator/"
 PERIOD_SEC = 0.05
-NOBODY = "nobody"
-
-
-class Harm:
-    """A channel to the coordinator, below our own client.
-
-    Attributes:
-      address: host and port.
-    """
-
-    def __init__(self, address: str):
-        host, _, port = address.rpartition(":")
-        self.address = host, int(port)
-        self._channel = self.open_channel()
-
-    def open_channel(self) -> grpc.Channel:
-        """Opens a channel with a connection of its own."""
-        options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-        return grpc.insecure_channel("{}:{}".format(*self.address), options)
-
-    def call(self, method: str, messages: Iterator[bytes], **options: Any) -> Any:
-        """Starts a call; the caller reads its replies."""
-        multi = self._channel.stream_stream(
-            SERVICE + method, request_serializer=bytes, response_deserializer=bytes
-        )
-        return multi(messages, timeout=30, **options)
-
-    def send(self, method: str, *messages: bytes, **options: Any) -> None:
-        """Makes a call and waits for its end."""
-        with contextlib.suppress(grpc.RpcError):
-            list(self.call(method, iter(messages), **options))
-
-
-def send_garbage(harm: Harm) -> Iterator[None]:
-    """One connection after another."""
-    from benchmarks.hostile import HELLO, NOISE
-
-    for data in itertools.cycle([NOISE, HELLO + NOISE, b"GET / HTTP/1.1\r\n\r\n", HELLO[:20]]):
-        with socket.create_connection(harm.address) as connection:
-            with contextlib.suppress(OSError):
-                connection.sendall(data)
-        yield
 
 
 def send_wrong_jobs(harm: Harm) -> Iterator[None]:
@@ -95,31 +50,21 @@ def send_wrong_jobs(harm: Harm) -> Iterator[None]:
         pb.SubmitRequest(format=FORMAT, key="k" * 16, name="x", config=one).SerializeToString()
         for one in wrong
     ]
-    for message in itertools.cycle([*messages, b"\xff" * 10_000]):
-        harm.send("Submit", message)
-        yield
+    yield from harm.send_each(SERVICE + "Submit", [*messages, b"\xff" * 10_000])
 
 
 def send_too_large(harm: Harm) -> Iterator[None]:
     """A server that unpacked it would have to hold it."""
     while True:
-        harm.send("SendVersion", bytes(100_000_000), compression=grpc.Compression.Gzip)
+        harm.send(SERVICE + "SendVersion", bytes(100_000_000), compression=grpc.Compression.Gzip)
         yield
 
 
 def hold_half_versions(harm: Harm) -> Iterator[None]:
     """Streams that stay as they are."""
-    forever = threading.Event()
-
-    def send() -> Iterator[bytes]:
-        header = pb.VersionHeader(format=FORMAT, slave="x", files=1, bytes=1000)
-        yield pb.VersionPart(header=header).SerializeToString()
-        forever.wait()
-
-    calls = [harm.call("SendVersion", send()) for _ in range(300)]
-    while calls:
-        time.sleep(1)
-        yield
+    header = pb.VersionHeader(format=FORMAT, slave="x", files=1, bytes=1000)
+    message = pb.VersionPart(header=header).SerializeToString()
+    yield from harm.hold(SERVICE + "SendVersion", lambda number: iter([message]))
 
 
 def send_strange_slaves(harm: Harm) -> Iterator[None]:
@@ -130,7 +75,7 @@ def send_strange_slaves(harm: Harm) -> Iterator[None]:
             format=FORMAT, slave=f"strange-{number % 1000}", incarnation=1, sequence=1 + number
         )
         request.wait_ms = 10_000
-        calls.append(harm.call("Poll", iter([request.SerializeToString()])))
+        calls.append(harm.call(SERVICE + "Poll", iter([request.SerializeToString()])))
         del calls[:-1000]
         yield
 
@@ -141,72 +86,32 @@ def send_stale_results(harm: Harm) -> Iterator[None]:
         attempt = pb.Attempt(job=number, attempt=1)
         ended = pb.Ended(attempt=attempt, outcome="DONE", tail="x" * 16_000)
         request = pb.ReportRequest(format=FORMAT, slave="honest", incarnation=9, ended=ended)
-        harm.send("Report", request.SerializeToString())
+        harm.send(SERVICE + "Report", request.SerializeToString())
         header = pb.VersionHeader(format=FORMAT, slave="stale", attempt=attempt)
-        harm.send("SendVersion", pb.VersionPart(header=header).SerializeToString())
+        harm.send(SERVICE + "SendVersion", pb.VersionPart(header=header).SerializeToString())
         yield
 
 
 def send_and_cancel(harm: Harm) -> Iterator[None]:
     """Sixteen polls under way, each cancelled when its turn comes again."""
-    calls: list[Any] = []
-    for number in itertools.count(1):
-        request = pb.PollRequest(format=FORMAT, slave="flighty", sequence=number, wait_ms=10_000)
-        calls.append(harm.call("Poll", iter([request.SerializeToString()])))
-        if len(calls) > 16:
-            calls.pop(0).cancel()
-        yield
-
-
-def stay_idle(harm: Harm) -> Iterator[None]:
-    """Connections that stay as they are."""
-    from benchmarks.hostile import HELLO
-
-    connections = [socket.create_connection(harm.address) for _ in range(1000)]
-    for connection in connections[::2]:
-        connection.sendall(HELLO)
-    while True:
-        time.sleep(1)
-        yield
-
-
-def compute(harm: Harm) -> Iterator[None]:
-    """A millisecond of work, again and again."""
-    while True:
-        sum(range(50_000))
-        yield
+    polls = (
+        pb.PollRequest(format=FORMAT, slave="flighty", sequence=number, wait_ms=10_000)
+        for number in itertools.count(1)
+    )
+    yield from harm.start_and_cancel(SERVICE + "Poll", (poll.SerializeToString() for poll in polls))
 
 
 HARMS: dict[str, Callable[[Harm], Iterator[None]]] = {
-    "garbage": send_garbage,
+    "garbage": harms.send_garbage,
     "wrong jobs": send_wrong_jobs,
     "too large": send_too_large,
     "half versions": hold_half_versions,
     "strange slaves": send_strange_slaves,
     "stale results": send_stale_results,
     "cancelled": send_and_cancel,
-    "idle": stay_idle,
-    "a neighbour": compute,
+    "idle": harms.stay_idle,
+    "a neighbour": harms.compute,
 }
-
-
-def do_harm(name: str, address: str) -> None:
-    """Does one kind of harm until standard input ends; prints how often it was done."""
-    os.nice(19)
-    ended = threading.Event()
-
-    def wait_for_end() -> None:
-        sys.stdin.read()
-        ended.set()
-
-    threading.Thread(target=wait_for_end, daemon=True).start()
-    began = time.monotonic()
-    for count, _ in enumerate(HARMS[name](Harm(address))):
-        if count == 0:
-            print("ready", flush=True)
-        if ended.is_set():
-            print(f"{count / (time.monotonic() - began):,.0f}/s", flush=True)
-            os._exit(0)  # calls that are never to end would be waited for
 
 
 class Honest:
@@ -277,28 +182,18 @@ def measure(name: str, seconds: float, folder: Path) -> dict[str, Any]:
         address = wait_for(server, "coordinator on").split("coordinator on ")[1].split(";")[0]
         honest = stack.enter_context(contextlib.closing(Honest(address)))
         honest.work(0.5)
-        did = "-"
+        harm = None
         if name in HARMS:
-            command = [sys.executable, "-m", "benchmarks.hostile_jobs", "harm", name, address]
-            harm = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            stack.callback(harm.wait)
-            stack.callback(harm.kill)
-            assert harm.stdout is not None
-            assert harm.stdout.readline() == "ready\n", f"{name}: it did not begin"
+            harm = harms.start(stack, "benchmarks.hostile_jobs", name, address)
         rounds, done = honest.work(seconds)
         resident = psutil.Process(server.pid).memory_info().rss
-        if name in HARMS:
-            did = harm.communicate()[0].strip()
+        did = harms.end(harm)
     return {
         "beside": name,
         "which did": did,
         "rounds": len(rounds),
         "jobs done": done,
-        "p50 ms": 1e3 * float(np.percentile(rounds, 50)),
-        "p99 ms": 1e3 * float(np.percentile(rounds, 99)),
-        "max ms": 1e3 * max(rounds),
+        **harms.summarize(rounds),
         "MB resident": resident / 1e6,
     }
 
@@ -308,13 +203,13 @@ def main(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as place:
         rows = [
             measure(name, seconds, Path(place) / str(number))
-            for number, name in enumerate((NOBODY, *HARMS, NOBODY))
+            for number, name in enumerate((harms.NOBODY, *HARMS, harms.NOBODY))
         ]
     report("hostile clients of a coordinator", rows)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["harm"]:
-        do_harm(sys.argv[2], sys.argv[3])
+    if sys.argv[1:2] == [harms.ROLE]:
+        harms.run(HARMS, sys.argv[2], Harm(sys.argv[3]))
     else:
         main(float(sys.argv[1]) if sys.argv[1:] else 10.0)

@@ -40,6 +40,7 @@ import numpy as np
 import psutil
 
 from benchmarks.cluster import Servers, start_servers, wait_for_ready
+from benchmarks.harms import start_module
 from benchmarks.load import SPACES, connect, make_hello, make_step, pack
 from benchmarks.report import report
 from relaax_like.client import RlxClient
@@ -49,6 +50,7 @@ from relaax_like.wire.framing import HEADER
 
 CONFIG = Path(__file__).parents[1] / "algorithms" / "a2c" / "a2c.yaml"
 CONNECTIONS = 16
+MODULE = "benchmarks.hostile_rlx"
 PERIOD_SEC = 0.05
 ROUNDS = 3
 # Of the bound: three times the quiet p99, or so much.
@@ -355,7 +357,7 @@ def measure(name: str, seconds: float, cores: Sequence[int]) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(tempfile.NamedTemporaryFile("wb"))
         servers = stack.enter_context(start_servers(CONFIG, log=log))
-        honest = stack.enter_context(_start("play", servers.address, ours))
+        honest = stack.enter_context(start_module(MODULE, "play", servers.address, ours))
         os.sched_setaffinity(0, {theirs})
         wait_for_ready(honest)
         windows, joins, acts, most_bytes = [], [], [], 0
@@ -363,7 +365,7 @@ def measure(name: str, seconds: float, cores: Sequence[int]) -> dict[str, Any]:
             _wait_until_quiet(servers.address)
             quiet = time.monotonic()
             time.sleep(seconds)
-            with _start("attack", name, servers.address, theirs) as attacker:
+            with start_module(MODULE, "attack", name, servers.address, theirs) as attacker:
                 wait_for_ready(attacker)
                 began = time.monotonic()
                 done, joined, resident = _attack(attacker, servers, seconds)
@@ -432,18 +434,6 @@ def _compute_p99(steps: Sequence[tuple[float, float]], began: float, seconds: fl
     # Steps that were never answered are missing in the list.
     missing = max(0, round(seconds / PERIOD_SEC) * CONNECTIONS - len(waits))
     return 1e3 * float(np.percentile(waits + [seconds] * missing, 99))
-
-
-@contextlib.contextmanager
-def _start(*arguments: object) -> "Iterator[subprocess.Popen[str]]":
-    command = [sys.executable, "-m", "benchmarks.hostile_rlx", *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def main(seconds: float, attacks: Sequence[str] = ()) -> None:

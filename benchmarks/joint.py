@@ -34,19 +34,19 @@ STEPS, SLOTS, STATE, ACTIONS = 128, 8, 32, 4
 ROWS, MINIBATCH = STEPS * SLOTS, 256
 
 
-def make_rollout() -> Rollout:
-    """Makes a rollout of random numbers, always the same."""
-    random, shape = np.random.default_rng(1), (STEPS, SLOTS)
-    seen = random.standard_normal((STEPS + 1, SLOTS, STATE)).astype(np.float32)
+def make_rollout(steps: int, slots: int, state: int, actions: int) -> Rollout:
+    """Makes a rollout of random numbers, always the same for the same sizes."""
+    random, shape = np.random.default_rng(1), (steps, slots)
+    seen = random.standard_normal((steps + 1, slots, state)).astype(np.float32)
     return Rollout(
         inputs={"observation": seen[:-1]},
         next_inputs={"observation": seen[1:]},
         next_alive=random.choice([1.0, 1.0, 1.0, 0.0], shape).astype(np.float32),
         rewards=random.standard_normal((*shape, 1)).astype(np.float32),
-        actions={"action": random.integers(ACTIONS, size=shape)},
-        log_prob=np.full(shape, np.log(1 / ACTIONS), np.float32),
+        actions={"action": random.integers(actions, size=shape)},
+        log_prob=np.full(shape, np.log(1 / actions), np.float32),
         states={},
-        versions=np.zeros(STEPS, np.int64),
+        versions=np.zeros(steps, np.int64),
     )
 
 
@@ -86,7 +86,7 @@ def learn(port: int, folder: str, layers: str, learners: int, seconds: float) ->
                 learned.release()
 
         learner.start(note)
-        rollout, number = make_rollout(), 0
+        rollout, number = make_rollout(STEPS, SLOTS, STATE, ACTIONS), 0
 
         def learn_once() -> None:
             nonlocal number

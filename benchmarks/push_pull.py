@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.report import report
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
@@ -44,7 +45,7 @@ WORKERS = (1, 2, 4)
 WARM_UP = 3
 
 
-def serve(parameters: int, durability: str) -> None:
+def serve(parameters: int, durability: str, combine: CombineConfig | None = None) -> None:
     """Serves that many parameters until standard input ends."""
     variables = [Variable("w", np.zeros(parameters, np.float32))]
     manifest = make_manifest(variables)
@@ -57,7 +58,11 @@ def serve(parameters: int, durability: str) -> None:
             max_bytes_per_sec=float("inf"),
         )
         with ParameterServer(
-            store, snapshots=Snapshots(folder, 1), journal=journal, metrics=NullMetrics()
+            store,
+            snapshots=Snapshots(folder, 1),
+            journal=journal,
+            metrics=NullMetrics(),
+            combine=combine,
         ) as backend:
             backend.restore_latest_checkpoint()
             server, port = BridgeControl().create_server("127.0.0.1:0", backend)

@@ -19,6 +19,7 @@ SERVICE = "relaax.v1.Experience"
 _HEARTBEAT_SEC = 1.0
 # Task name in streams if the algorithm has one task.
 _ONLY_TASK = ""
+_MAX_CLIENT_ID = 200
 _RECEIVING_BYTES = 256 * 1024 * 1024
 
 
@@ -47,7 +48,7 @@ class ExperienceServicer:
             sinks = self._get_sinks()
             first = get_header(next(request_iterator, None))
             _validate_first(first)
-            epoch = self._backend.pull(first.client_id).epoch  # refuses bad names
+            epoch = self._backend.pull(first.client_id).epoch
             sink = _find_sink(sinks, first.task)
             ranges = messages.messages_to_ranges(first.ranges, self._backend.manifest)
             stream = _Stream(sink, self._receiving, first, request_iterator, context)
@@ -117,8 +118,14 @@ def _validate_first(first: experience_pb2.ExperienceHeader) -> None:
             f"{FORMAT}; run the same version of relaax_like on both",
             "format",
         )
-    if not first.client_id:
-        raise InvalidInputError("client_id: empty, expected a name", "client_id")
+    # A learner publishes which experience of which client it has received: a name that the
+    # parameter server refuses would end it.
+    if not 1 <= len(first.client_id) <= _MAX_CLIENT_ID or not first.client_id.isprintable():
+        raise InvalidInputError(
+            f"client_id: {first.client_id[:40]!r}, expected 1 to {_MAX_CLIENT_ID} printable "
+            "characters",
+            "client_id",
+        )
 
 
 def _find_sink(sinks: Mapping[str, ExperienceSink], task: str) -> ExperienceSink:

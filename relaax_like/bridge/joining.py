@@ -30,6 +30,8 @@ _MAX_SUMS = 1 << 20
 _MAX_UNITS = 1 << 24
 # A header has at most these sums, as doubles.
 _MAX_HEADER_BYTES = 9 * _MAX_SUMS
+# Groups, norms, and twice as many as the other fields of a request.
+_MAX_FIELDS = 2 * _MAX_GROUPS + 26
 # Memory for gradients that are being received.
 _RECEIVING_BYTES = 64_000_000
 
@@ -128,7 +130,7 @@ def add_to_server(servicer: GroupServicer, server: grpc.Server) -> None:
     """Adds the service; chunks are neither packed nor parsed by protobuf."""
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.Join,
-        lambda data: frames.to_part(data, group_pb2.GroupPart, _MAX_HEADER_BYTES),
+        lambda data: frames.to_part(data, group_pb2.GroupPart, _MAX_HEADER_BYTES, _MAX_FIELDS),
         frames.to_bytes,
     )
     service, method = _METHOD[1:].split("/")

@@ -59,6 +59,9 @@ class LeasingBackend(Protocol):
     def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
         """Keeps a lease."""
 
+    def require_lease(self, term: int) -> None:
+        """Checks that a learner is the newest holder."""
+
     def publish(self, publication: Publication) -> Reply:
         """Applies a publication."""
 
@@ -150,6 +153,8 @@ class PublisherServicer:
         }
         if not header.number:
             return Counts(**fields)
+        # Before any memory is used: it is the holder's.
+        self._backend.require_lease(header.term)
         with self._receiving.admit(self._bytes, context) as reception:
             parts = reception.note(requests)
             values = chunks.read_vector(parts, self._backend.manifest.total_bytes, "values")

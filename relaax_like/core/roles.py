@@ -97,8 +97,8 @@ class GroupConnection(abc.ABC):
         """Makes a request, and waits for its answer.
 
         Raises:
-          InvalidInputError: the learners' requests do not fit together, or a gradient is not
-            finite.
+          InvalidInputError: the request differs from those of most learners, or is not finite, and
+            this learner has left the group; or the sum of all gradients is too large.
           ServerUnavailableError: the connection has ended; join again.
         """
 

@@ -139,6 +139,15 @@ class Applier:
         with self._record_lock:
             self._get_learner_lease().renew(term)
 
+    def require_lease(self, term: int) -> None:
+        """Checks that a learner in another process is the newest holder of the lease.
+
+        Raises:
+          LeasedError: it is not.
+        """
+        with self._record_lock:
+            self._get_learner_lease().require(term)
+
     @property
     def progress(self) -> tuple[int, int, int]:
         """Number of the newest publication; newest sequence number, and newest durable one."""

@@ -1,11 +1,12 @@
 """LearnerGroup: learners that share each update, in step with each other."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,12 +14,14 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import GroupReply, GroupRequest, Push, Reply
 from relaax_like.core.roles import GroupConnection
 from relaax_like.parameter_server.combining.sync import GROUP
+from relaax_like.parameter_server.push_validation import validate_gradient
 from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
 
 _LOG = logging.getLogger(__name__)
 # A learner that compiles a function is waited for so long.
 _COMPILING_SEC = 300.0
 _POLL_SEC = 0.1
+_MAX_TEXT = 200  # characters of what a learner has sent, in an error
 MAX_LEARNERS = 64
 
 
@@ -48,7 +51,7 @@ class GroupBackend(Protocol):
 class _Member:
     name: str
     order: int
-    heard: float  # time when it joined, or made its part of a round
+    heard: float  # time when it made its part of a round; before that, it has no time of its own
     silence_sec: float  # how long the others then wait for it
     asked: float = 0.0  # time of its request
     request: GroupRequest | None = None
@@ -68,7 +71,9 @@ class LearnerGroup:
     enter a later one. In an iteration,
     each request waits until all of its learners have made theirs. A learner that the others have
     waited for `max_wait_sec` is out: the others repeat the current update without it, and what it
-    sends later is refused. A connection that ends leaves at once.
+    sends later is refused. A connection that ends leaves at once. So does a learner whose gradient
+    is not finite, or whose request differs from those of most others: it gets an error, and the
+    others repeat the update without it.
 
     Thread-safe: each learner has its own thread, which waits in `exchange`.
 
@@ -116,7 +121,7 @@ class LearnerGroup:
                     f"{MAX_LEARNERS} learners have joined already; stop some of them"
                 )
             self._joined += 1
-            member = _Member(name, self._joined, self._clock(), self._max_wait_sec)
+            member = _Member(name, self._joined, -math.inf, self._max_wait_sec)
             self._members[name] = member
             self._expected.append(member)
         return Membership(self, member)
@@ -129,6 +134,11 @@ class LearnerGroup:
 
     def exchange(self, member: _Member, request: GroupRequest) -> GroupReply:
         """Makes a learner's request, and waits for the answer; see `Membership`."""
+        try:
+            _validate_finite(request, self._backend.manifest)
+        except InvalidInputError:
+            self.leave(member)
+            raise
         with self._changed:
             if request.kind == "compiling":  # once in a round
                 member.silence_sec = max(_COMPILING_SEC, self._max_wait_sec)
@@ -253,10 +263,16 @@ class LearnerGroup:
         """Sums the requests of all learners in the iteration."""
         members = [*self._active]
         requests = [m.request for m in members if m.request is not None]
+        errors = _find_different(requests)
+        if errors:
+            for index, error in errors.items():
+                self._answer(members[index], error)
+                self._remove(members[index])
+            self._advance()  # the others repeat the update
+            return
         first = requests[0]
         answer: GroupReply | RelaaxError
         try:
-            _validate_alike(requests)
             sums = np.zeros(len(first.sums))
             for request in requests:
                 sums = sums + request.sums
@@ -346,8 +362,8 @@ class Membership(GroupConnection):
         """Makes a request, and waits for its answer.
 
         Raises:
-          InvalidInputError: the learners' requests do not fit together, or the gradient is not
-            finite; all learners in the iteration get this error.
+          InvalidInputError: the request differs from those of most learners, or is not finite, and
+            this learner has left the group; or the sum of all gradients is too large.
           ServerUnavailableError: the parameter server is closing.
         """
         return self._group.exchange(self.member, request)
@@ -357,23 +373,52 @@ class Membership(GroupConnection):
         self._group.leave(self.member)
 
 
-def _validate_alike(requests: Sequence[GroupRequest]) -> None:
-    first = requests[0]
-    for request in requests[1:]:
-        for field, one, other in (
-            ("kind", first.kind, request.kind),
-            ("tag", first.tag, request.tag),
-            ("sums", len(first.sums), len(request.sums)),
-            ("groups", first.groups, request.groups),
-            ("clip", dict(first.clip), dict(request.clip)),
-            ("gradient", _get_size(first), _get_size(request)),
-        ):
-            if one != other:
-                raise InvalidInputError(
-                    f"{field}: one learner has {one}, another one {other}; start all learners with "
-                    "the same algorithm and settings",
+def _validate_finite(request: GroupRequest, manifest: Manifest) -> None:
+    """Checks what would make the gradients of the other learners useless.
+
+    Raises:
+      InvalidInputError: a gradient, or a number on which the others' gradients depend, is not
+        finite.
+    """
+    if request.gradient is not None:
+        validate_gradient(request.gradient, manifest.select_groups(request.groups))
+    if request.kind == "sum" and not np.isfinite(request.sums).all():
+        raise InvalidInputError(f"sums {request.tag}: they contain NaN or infinity", "sums")
+
+
+def _find_different(requests: Sequence[GroupRequest]) -> dict[int, InvalidInputError]:
+    """Returns the requests that differ from those of most learners: index -> what is wrong.
+
+    If as many differ, the learner with the lowest rank is right.
+    """
+    described = [_describe(request) for request in requests]
+    if all(one == described[0] for one in described):
+        return {}
+    usual = max(described, key=described.count)
+    errors = {}
+    for index, fields in enumerate(described):
+        for field, value in fields.items():
+            if value != usual[field]:
+                errors[index] = InvalidInputError(
+                    f"{field}: this learner has {str(value)[:_MAX_TEXT]}, most others, or the "
+                    f"first one, have {str(usual[field])[:_MAX_TEXT]}; start all learners with the "
+                    "same algorithm and settings",
                     field,
                 )
+                break
+    return errors
+
+
+def _describe(request: GroupRequest) -> dict[str, Any]:
+    """Returns what all learners have alike in a round."""
+    return {
+        "kind": request.kind,
+        "tag": request.tag,
+        "sums": len(request.sums),
+        "groups": request.groups,
+        "clip": dict(request.clip),
+        "gradient": _get_size(request),
+    }
 
 
 def _get_size(request: GroupRequest) -> int:

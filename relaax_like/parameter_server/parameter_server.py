@@ -346,6 +346,14 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if self._learner_lease is not None:
             self._statistics.see_client(self._learner_lease.holder)
 
+    def require_lease(self, term: int) -> None:
+        """Checks that a learner is the newest holder of the lease.
+
+        Raises:
+          LeasedError: it is not.
+        """
+        self._applier.require_lease(term)
+
     @property
     def slots(self) -> Mapping[str, np.ndarray]:
         """The optimizers' state: variable group -> `[s, n] float32`, immutable."""

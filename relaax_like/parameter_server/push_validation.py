@@ -63,7 +63,7 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
         layout = manifest.select_groups(push.groups)
     except InvalidInputError as error:
         raise Refused("unknown group", str(error), error.field) from None
-    return _validate_gradient(push.gradient, layout)
+    return validate_gradient(push.gradient, layout)
 
 
 def validate_counts(counts: Publication | Counts) -> None:
@@ -92,7 +92,12 @@ def _validate_statistics(statistics: Mapping[str, Moments], manifest: Manifest) 
             raise Refused("bad statistic", str(error), error.field) from None
 
 
-def _validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
+def validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
+    """Returns a gradient as float32 `[n]`.
+
+    Raises:
+      Refused: it has another length, is not finite, or has a norm that no optimizer can handle.
+    """
     try:
         flat = view_gradient(gradient, layout)
     except InvalidInputError as error:

@@ -37,8 +37,10 @@ from relaax_like.bridge.collecting import CollectStream, ReleaseNotice
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.messages import ranges_to_messages
 from relaax_like.core.manifest import Variable
-from relaax_like.core.records import Episode, StreamProgress
+from relaax_like.core.metrics import Metrics
+from relaax_like.core.records import Episode, Reply, StreamProgress
 from relaax_like.experience.rollout import Rollout
+from relaax_like.launch.learner import PublishedValues
 from relaax_like.learn import experience_service, rollout_barrier
 from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.learn.rollout_messages import rollout_to_bytes
@@ -1074,6 +1076,36 @@ def test_a_first_rollout_does_not_decide_what_others_look_like(
         code, _ = hostile.refuse(channel, COLLECT, [whole(rollout_bytes(rollout))])
         assert code is grpc.StatusCode.INVALID_ARGUMENT
     Honest(site).check()
+
+
+class Publishing:
+    """What a learner in a process of its own has: the newest values for all callers."""
+
+    def __init__(self, server: ParameterServer):
+        self._server = server
+
+    def pull(self, have_version: int | None = None) -> Reply:
+        return self._server.pull(have_version=have_version)
+
+    def metrics(self) -> Metrics:
+        return self._server.metrics()
+
+
+@pytest.mark.parametrize("name", ["", "a" * 201, "a\nb"])
+def test_a_learner_s_own_port_refuses_names_that_it_could_not_publish(
+    site: Site, name: str
+) -> None:
+    publisher: Any = Publishing(site.server)
+    backend = PublishedValues(site.server.manifest, publisher, site.link)
+    grpc_server, port = BridgeControl().create_server("127.0.0.1:0", backend, None, site.service)
+    grpc_server.start()
+    with hostile.open_channel(port) as channel:
+        messages = [header(client_id=name), header(client_id=name, sequence=1, env_steps=1)]
+        code, details = hostile.refuse(channel, COLLECT, messages)
+    grpc_server.stop(grace=None).wait()
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "expected 1 to 200 printable characters" in details
+    assert name not in site.service._clients
 
 
 class Idle:

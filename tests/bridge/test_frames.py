@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relaax_like.bridge import frames
+from relaax_like.v1 import group_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 
 
@@ -55,3 +56,49 @@ def test_any_bytes_are_read_as_protobuf_reads_them(data):
         want = pb.PushPullRequest()
     got = frames.to_push_pull_request(data)
     assert (pb.PushPullRequest(chunk=bytes(got)) if isinstance(got, memoryview) else got) == want
+
+
+MANY = group_pb2.GroupRequest(
+    kind="GROUP_KIND_STEP",
+    tag="step",
+    sums=[1.0] * 10_000,
+    groups=[f"group {number}" for number in range(1_000)],
+    clip={f"group {number}": 1.0 for number in range(1_000)},
+    gradient=bytes(512 * 1024),
+    fingerprint=1,
+)
+
+
+def read_part(data, max_fields):
+    return frames.to_part(data, group_pb2.GroupPart, 1 << 24, max_fields)
+
+
+def test_a_long_header_with_many_fields_is_read_if_so_many_are_allowed():
+    part = group_pb2.GroupPart(header=MANY)
+    fields = 2_000 + 5
+    assert read_part(part.SerializeToString(), fields) == part
+    assert read_part(part.SerializeToString(), fields - 1) == group_pb2.GroupPart()
+
+
+@pytest.mark.parametrize("field", [b"\x52\x00", b"\x5a\x00", b"\x28\x01", b"\xf8\x01\x01"])
+def test_very_many_fields_are_not_parsed(field):
+    data = group_pb2.GroupPart(header=MANY).SerializeToString() + b"\x0a\xff\xff\x03"
+    assert read_part(data + field * (0xFFFF // len(field)), 3_000) == group_pb2.GroupPart()
+    header = field * (1_000_000 // len(field))
+    whole, length = b"\x0a", len(header)
+    while length > 0x7F:
+        whole += bytes([length & 0x7F | 0x80])
+        length >>= 7
+    assert read_part(whole + bytes([length]) + header, 3_000) == group_pb2.GroupPart()
+
+
+@given(st.binary(min_size=5, max_size=60))
+@example(b"\x0a\x03\x28\xff\xff")
+@example(b"\x0a\x03\x53\x54\x07")
+def test_any_bytes_are_read_as_protobuf_reads_them_or_are_refused(data):
+    try:
+        want = group_pb2.GroupPart.FromString(data)
+    except DecodeError:
+        want = group_pb2.GroupPart()
+    got = read_part(data, 2)
+    assert isinstance(got, memoryview) or got in (want, group_pb2.GroupPart())

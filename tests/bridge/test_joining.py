@@ -183,6 +183,13 @@ def test_malformed_messages_are_refused_and_change_nothing(
         connection.close()
 
 
+def test_a_request_of_very_many_fields_is_not_parsed(served: Served) -> None:
+    hello = make_header(format=1, learner="x", fingerprint=served.server.manifest.fingerprint)
+    code, text = served.send(hello, make_header(groups=[""] * 1_000_000))
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "without a header" in text  # it was not read: otherwise 1 000 000 groups are too many
+
+
 def test_a_large_gradient_that_ends_early_is_refused() -> None:
     with serve("sync", LARGE) as served:
         manifest = served.server.manifest

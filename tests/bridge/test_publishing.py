@@ -3,6 +3,7 @@
 covers R2
 """
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,11 @@ class Sender:
         """Sends a publication; returns code and text of its refusal."""
         call = self._channel.stream_unary(f"{SERVICE}/Publish", bytes, bytes)
         return refuse(lambda: call(iter(messages), timeout=20))
+
+    def stream(self, messages: Iterator[bytes]) -> Any:
+        """Starts a publication; returns its future."""
+        call = self._channel.stream_unary(f"{SERVICE}/Publish", bytes, bytes)
+        return call.future(messages, timeout=20)
 
     def call(self, method: str, data: bytes) -> tuple[grpc.StatusCode, str]:
         """Sends one message; returns code and text of its refusal."""
@@ -104,6 +110,23 @@ def test_a_foreign_term_is_refused(sender: Sender) -> None:
         assert code is grpc.StatusCode.FAILED_PRECONDITION
         assert f"term {term} of the lease has ended" in text
     assert sender.server.global_t == 0
+
+
+def test_half_a_publication_of_a_foreign_term_is_refused_at_once(sender: Sender) -> None:
+    end = threading.Event()
+
+    def send() -> Iterator[bytes]:
+        yield make_header(term=2)
+        yield CHUNK
+        end.wait(20)
+
+    call = sender.stream(send())
+    try:
+        with pytest.raises(grpc.RpcError) as error:
+            call.result(timeout=10)
+        assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    finally:
+        end.set()
 
 
 @pytest.mark.parametrize(

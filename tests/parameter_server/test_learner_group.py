@@ -203,31 +203,90 @@ def test_one_that_comes_in_between_waits_for_the_next_iteration(server: Paramete
     assert entered.result(5).learners == again.result(5).learners == 2
 
 
-@pytest.mark.parametrize(
-    ("send", "field"),
-    [
-        (lambda learner: learner.sum(1.0, tag="b"), "tag: one learner has a, another one b"),
-        (lambda learner: learner.sum(1.0, 2.0), "sums: one learner has 1, another one 2"),
-        (lambda learner: learner.step(1.0, 1.0, 1.0), "kind: one learner has sum"),
-    ],
-)
-def test_requests_that_differ_are_refused_for_all(
-    server: ParameterServer, send: Callable[[Learner], Future[GroupReply]], field: str
+def test_those_that_join_one_after_another_do_not_prolong_the_wait(
+    server: ParameterServer,
+) -> None:
+    one, two = enter_both(server)
+    one.leave()
+    two.leave()
+    entered = [one.enter(), two.enter()]
+    began = time.monotonic()
+    for number in range(100):
+        if entered[0].done():
+            break
+        server.join_group(f"silent {number}")
+        time.sleep(MAX_WAIT_SEC / 10)
+    assert time.monotonic() - began < 4 * MAX_WAIT_SEC
+    for reply in entered:
+        assert reply.result(5).learners == 2
+
+
+DIFFERENT = [
+    (lambda learner: learner.sum(1.0, tag="b"), "tag: this learner has b, .* have a"),
+    (lambda learner: learner.sum(1.0, 2.0), "sums: this learner has 2, .* have 1"),
+    (lambda learner: learner.step(1.0, 1.0, 1.0), "kind: this learner has step, .* have sum"),
+]
+
+
+@pytest.mark.parametrize(("send", "match"), DIFFERENT)
+def test_the_later_one_of_two_that_differ_is_refused(
+    server: ParameterServer, send: Callable[[Learner], Future[GroupReply]], match: str
 ) -> None:
     one, two = enter_both(server)
     a, b = one.sum(1.0), send(two)
-    for reply in (a, b):
-        with pytest.raises(InvalidInputError, match=field):
-            reply.result(5)
+    with pytest.raises(InvalidInputError, match=match):
+        b.result(5)
+    assert a.result(5).outcome == "again"
+    assert one.sum(1.0).result(5).sums.tolist() == [1.0]
+    with pytest.raises(ServerUnavailableError, match="join again"):
+        two.enter().result(5)
 
 
-def test_a_gradient_that_is_not_finite_is_refused_for_all(server: ParameterServer) -> None:
+@pytest.mark.parametrize(("send", "match"), DIFFERENT)
+def test_one_that_differs_from_most_is_refused_alone(
+    server: ParameterServer, send: Callable[[Learner], Future[GroupReply]], match: str
+) -> None:
+    odd, one, two = (Learner(server, name) for name in ("odd", "one", "two"))
+    for reply in (odd.enter(), one.enter(), two.enter()):
+        assert reply.result(5).learners == 3
+    others = [one.sum(1.0), two.sum(2.0)]
+    with pytest.raises(InvalidInputError, match=match):
+        send(odd).result(5)
+    for reply in others:
+        assert reply.result(5).outcome == "again"
+    for reply in (one.sum(1.0), two.sum(2.0)):
+        assert reply.result(5).sums.tolist() == [3.0]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+def test_one_whose_gradient_is_not_finite_is_refused_alone(
+    server: ParameterServer, bad: float
+) -> None:
     one, two = enter_both(server)
-    a, b = one.step(float("nan"), 0.0, 0.0), two.step(0.0, 0.0, 0.0)
-    for reply in (a, b):
-        with pytest.raises(InvalidInputError, match="NaN or infinity"):
-            reply.result(5)
-    assert server.updates == 0
+    waiting = two.step(0.0, 1.0, 0.0)
+    with pytest.raises(InvalidInputError, match=r"NaN or infinity|its norm is above"):
+        one.step(bad, 0.0, 0.0).result(5)
+    assert waiting.result(5).outcome == "again"
+    assert two.step(0.0, 1.0, 0.0).result(5).outcome == "done"
+    assert server.updates == 1
+    with pytest.raises(ServerUnavailableError, match="join again"):
+        one.enter().result(5)
+
+
+def test_one_whose_sums_are_not_finite_is_refused_alone(server: ParameterServer) -> None:
+    one, two = enter_both(server)
+    waiting = two.sum(1.0)
+    with pytest.raises(InvalidInputError, match="sums a: they contain NaN or infinity"):
+        one.sum(float("nan")).result(5)
+    assert waiting.result(5).outcome == "again"
+    assert two.sum(1.0).result(5).sums.tolist() == [1.0]
+
+
+def test_costs_that_are_not_finite_are_only_curves(server: ParameterServer) -> None:
+    one, two = enter_both(server)
+    sums = np.array([np.inf])
+    a, b = (learner.step(1.0, 0.0, 0.0, sums=sums) for learner in (one, two))
+    assert a.result(5).sums.tolist() == b.result(5).sums.tolist() == [np.inf]
 
 
 def test_a_gradient_that_only_one_has_made_is_dropped(server: ParameterServer) -> None:
