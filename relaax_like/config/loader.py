@@ -454,7 +454,7 @@ class _ExperimentLoader:
         ahead = learner.max_rollouts_ahead
         if ahead is None:  # an iteration of fixed size only has rollouts of the newest policy
             ahead = 1 if placement == "agent" and find_placement(plan) == "agent" else 0
-            if isinstance(plan, Replay):  # whose rollouts are short, and of any policy
+            if all(isinstance(one, Replay) for one in plans):  # short rollouts of any policy
                 ahead = _REPLAY_AHEAD
         return learner.model_copy(
             update={
@@ -472,11 +472,12 @@ class _ExperimentLoader:
                 (ALGORITHM,), f"{place}: plan is an empty mapping; add a plan for each task"
             )
         for task, plan in plans.items():
-            if not isinstance(plan, OnPolicy | Episodes):
+            if not isinstance(plan, OnPolicy | Episodes | Replay):
                 self._problems.add(
                     (ALGORITHM,),
                     f"{place}: the plan of task {task!r} is {type(plan).__name__}, but with "
-                    "several tasks each learns from its agents; expected OnPolicy or Episodes",
+                    "several tasks each learns from its agents; expected OnPolicy, Episodes or "
+                    "Replay",
                 )
 
     def _validate_offline(self, learner: LearnerConfig, algorithm: AlgorithmConfig) -> None:

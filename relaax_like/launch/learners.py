@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.config.algorithm import AlgorithmConfig
@@ -108,11 +109,6 @@ def make_learners(
         writer = _make_trajectory_writer(experiment, client_id)
         data_handler = _make_data_handler(experiment)
 
-        def make_replayed(tally: "Tally") -> "Replayed":
-            plan = get_plan(config)
-            assert isinstance(plan, Replay)
-            return _make_replayed(experiment, plan, model, tally, data_handler)
-
         learner = GradientLearner(
             JointTask(algorithm)
             if is_joint
@@ -125,7 +121,7 @@ def make_learners(
             data_handler=data_handler,
             trajectories=None if writer is None else TrajectoryGatherer(writer),
             max_lag=experiment.learner.max_lag,
-            make_replayed=make_replayed,
+            make_replayed=_plan_replayed(experiment, model, data_handler),
             holds_agents=not compile_in_background,
         )
         return {TASK: learner}
@@ -150,9 +146,27 @@ def make_learners(
             on_failure=on_failure,
             has_others=len(tasks.algorithms) > 1,
             max_lag=experiment.learner.max_lag,
+            make_replayed=_plan_replayed(experiment, algorithm.model, None, name),
+            holds_agents=not compile_in_background,
         )
         for name, algorithm in tasks.algorithms.items()
     }
+
+
+def _plan_replayed(
+    experiment: Experiment, model: Any, data_handler: DataHandler | None, task: str = ""
+) -> "Callable[[Tally], Replayed]":
+    """Returns what makes the replay table of a learner beside its agents, if it needs one.
+
+    `task` names one of several.
+    """
+
+    def make(tally: "Tally") -> "Replayed":
+        plan = get_task_plan(experiment.algorithm, task or TASK)
+        assert isinstance(plan, Replay)
+        return _make_replayed(experiment, plan, model, tally, data_handler, task=task)
+
+    return make
 
 
 def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes | Replay:
@@ -189,7 +203,6 @@ def make_iteration_learners(
     made = make_learning_tasks(experiment)
     with without_native_stderr():
         from relaax_like.algorithm.model import get_variables
-        from relaax_like.learn.learning_policy import LearningPolicy
         from relaax_like.learn.task_publishers import TaskPublishers
 
     publishers = TaskPublishers(
@@ -199,7 +212,7 @@ def make_iteration_learners(
     seed = derive_seed(experiment.algorithm.seed, "learn")
     loops = {}
     for name, (task, model) in made.items():
-        policy = LearningPolicy(task, plans[name], derive_seed(seed, name), experiment.run_dir)
+        policy = _choose_policy(task, plans[name], derive_seed(seed, name), experiment.run_dir)
         loops[name] = _make_collecting_loop(
             *(experiment, plans[name], policy, model, publishers.make_publisher(name)),
             keeps_experience,
@@ -380,16 +393,21 @@ def make_offline_learner(
 
 def _make_policy(experiment: Experiment, plan: LearningPlan) -> tuple["LearningPolicy", Any]:
     """Returns the policy to update, and its model."""
-    with without_native_stderr():
-        from relaax_like.learn.learning_policy import LearningPolicy
-
     task, model = make_learning_task(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
-    if isinstance(plan, Replay):
-        from relaax_like.learn.replay_policy import ReplayPolicy
+    return _choose_policy(task, plan, seed, experiment.run_dir), model
 
-        return ReplayPolicy(task, plan, seed, experiment.run_dir), model
-    return LearningPolicy(task, plan, seed, experiment.run_dir), model
+
+def _choose_policy(
+    task: "LearningTask", plan: LearningPlan, seed: int, run_dir: Path
+) -> "LearningPolicy":
+    """Returns the policy that makes the updates of a plan."""
+    from relaax_like.learn.learning_policy import LearningPolicy
+    from relaax_like.learn.replay_policy import ReplayPolicy
+
+    if isinstance(plan, Replay):
+        return ReplayPolicy(task, plan, seed, run_dir)
+    return LearningPolicy(task, plan, seed, run_dir)
 
 
 def _make_publishing_loop(

@@ -61,6 +61,16 @@ def test_a_hierarchy_learns_in_one_process(tmp_path: Path) -> None:
     assert (evaluation.returns / evaluation.lengths).mean() > 0.9
 
 
+@pytest.mark.parametrize("placement", ["server", "agent"])
+def test_one_task_can_learn_from_a_replay_table(placement: str, tmp_path: Path) -> None:
+    file = write_experiment(tmp_path, learner="target_return: 5.5, target_episodes: 50")
+    sets = ("algorithm.replayed=[control]", f"learner.placement={placement}")
+    assert train(file, *sets, "algorithm.max_global_step=60000") == 0
+    run = read_run(tmp_path / "run")
+    assert run["global_t"] < 60000
+    assert min(run["steps"].values()) > 10
+
+
 def test_iterations_of_one_task_can_have_a_size_and_those_of_another_none(
     folder: Path, tmp_path: Path
 ) -> None:
@@ -93,6 +103,20 @@ def test_stopped_and_resumed_it_equals_an_uninterrupted_run(tmp_path: Path) -> N
     first, second = (read_run(tmp_path / name / "run") for name in ("a", "b"))
     assert compare(first, second, "run") == ""
     assert first["global_t"] >= 1200
+
+
+def test_each_task_resumes_with_its_replay_table(tmp_path: Path) -> None:
+    files = [write_experiment(tmp_path / name) for name in ("a", "b")]
+    sets = ("algorithm.replayed=[goal,control]", "algorithm.max_global_step=900")
+    assert train(files[0], *sets) == 0
+    assert train(files[1], *sets, stop_at=151) == STOPPED
+    assert train(files[1], *sets) == 0
+    first, second = (read_run(tmp_path / name / "run") for name in ("a", "b"))
+    assert compare(first, second, "run") == ""
+    # Updates per row of the table: control has a row for each step, goal one for each goal.
+    goal, control = (first["steps"][f"{task}/default"] for task in ("goal", "control"))
+    assert control == pytest.approx((first["global_t"] - 32) / 2, abs=30)
+    assert 10 < goal < control / 3
 
 
 def has_waiting(state: dict) -> bool:
@@ -196,10 +220,10 @@ PLANS = {
         "plan has the tasks goal, act, but make_algorithms makes goal, control",
     ),
     "empty": ("self.rollouts.items()", "()", "plan is an empty mapping; add a plan for each"),
-    "replay": (
+    "offline": (
         "OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)",
-        "__import__('relaax_like.config.plan').config.plan.Replay(capacity=9, minibatch_size=3)",
-        "the plan of task 'goal' is Replay, .* expected OnPolicy or Episodes",
+        "__import__('relaax_like.config.plan').config.plan.Offline()",
+        "the plan of task 'goal' is Offline, .* expected OnPolicy, Episodes or Replay",
     ),
     "one for all": (
         "        return {\n            task: OnPolicy(",

@@ -42,7 +42,7 @@ def assert_learned(folder: Path) -> State:
     return state
 
 
-def play(port: int, slots: int) -> int:
+def play(port: int, slots: int, end: str = "reached the target 5.5") -> int:
     """Plays until the training has finished; returns the steps of all slots."""
     env = CueSlots(slots, slots)
     with RlxClient(
@@ -53,7 +53,7 @@ def play(port: int, slots: int) -> int:
         retry=Retry(min_sleep_sec=0.2, max_sleep_sec=0.5),
     ) as client:
         run = Interactor(env, client).run()
-    assert "reached the target 5.5" in run.finished
+    assert end in run.finished
     return run.steps
 
 
@@ -92,6 +92,26 @@ def test_a_killed_parameter_server_continues_with_all_tasks(
     for program in (ps, rlx):
         assert TRACE not in program.output, program
     assert assert_learned(tmp_path).global_t <= steps
+
+
+def test_the_replay_tables_of_all_tasks_survive_the_parameter_server(tmp_path: Path) -> None:
+    sets = ("algorithm.replayed=[goal,control]", "learner.target_return=1000")
+    with Cluster(tmp_path, FOLDER, *SETS, *sets, "algorithm.max_global_step=2000") as cluster:
+        ps, rlx = cluster.start_both_servers()
+        player = Caller(partial(play, cluster.rlx_port, 4, "budget of 2000 env steps"))
+        cluster.wait_steps(500)
+        ps.stop(signal.SIGKILL)
+        ps = cluster.start_parameter_server()
+        for task in ("goal", "control"):
+            ps.wait_for(rf"replay table: [1-9]\S* steps from \S*/replay-{task},")
+        steps = player.get()
+        assert ps.wait() == 0, ps
+        rlx.stop()
+        for program in (ps, rlx):
+            assert TRACE not in program.output, program
+    state = read_state(tmp_path)
+    assert state.global_t <= steps
+    assert min(state.steps.values()) > 10
 
 
 def test_a_hierarchy_learns_with_workers(tmp_path: Path) -> None:

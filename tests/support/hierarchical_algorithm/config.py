@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from relaax_like.config.algorithm import AlgorithmConfig
-from relaax_like.config.plan import OnPolicy
+from relaax_like.config.plan import OnPolicy, Replay
 from relaax_like.config.spaces import validate_discrete, validate_vector
 from relaax_like.wire.spaces import Spaces
 
@@ -17,15 +17,26 @@ class Config(AlgorithmConfig):
     """Rows in one gradient, by task: goals of one slot; steps of each slot."""
     rollouts: dict[str, int] | None = None
     """Rollouts of one slot in an update of each task; null: single gradients beside the agents."""
+    replayed: tuple[str, ...] = ()
+    """Tasks that learn from a replay table instead."""
     learning_rate: float = Field(default=0.05, ge=0)
 
     @property
-    def plan(self) -> dict[str, OnPolicy] | None:
+    def plan(self) -> dict[str, OnPolicy | Replay] | None:
         """One update of each iteration, by task."""
         if self.rollouts is None:
             return None
         return {
-            task: OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)
+            task: Replay(
+                capacity=500,
+                minibatch_size=16,
+                warm_up_steps=32,
+                updates_per_step=0.5,
+                updates_at_once=8,
+                rollout_steps=self.rollout_steps[task],
+            )
+            if task in self.replayed
+            else OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)
             for task, rollouts in self.rollouts.items()
         }
 
