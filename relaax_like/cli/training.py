@@ -171,7 +171,13 @@ def _run_processes(
     begins_new_run: bool = False,
 ) -> int:
     from relaax_like.launch.parameter_server import make_run_dir
-    from relaax_like.launch.run import make_topology, validate_run, validate_servers
+    from relaax_like.launch.run import (
+        choose_ports,
+        keep_addresses,
+        make_topology,
+        validate_run,
+        validate_servers,
+    )
     from relaax_like.run_folders.run_folder import RUN, describe_start
     from relaax_like.supervision.launcher import Launcher
     from relaax_like.supervision.log_file import add_log_file
@@ -180,13 +186,17 @@ def _run_processes(
     _validate_accept_loss(ray, accept_loss)
     setup_logging("INFO")
     (validate_servers if ray is None else validate_run)(experiment)
-    topology = make_topology(experiment, [*sets, *fix_run_dir(experiment.run_dir)], trace)
+    sets = [*sets, *fix_run_dir(experiment.run_dir)]
+    ports = [] if ray is not None else choose_ports(experiment)
+    placed = load_experiment(experiment.file, [*sets, *ports]) if ports else experiment
+    topology = make_topology(placed, [*sets, *ports], trace)
+    if ports or ray is not None:
+        topology = keep_addresses(experiment, topology)
     with contextlib.ExitStack() as ends:
         launcher: Launcher | None = None
         if ray is not None:
-            from relaax_like.launch.ray_run import keep_addresses, open_ray_launcher
+            from relaax_like.launch.ray_run import open_ray_launcher
 
-            topology = keep_addresses(experiment, topology)
             launcher = ends.enter_context(
                 open_ray_launcher(experiment, topology, ray, accept_loss, begins_new_run)
             )

@@ -2,13 +2,12 @@
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.models import Experiment
 from relaax_like.launch.base_trainer import BaseTrainer
-from relaax_like.launch.run import export_addresses, make_address_overrides
+from relaax_like.launch.run import make_address_overrides
 from relaax_like.launch.security import make_client_security, validate_exposure
 from relaax_like.launch.trainer import Trainer
 from relaax_like.parameter_server.mirror import find_newest_step
@@ -16,29 +15,12 @@ from relaax_like.parameter_server.snapshots import list_names
 from relaax_like.ray_engine.joining import join
 from relaax_like.ray_engine.ray_launcher import RayLauncher
 from relaax_like.ray_engine.run_record import RunRecord
-from relaax_like.run_folders.run_folder import ADDRESSES, find_progress
+from relaax_like.run_folders.run_folder import find_progress
 from relaax_like.supervision.manager import TERM_SEC
 from relaax_like.supervision.topology import Node, Topology
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 _STATUS_SEC = 5.0
-
-
-def keep_addresses(experiment: Experiment, topology: Topology) -> Topology:
-    """Returns a topology whose config.yaml has the addresses of the file, not those on the cluster.
-
-    So the run can be resumed without the cluster.
-
-    Args:
-      experiment: of the run.
-      topology: its processes.
-    """
-    env = {ADDRESSES: json.dumps(export_addresses(experiment))}
-    nodes = [
-        dataclasses.replace(node, env={**node.env, **env}) if node.is_essential else node
-        for node in topology.nodes
-    ]
-    return dataclasses.replace(topology, nodes=nodes)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,10 @@
 """`relaax run`: an experiment as processes under a Manager."""
 
+import contextlib
+import dataclasses
 import json
 import shlex
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +19,7 @@ from relaax_like.launch.security import (
     make_server_security,
     validate_exposure,
 )
+from relaax_like.run_folders.run_folder import ADDRESSES
 from relaax_like.supervision.process import TRACE_FOLDER, validate_port_free
 from relaax_like.supervision.topology import Edge, Node, Role, Topology
 from relaax_like.wire import tracing
@@ -73,14 +77,51 @@ def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
     return [*overrides, f"relaax-rlx-server.parameter_server={addresses['ps']}"]
 
 
-def export_addresses(experiment: Experiment) -> dict[str, dict[str, str]]:
-    """Returns the keys that `make_address_overrides` overrides: section -> key -> address."""
+def keep_addresses(experiment: Experiment, topology: Topology) -> Topology:
+    """Returns a topology whose config.yaml has the addresses of the file, not those of this start.
+
+    So the run can be resumed without the cluster, and finds free ports again.
+
+    Args:
+      experiment: of the run, as in the file.
+      topology: its processes.
+    """
     data = export_experiment(experiment)
-    return {
+    addresses = {
         section: {key: data[section][key] for key in _ADDRESS_KEYS if key in data[section]}
         for section in _SECTIONS.values()
         if section in data
     }
+    env = {ADDRESSES: json.dumps(addresses)}
+    nodes = [
+        dataclasses.replace(node, env={**node.env, **env}) if node.is_essential else node
+        for node in topology.nodes
+    ]
+    return dataclasses.replace(topology, nodes=nodes)
+
+
+def choose_ports(experiment: Experiment) -> list[str]:
+    """Finds a free port for each server whose address has port 0; returns overrides."""
+    listed = {
+        "ps": experiment.parameter_server,
+        "rlx": experiment.rlx_server,
+        "metrics": experiment.metrics_server,
+        "learner": experiment.learner if experiment.learner.placement == "standalone" else None,
+    }
+    overrides = []
+    with contextlib.ExitStack() as probes:  # open until all are found: they differ
+        for name, settings in listed.items():
+            if settings is None or settings.bind.port:
+                continue
+            host = settings.bind.host
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            probe = probes.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            probe.bind((host, 0))
+            address = Address(host, probe.getsockname()[1])
+            overrides.append(f"{_SECTIONS[name]}.bind={address}")
+            if name == "ps":
+                overrides.append(f"relaax-rlx-server.parameter_server={address.to_connect()}")
+    return overrides
 
 
 def validate_run(experiment: Experiment) -> None:

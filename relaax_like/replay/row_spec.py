@@ -11,6 +11,16 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 _MEMORY_FILE = Path("/proc/meminfo")
+_CGROUPS = Path("/sys/fs/cgroup")
+# Files with a container's limit, with what it uses, and with the part that is a cache of files;
+# and the cache's name there. Version 2, then version 1.
+_CGROUP_FILES = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    (
+        *("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+        *("memory/memory.stat", "total_inactive_file"),
+    ),
+)
 # Of each row beside its columns: links, ids of agent, episode and step, version.
 _LINK_BYTES = 8 * 8
 _GIB = 1 << 30
@@ -131,17 +141,34 @@ def _refuse(label: str, array: np.ndarray, shape: tuple[Any, ...], dtype: np.dty
     )
 
 
-def read_available_bytes() -> int | None:
-    """Returns how much memory this machine has available; None: it does not say (not Linux)."""
+def read_available_bytes(memory: Path = _MEMORY_FILE, cgroups: Path = _CGROUPS) -> int | None:
+    """Returns how much memory this machine, or this container, has available.
+
+    Args:
+      memory: the kernel's file about the machine.
+      cgroups: its folder about the container.
+
+    Returns:
+      Bytes; None: nothing says so (not Linux).
+    """
+    known = [_read_number(memory, "MemAvailable:", 1024)]
+    for limit_file, used_file, stat_file, cache_name in _CGROUP_FILES:
+        limit, used = (_read_number(cgroups / name) for name in (limit_file, used_file))
+        if limit is not None and used is not None:
+            cache = _read_number(cgroups / stat_file, cache_name)
+            known.append(max(limit - used + (cache or 0), 0))
+    return min((number for number in known if number is not None), default=None)
+
+
+def _read_number(file: Path, name: str = "", unit: int = 1) -> int | None:
+    """Returns the number after a name in a file, or the file's only one; None: there is none."""
     try:
-        lines = _MEMORY_FILE.read_text(encoding="ascii").splitlines()
+        lines = [line.split() for line in file.read_text(encoding="ascii").splitlines()]
     except OSError:
         return None
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * 1024
-    return None
+    numbers = [line[1:] if name else line for line in lines if not name or line[:1] == [name]]
+    text = "".join(numbers[0][:1]) if numbers else ""
+    return int(text) * unit if text.isdigit() else None
 
 
 def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | None) -> None:

@@ -1,5 +1,6 @@
 """`relaax run`: the command of an environment's process. covers F15, R17"""
 
+import json
 import sys
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import pytest
 from support.cluster import BARE
 
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.run import make_client_argv, make_topology
+from relaax_like.launch.run import choose_ports, keep_addresses, make_client_argv, make_topology
+from relaax_like.run_folders.run_folder import ADDRESSES
 from relaax_like.wire.errors import ConfigError
 
 
@@ -57,3 +59,25 @@ def test_a_folder_without_a_program_is_for_training_in_one_process(tmp_path: Pat
     assert experiment.environment_program == tmp_path / "game" / "slots.py"
     with pytest.raises(ConfigError, match=r"has slots\.py but not main.*: relaax train "):
         make_topology(experiment, ())
+
+
+def test_servers_with_port_0_get_free_ports_that_the_others_know(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"algorithm: {{path: '{BARE}'}}\n"
+        "environment: {program: OpenAI_Gym, env: CartPole-v1}\n"
+        "relaax-parameter-server: {bind: 'localhost:0'}\n"
+        "relaax-rlx-server: {bind: '127.0.0.1:0'}\n"
+    )
+    experiment = load_experiment(file)
+    ports = choose_ports(experiment)
+    placed = load_experiment(file, ports)
+    ps, rlx = placed.parameter_server.bind, placed.rlx_server.bind
+    assert len({ps.port, rlx.port, 0}) == 3
+    assert placed.rlx_server.parameter_server == ps
+    topology = keep_addresses(experiment, make_topology(placed, ports))
+    assert topology.nodes[-1].argv[2:4] == ["--rlx-server", str(rlx)]
+    # The run's config.yaml keeps those of the file: resumed, it finds free ports again.
+    kept = json.loads(topology.nodes[0].env[ADDRESSES])
+    assert kept["relaax-rlx-server"]["bind"] == "127.0.0.1:0"
+    assert choose_ports(placed) == []

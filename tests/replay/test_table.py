@@ -8,6 +8,8 @@ import dataclasses
 import json
 import threading
 import time
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -413,6 +415,32 @@ def test_a_capacity_that_does_not_fit_into_memory_is_refused_with_the_figures():
     assert available is None or available > 1 << 20
     # A million frames of Pong, with priorities: the aim is 7.6 GB.
     assert 1e6 * (spec.row_bytes + Prioritized.bytes_per_row) < 7.6e9
+
+
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_a_container_has_the_memory_of_its_limit(tmp_path):
+    machine = tmp_path / "meminfo"
+    machine.write_text("MemTotal:  9 kB\nMemAvailable:  8000 kB\n")
+    read = partial(read_available_bytes, machine, tmp_path)
+    assert read() == 8000 * 1024
+    version_2 = {
+        "memory.max": "1000000\n",
+        "memory.current": "700000\n",
+        "memory.stat": "anon 5\ninactive_file 200000\n",
+    }
+    write_files(tmp_path, version_2)
+    assert read() == 500_000
+    write_files(tmp_path, {"memory.max": "max\n"})
+    assert read() == 8000 * 1024
+    version_1 = {"memory.limit_in_bytes": "90\n", "memory.usage_in_bytes": "100\n"}
+    write_files(tmp_path / "memory", version_1)
+    assert read() == 0
+    assert read_available_bytes(tmp_path / "none", tmp_path / "none") is None
 
 
 def test_the_figures_are_those_of_the_arrays():
