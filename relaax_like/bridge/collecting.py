@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import grpc
 
 from relaax_like.bridge import chunks, frames, messages
-from relaax_like.bridge.errors import to_exception
+from relaax_like.bridge.errors import PARAMETER_SERVER, to_exception
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import Experience, Reply, StreamProgress
@@ -44,18 +44,20 @@ class Call(Iterator[frames.ExperienceReply], Protocol):
 
 
 class GrpcCall(Call):
-    """A call to a parameter server. gRPC sends in a separate thread, so `put` never waits.
+    """A call to a learner over gRPC, which sends in a separate thread, so `put` never waits.
 
     Args:
       channel: to the server.
       address: of the server.
+      server: what it is, for errors.
 
     Raises:
       ServerUnavailableError: the channel has been closed.
     """
 
-    def __init__(self, channel: grpc.Channel, address: str):
+    def __init__(self, channel: grpc.Channel, address: str, server: str = PARAMETER_SERVER):
         self._address = address
+        self._server = server
         # Messages that the thread has not taken yet; None ends it.
         self._outbox: queue.SimpleQueue[frames.ExperienceRequest | None] = queue.SimpleQueue()
         open_call = channel.stream_stream(
@@ -72,7 +74,7 @@ class GrpcCall(Call):
         try:
             return cast(frames.ExperienceReply, next(self._call))
         except grpc.RpcError as error:
-            raise to_exception(error, self._address) from error
+            raise to_exception(error, self._address, self._server) from error
 
     def put(self, part: frames.ExperienceRequest | None) -> None:
         """Adds a message to the thread's queue."""

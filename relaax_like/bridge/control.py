@@ -11,6 +11,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel, make_interceptors
 from relaax_like.bridge.collecting import CollectStream, GrpcCall
+from relaax_like.bridge.errors import PARAMETER_SERVER
 from relaax_like.bridge.experience_servicer import (
     ExperienceServicer,
     add_experience_to_server,
@@ -61,15 +62,18 @@ _MAX_WAITING_CALLS = 64
 
 
 class Link:
-    """A channel to one parameter server, shared by all agents of a process. A context manager.
+    """A channel to one server, shared by all agents of a process. A context manager.
 
     with BridgeControl().connect("localhost:7000") as link:
         with link.parameter_server_stub() as parameter_server:
             values = parameter_server.get_values()
     """
 
-    def __init__(self, address: str, security: ClientSecurity | None = None):
+    def __init__(
+        self, address: str, security: ClientSecurity | None = None, server: str = PARAMETER_SERVER
+    ):
         self.address = address
+        self._server = server
         self._tls = None if security is None else security.tls
         self._channel = make_channel(address, security)
         self._global_t = 0
@@ -86,7 +90,9 @@ class Link:
           NotAllowedError: client or server does not trust the other; waiting does not help.
         """
         with self._explaining_tls():
-            return wait_for_manifest(self._channel, self.address, timeout_sec, self._note_wait)
+            return wait_for_manifest(
+                self._channel, self.address, timeout_sec, self._note_wait, self._server
+            )
 
     def parameter_server_stub(
         self,
@@ -131,7 +137,8 @@ class Link:
           ServerUnavailableError: it did not answer within `timeout_sec` (None: no limit).
         """
         manifest = self.wait(timeout_sec)
-        return CollectStream(GrpcCall(self._channel, self.address), manifest, client_id, task)
+        call = GrpcCall(self._channel, self.address, self._server)
+        return CollectStream(call, manifest, client_id, task)
 
     def publisher_stub(self) -> PublisherStub:
         """Returns the calls of a learner in a process of its own; does not wait for the server."""
@@ -200,18 +207,14 @@ class Link:
 
     def _note_wait(self, waited_sec: float) -> None:
         self._validate_tls()
-        logger.info(
-            "waiting for the parameter server at %s (%.0f s); start it with "
-            "relaax-parameter-server",
-            self.address,
-            waited_sec,
-        )
+        how = "; start it with relaax-parameter-server" * (self._server == PARAMETER_SERVER)
+        logger.info("waiting for %s at %s (%.0f s)%s", self._server, self.address, waited_sec, how)
 
     def _validate_tls(self) -> None:
         host, _, port = self.address.rpartition(":")
         mistake = find_tls_mistake(host.strip("[]"), int(port), self._tls)
         if mistake:
-            raise NotAllowedError(f"the parameter server at {self.address}: {mistake}")
+            raise NotAllowedError(f"{self._server} at {self.address}: {mistake}")
 
     def close(self) -> None:
         """Closes the channel. Idempotent."""
@@ -234,17 +237,20 @@ class Link:
 class BridgeControl:
     """Opens the client's end and the server's end of the bridge."""
 
-    def connect(self, address: str, security: ClientSecurity | None = None) -> Link:
-        """Returns a link to the parameter server at `host:port`, which need not be running yet.
+    def connect(
+        self, address: str, security: ClientSecurity | None = None, server: str = PARAMETER_SERVER
+    ) -> Link:
+        """Returns a link to the server at `host:port`, which need not be running yet.
 
         Args:
           address: of the server.
           security: token and certificates; None: no token and no TLS.
+          server: what it is, for messages.
 
         Raises:
           ConfigError: a file that `security` names cannot be used.
         """
-        return Link(address, security)
+        return Link(address, security, server)
 
     def create_server(
         self,

@@ -49,17 +49,21 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     raise error
 
 
-def to_exception(error: grpc.RpcError, address: str) -> Exception:
-    """Converts the error of a call to our exception, which contains the server's address."""
+# What a link leads to, for messages.
+PARAMETER_SERVER, LEARNER = "the parameter server", "the learner"
+
+
+def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SERVER) -> Exception:
+    """Converts the error of a call to our exception, which says what listens at which address."""
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidInputError(details or "refused")
     if code is grpc.StatusCode.FAILED_PRECONDITION:
-        return LeasedError(f"the parameter server at {address} refused: {details}")
+        return LeasedError(f"{server} at {address} refused: {details}")
     if code in _NOT_ALLOWED:
-        return NotAllowedError(f"the parameter server at {address} refused: {details}")
+        return NotAllowedError(f"{server} at {address} refused: {details}")
     if code in _UNAVAILABLE:
         own = OWN_TEXT in (error.trailing_metadata() or ())
         reason = details if own else _REASONS.get(code, details)
-        return ServerUnavailableError(f"no answer from the parameter server at {address}: {reason}")
-    return ProtocolError(f"the parameter server at {address} answered {code.name}: {details}")
+        return ServerUnavailableError(f"no answer from {server} at {address}: {reason}")
+    return ProtocolError(f"{server} at {address} answered {code.name}: {details}")

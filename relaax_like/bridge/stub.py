@@ -260,14 +260,14 @@ def request_stop(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) 
 
 
 @contextlib.contextmanager
-def _translate_errors(address: str) -> Iterator[None]:
+def _translate_errors(address: str, server: str = errors.PARAMETER_SERVER) -> Iterator[None]:
     try:
         yield
     except grpc.RpcError as error:
         # The error is the call itself: objects in its frames, such as shared memory, would be kept
         # until the next garbage collection.
         error.__traceback__ = None
-        raise errors.to_exception(error, address) from None
+        raise errors.to_exception(error, address, server) from None
     except InvalidInputError:
         raise
     except ValueError as error:
@@ -280,14 +280,16 @@ def wait_for_manifest(
     address: str,
     timeout_sec: float | None,
     on_wait: Callable[[float], None],
+    server: str = errors.PARAMETER_SERVER,
 ) -> Manifest:
-    """Waits until a parameter server answers, and returns its manifest.
+    """Waits until a server answers, and returns its manifest.
 
     Args:
       channel: to the server.
       address: for errors.
       timeout_sec: longest wait; None: forever.
       on_wait: called periodically with the seconds waited.
+      server: what it is, for errors.
 
     Raises:
       ServerUnavailableError: no answer in time.
@@ -298,7 +300,7 @@ def wait_for_manifest(
     attempt = 0
     while True:
         try:
-            with _translate_errors(address):
+            with _translate_errors(address, server):
                 return message_to_manifest(stub.GetManifest(pb.GetManifestRequest(), timeout=5.0))
         except ServerUnavailableError as error:
             reason = error

@@ -10,6 +10,7 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.model import get_acting_names, get_variables
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.bridge.errors import LEARNER, PARAMETER_SERVER
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import make_manifest
@@ -88,7 +89,7 @@ class LearnerFinder:
         with self._lock:
             if self._newest is None or self._newest.address != address:
                 logger.info("the learner is at %s", address)
-                self._newest = BridgeControl().connect(address, self._security)
+                self._newest = BridgeControl().connect(address, self._security, LEARNER)
             return self._newest
 
 
@@ -126,6 +127,7 @@ def make_remote_learners(
             on_global_t=link.note_global_t,
             on_failure=fail,
             get_sampling_sec=get_sampling_sec,
+            server=PARAMETER_SERVER if find_link is None else LEARNER,
         )
 
     return RemoteLearners(make_learner)

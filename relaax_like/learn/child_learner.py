@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from relaax_like.bridge import frames
 from relaax_like.bridge.collecting import Call, CollectStream
+from relaax_like.bridge.errors import LEARNER
 from relaax_like.bridge.pair import Pair, open_pair
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.roles import Learner
@@ -99,6 +100,7 @@ class ChildLearner:
             on_global_t=self._on_global_t,
             on_failure=self._on_failure,
             is_child=True,
+            server=LEARNER,
         )
         remote.connect(names)
         return remote.learner(task)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.bridge.collecting import CollectStream, ReleaseNotice
+from relaax_like.bridge.errors import PARAMETER_SERVER
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import MAX_EPISODES, Experience, LearnerUpdate, LearnRequest, Reply
 from relaax_like.core.roles import Learner, OnUpdate
@@ -100,6 +101,7 @@ class RemoteLearner(Learner):
         waiting; called by another thread.
       is_child: whether the learner is a child of this process, which `open_stream` restarts.
         Nothing is sent to it again, because the gradient might already have been pushed.
+      server: what the stream leads to, for messages.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class RemoteLearner(Learner):
         on_failure: Callable[[RelaaxError], None] = lambda error: None,
         get_sampling_sec: Callable[[], float] = lambda: 0.0,
         is_child: bool = False,
+        server: str = PARAMETER_SERVER,
     ):
         self.lost_rollouts = 0  # written under _lock
         self._open_stream = open_stream
@@ -118,7 +121,7 @@ class RemoteLearner(Learner):
         self._on_failure = on_failure
         self._get_sampling_sec = get_sampling_sec
         self._is_child = is_child
-        self._name = "the learner" if is_child else "the parameter server"
+        self._server = server
         self._sampling_sec = 0.0  # reported so far; only used in the sending thread
         self._incarnation = time.time_ns()
         self._numbers = itertools.count(1)
@@ -165,7 +168,7 @@ class RemoteLearner(Learner):
             if self._newest is None and self._stopping.is_set():
                 raise ServerUnavailableError("this process is shutting down; reconnect later")
             if self._newest is None:
-                raise ServerUnavailableError(f"{self._name} is not ready; retry later")
+                raise ServerUnavailableError(f"{self._server} is not ready; retry later")
             self._on_update = on_update
             on_update(self._newest)
 
@@ -255,7 +258,7 @@ class RemoteLearner(Learner):
                 stream.open(self._incarnation, version, self._epoch, self._names)
             except InvalidInputError as error:
                 raise ConfigError(
-                    f"{error}; use the same algorithm folder as {self._name}"
+                    f"{error}; use the same algorithm folder as {self._server}"
                 ) from error
             for work in self._under_way.values():
                 if work.experience is not None:
@@ -303,7 +306,7 @@ class RemoteLearner(Learner):
         if self._away:
             self._away = False
             lost = self.lost_rollouts - self._lost_before
-            logger.info("%s is back; %d rollout(s) were lost", self._name, lost)
+            logger.info("%s is back; %d rollout(s) were lost", self._server, lost)
         values = None
         if reply.values is not None and stream is not None:
             values = self._select(stream.manifest, reply.values.flat)

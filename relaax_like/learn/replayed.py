@@ -180,6 +180,7 @@ class Replayed(AgentSource):
         Raises:
           ServerUnavailableError: the disk has failed; nothing was added.
         """
+        rollout = self._layout.select(rollout)  # over the network nothing else has come
         with self._tally.lock:
             if self._log is not None:
                 self._require_room(rollout.env_steps, is_urgent)

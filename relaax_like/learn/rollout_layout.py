@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -82,6 +83,20 @@ class RolloutLayout:
                 if name in inputs
             },
         )
+
+    def select(self, rollout: Rollout) -> Rollout:
+        """Removes the inputs that only other tasks of the agent see."""
+        if rollout.inputs.keys() <= self._inputs.keys():
+            return rollout
+        return replace(
+            rollout,
+            inputs=self._keep(rollout.inputs),
+            next_inputs=self._keep(rollout.next_inputs),
+            history=self._keep(rollout.history),
+        )
+
+    def _keep(self, arrays: Arrays) -> Arrays:
+        return {name: array for name, array in arrays.items() if name in self._inputs}
 
     def _cut_inputs(self, history: Arrays) -> _Specs:
         """Returns the specs of single observations for inputs that are joined with earlier ones.

@@ -34,7 +34,7 @@ class SerialLearner(Learner):
         if work.rollout is None or loop.newest.finished:
             source.add_counts(work.env_steps, work.episodes)
         else:
-            source.add(source.conform(work.rollout), work.episodes, work.env_steps)
+            source.add(work.rollout, work.episodes, work.env_steps)
             loop.run(lambda: bool(loop.newest.finished) or not source.has_iteration)
         newest = loop.newest
         values = None if newest.version == version else newest.values

@@ -222,7 +222,7 @@ PLANS = {
     "empty": ("self.rollouts.items()", "()", "plan is an empty mapping; add a plan for each"),
     "offline": (
         "OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)",
-        "__import__('relaax_like.config.plan').config.plan.Offline()",
+        "__import__('relaax_like.config.plan').config.plan.Offline(minibatch_size=3)",
         "the plan of task 'goal' is Offline, .* expected OnPolicy, Episodes or Replay",
     ),
     "one for all": (

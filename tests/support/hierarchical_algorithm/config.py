@@ -27,18 +27,19 @@ class Config(AlgorithmConfig):
         if self.rollouts is None:
             return None
         return {
-            task: Replay(
-                capacity=500,
-                minibatch_size=16,
-                warm_up_steps=32,
-                updates_per_step=0.5,
-                updates_at_once=8,
-                rollout_steps=self.rollout_steps[task],
-            )
-            if task in self.replayed
-            else OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)
+            task: OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)
             for task, rollouts in self.rollouts.items()
-        }
+        } | {task: self._replay(task) for task in self.replayed}
+
+    def _replay(self, task: str) -> Replay:
+        return Replay(
+            capacity=500,
+            minibatch_size=16,
+            warm_up_steps=32,
+            updates_per_step=0.5,
+            updates_at_once=8,
+            rollout_steps=self.rollout_steps[task],
+        )
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Two numbers in, two actions out."""
