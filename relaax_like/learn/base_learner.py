@@ -51,7 +51,7 @@ class Policy(Protocol):
         """
 
     def state_dict(self) -> Mapping[str, np.ndarray]:
-        """Returns its complete state, flat; the caller uses the arrays at once, without storing."""
+        """Returns its complete state, name -> array, which the caller does not keep."""
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Restores what `state_dict` returned; refuses a state that does not fit."""

@@ -227,7 +227,7 @@ class ReplayLog:
 
 
 def find_damage(directory: Path) -> tuple[Damage | None, Damage | None]:
-    """Reads a whole log; returns what prevents a start, and what a crash left torn at its end."""
+    """Reads all of a log; returns what prevents a start, and what a crash left torn at its end."""
     reader = _open(directory)
     try:
         for _ in reader:
