@@ -91,7 +91,7 @@ class LearnerLease:
         """Keeps a lease.
 
         Raises:
-          LeasedError: it is not the newest one.
+          LeasedError: another learner holds the lease.
         """
         self.require(term)
         self._expires = self._clock() + self.lease_sec
@@ -100,7 +100,7 @@ class LearnerLease:
         """Checks that a learner is the newest holder.
 
         Raises:
-          LeasedError: it is not.
+          LeasedError: another learner holds the lease.
         """
         if term != self.term:
             raise LeasedError(

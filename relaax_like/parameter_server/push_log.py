@@ -84,7 +84,7 @@ class PushLog:
         return None
 
     def end_snapshot(self, index: int) -> None:
-        """Frees the records that two snapshots contain.
+        """Drops the records that the two newest snapshots contain.
 
         Args:
           index: the index that `begin_snapshot` returned for the newest one.
