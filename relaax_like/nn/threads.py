@@ -18,7 +18,7 @@ def set_threads(count: int) -> None:
 
 
 def get_threads() -> int:
-    """Returns the number for TensorFlow; 1 where nobody has set it."""
+    """Returns the number for TensorFlow; 1 if it was not set."""
     return _count
 
 
