@@ -34,7 +34,7 @@ _MAX_RECEIVED = 4096
 # Memory for publications that are being received.
 _RECEIVING_BYTES = 64_000_000
 _TIMEOUT_SEC = 5.0
-# A publication is sent in chunks; a server that reads none of them for so long is unavailable.
+# A publication is sent in chunks; a server that reads none of them for this time is unavailable.
 _PUBLISH_SEC = 60.0
 
 
@@ -231,7 +231,16 @@ class PublisherStub:
     def acquire(
         self, holder: str, address: str, manifest: Manifest
     ) -> tuple[int, float, Lease, RunState]:
-        """Requests the lease; returns term, its seconds, the state to continue from, and the run's.
+        """Requests the lease.
+
+        Args:
+          holder: name of this start of the learner.
+          address: where it takes experience, HOST:PORT.
+          manifest: of its model.
+
+        Returns:
+          The term; for how many seconds the lease is kept without a renewal; the state to continue
+          from; and the state of the run.
 
         Raises:
           ServerUnavailableError: another learner still holds the lease, or no answer in time.

@@ -59,7 +59,7 @@ class CoordinatorLink:
 
         Raises:
           InvalidInputError: the coordinator refused it.
-          RefusedAttemptError: because of the state of the job.
+          RefusedAttemptError: the state of the job does not allow it.
           NotAllowedError: it does not accept the token or certificate.
           ServerUnavailableError: it does not answer, or cannot do it now; a retry can succeed.
           ProtocolError: anything else.

@@ -62,7 +62,7 @@ class RunRecord:
         """Returns what is known; None: the run has not begun.
 
         Raises:
-          RelaaxError: the store has something else in this place.
+          RelaaxError: the store has an invalid record of this run.
         """
         from ray.experimental.internal_kv import _internal_kv_get
 
@@ -79,8 +79,8 @@ class RunRecord:
             )
         except (ValueError, TypeError, KeyError):
             raise RelaaxError(
-                "--ray: the cluster's store has no valid record of this run in its place, perhaps "
-                "of another version of relaax_like; choose another run_dir"
+                "--ray: the record of this run in the cluster's store is not valid; another "
+                "version of relaax_like might have written it. Choose another run_dir"
             ) from None
 
     def write(self, global_t: int, version: int) -> None:
