@@ -157,7 +157,7 @@ class Config(ActorCriticConfig):
                     raise ValueError(
                         f"mirror_action: mirroring would move component {index} outside the "
                         f"bounds of component {place}, {space.low[place]:g} to "
-                        f"{space.high[place]:g}"
+                        f"{space.high[place]:g}; correct mirror_action or the bounds"
                     )
             return
         if -1 in mirror.signs:

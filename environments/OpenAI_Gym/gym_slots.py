@@ -257,9 +257,9 @@ class VectorEnvSlots:
         self.action_space = _add_mirror(self._actions.space, env, "action")
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns arrays, numbers and random generator; None: this might not be the whole state.
+        """Returns arrays, numbers and random generator; None: the state might not be complete.
 
-        It is known to be the whole state only for gymnasium's cart poles without a wrapper.
+        It is known to be complete only for gymnasium's cart poles without a wrapper.
         """
         env = self._env
         if type(env) is not CartPoleVectorEnv or env.state is None:

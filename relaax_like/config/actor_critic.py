@@ -123,7 +123,7 @@ class ActorCriticConfig(EncoderConfig):
 
     @property
     def action_space(self) -> Space:
-        """The only leaf, unless there are `actions`."""
+        """The space of the only action; for configs without `actions`."""
         return self._get_only_action().space
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:

@@ -153,7 +153,7 @@ def require_spaces(experiment: Experiment) -> None:
     """Checks that the settings define observations and actions.
 
     Raises:
-      ConfigError: they do not.
+      ConfigError: the settings do not define them.
     """
     if experiment.algorithm.lacks_spaces:
         raise ConfigError(

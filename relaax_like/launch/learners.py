@@ -256,7 +256,7 @@ def _make_replayed(
     """Makes a replay table that agents' steps go to.
 
     Raises:
-      ConfigError: something that this version cannot do with a plan Replay; names it.
+      ConfigError: this version cannot do something with a plan Replay; the error names it.
     """
     from relaax_like.algorithm.model import get_normalizers
     from relaax_like.learn.replay_log import ReplayLog, name_replay_folder
@@ -297,7 +297,7 @@ def _validate_tasks(
     """Checks that there is a plan for each task, and no others.
 
     Raises:
-      ConfigError: there is not; the error names the line.
+      ConfigError: a task has no plan, or a plan no task; the error names the line.
     """
     if plans.keys() != tasks.keys():
         place = describe_place(type(experiment.algorithm), "plan")
@@ -447,7 +447,7 @@ def _validate_memory(size: int) -> None:
       size: bytes of all steps; while they are joined, twice as many are needed.
 
     Raises:
-      ConfigError: has both figures.
+      ConfigError: they do not fit; the error has needed and available memory.
     """
     available = read_available_bytes()
     if available is not None and 2 * size > available:

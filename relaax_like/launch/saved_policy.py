@@ -78,8 +78,8 @@ class SavedPolicy:
       client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
-      ConfigError: the algorithm cannot be loaded; or as `read_snapshot`.
-      SnapshotError: as `read_snapshot`; or the snapshot belongs to another model.
+      ConfigError: the algorithm cannot be loaded; or see `read_snapshot`.
+      SnapshotError: the snapshot belongs to another model; or see `read_snapshot`.
     """
 
     def __init__(self, experiment: Experiment, version: str, client_id: str):
