@@ -14,7 +14,7 @@ ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 
 
 class Config(ActorCriticConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of ppo: the keys of the YAML's `algorithm` section."""
 
     num_steps: int = Field(default=2048, ge=1)
     """Environment steps of all slots together per iteration."""

@@ -28,17 +28,17 @@ _MAX_REPLAYED = 100_000
 
 
 class GymSlots(Protocol):
-    """What the program needs beyond `EnvironmentSlots`."""
+    """`EnvironmentSlots` that can also be drawn and closed, as the program needs."""
 
     slots: int
     observation_space: UserSpace
     action_space: UserSpace
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
-        """As `EnvironmentSlots.reset`."""
+        """See `EnvironmentSlots.reset`."""
 
     def step(self, actions: Any) -> Transition:
-        """As `EnvironmentSlots.step`."""
+        """See `EnvironmentSlots.step`."""
 
     def render(self) -> np.ndarray | None:
         """Returns slot 0 as `[height, width, 3]` uint8, or None if it cannot be drawn."""
@@ -525,7 +525,7 @@ def find_masked_reset(env: VectorEnv) -> Callable[[np.ndarray], Any] | None:
 
 
 def _reset_cart_poles(env: CartPoleVectorEnv, mask: np.ndarray) -> np.ndarray:
-    """Does at once what this class does in its next step, as it does not support `reset_mask`."""
+    """Resets slots of gymnasium's cart poles immediately; they do not support `reset_mask`."""
     env.state[:, mask] = env.np_random.uniform(env.low, env.high, size=(4, int(mask.sum())))
     env.steps[mask] = 0
     env.prev_done[mask] = False

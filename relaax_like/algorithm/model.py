@@ -25,7 +25,7 @@ Tensors = Mapping[str, Any]
 
 
 class Model(Module, abc.ABC):
-    """A network only: the same one serves algorithms with different objectives.
+    """A network without an objective, so that one model serves several algorithms.
 
     class CartPoleModel(Model):
         def get_input_specs(self):

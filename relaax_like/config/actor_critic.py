@@ -22,7 +22,7 @@ _TAKEN_NAME = "log_prob"
 
 
 class ActorCriticConfig(EncoderConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Base of the `Config` of actor-critic algorithms: keys of the YAML's `algorithm` section."""
 
     num_actions: Choices = None
     """Number of discrete actions; a list for several choices at once, with the number of actions of
