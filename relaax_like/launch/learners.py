@@ -226,7 +226,7 @@ def _make_collecting_loop(
     keeps_experience: bool,
     task: str = "",
 ) -> "LearnerLoop[AgentSource]":
-    """Makes a learner of agents' rollouts; `task` names one of several."""
+    """Makes a learner of agents' rollouts; `task` is its name, if there are several."""
     assert not isinstance(plan, Offline), "what learns from files has another learner"
     from relaax_like.learn.collected import Collected
     from relaax_like.learn.rollout_layout import RolloutLayout
@@ -507,7 +507,7 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
 
 
 def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
-    """Loads TensorFlow, and returns the task that makes an algorithm's own updates; and its model.
+    """Loads TensorFlow, and returns the task that makes an algorithm's updates, and its model.
 
     Args:
       experiment: `require_plan` must return its plan.

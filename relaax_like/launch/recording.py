@@ -54,7 +54,7 @@ _PROGRESS_SEC = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What was recorded.
+    """The result of `record`.
 
     Attributes:
       steps: environment steps that were written.

@@ -13,7 +13,7 @@ from relaax_like.learn.tally import Tally
 
 
 class AgentSource(Source):
-    """Takes what agents have played, and counts it.
+    """Takes agents' rollouts, and counts their steps and episodes.
 
     `conform`, `add`, `add_counts` and `add_sampling` can be called from any thread.
 

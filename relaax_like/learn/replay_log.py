@@ -56,7 +56,7 @@ def name_replay_folder(task: str = "") -> str:
 
 @dataclass(frozen=True)
 class ReplayRecord:
-    """What a table's source accepted.
+    """A rollout, or only counts, that a table's source accepted.
 
     Attributes:
       rollout: that was inserted; None: steps and episodes alone.

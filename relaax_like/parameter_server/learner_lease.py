@@ -63,7 +63,7 @@ class LearnerLease:
 
     @property
     def silent_sec(self) -> float:
-        """Seconds since the holder took or renewed the lease, or since this start."""
+        """Seconds since the holder took or renewed the lease, or since the server's start."""
         return self._clock() - (self._expires - self.lease_sec)
 
     def grant(self, holder: str, address: str) -> int:

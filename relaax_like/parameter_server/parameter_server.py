@@ -364,7 +364,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def learner_address(self) -> tuple[str, int]:
-        """Where the newest learner in another process takes experience ("": none), and its term."""
+        """Address at which the learner's process takes experience ("": none), and its term."""
         lease = self._learner_lease
         return ("", 0) if lease is None else (lease.address, lease.term)
 
