@@ -80,7 +80,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Segment:
-    """Where one named array is. `offset` is in bytes; see `Variable` for the rest."""
+    """The position of one named array, `offset` bytes; for other fields, see `Variable`."""
 
     name: str
     dtype: str

@@ -325,7 +325,7 @@ class Lease:
 
 
 class PublishTicket(NamedTuple):
-    """What a learner in a process of its own shows with each publication and count.
+    """Identifies a publication or count of a learner in a process of its own.
 
     Attributes:
       term: of its lease.

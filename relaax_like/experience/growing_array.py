@@ -95,7 +95,7 @@ class GrowingArray:
 
 
 class GrowingTree:
-    """A GrowingArray, or several by name, depending on the first element."""
+    """A GrowingArray, or one per name if the first element is a mapping."""
 
     def __init__(self, field: str):
         """Starts without memory.

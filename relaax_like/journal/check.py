@@ -58,7 +58,7 @@ class JournalReport:
 
 @dataclass(frozen=True)
 class Cut:
-    """What `cut_journal` set aside.
+    """What `cut_journal` moved into another folder.
 
     Attributes:
       aside: the folder that it is in; None: there was nothing to move, as the rest is missing.

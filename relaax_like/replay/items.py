@@ -199,7 +199,7 @@ class Transitions:
 
 
 class _SequenceItems:
-    """What sequences and complete episodes share."""
+    """The common base of `Sequences` and `CompleteEpisodes`."""
 
     def __init__(self, discount: float):
         self.discount = discount

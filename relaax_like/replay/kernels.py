@@ -318,7 +318,7 @@ def _evict_rows(
     links: np.ndarray,
     removed: np.ndarray,
 ) -> int:
-    """Finds the items that end with rows: those of the rows, and those stacked with them.
+    """Finds the items that are lost with evicted rows: theirs, and those that stack them.
 
     Returns:
       Number of items in `removed`.

@@ -44,7 +44,7 @@ class ItemRule(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What an insertion did.
+    """The result of an insertion.
 
     Attributes:
       first_id: of the new rows.

@@ -20,7 +20,7 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosed
 
 
 class Inserted(NamedTuple):
-    """What an insertion did.
+    """The result of an insertion.
 
     Attributes:
       first_id: of the new rows.
