@@ -47,7 +47,7 @@ class LeasingBackend(Protocol):
 
     @property
     def learner_address(self) -> tuple[str, int]:
-        """Where the newest holder takes experience, and its term."""
+        """Address at which the newest holder of the lease takes experience, and its term."""
 
     @property
     def slots(self) -> Mapping[str, np.ndarray]:
@@ -130,7 +130,7 @@ class PublisherServicer:
     def FindLearner(
         self, request: publisher_pb2.FindLearnerRequest, context: grpc.ServicerContext
     ) -> publisher_pb2.LearnerAddress:
-        """Says where the newest holder takes experience."""
+        """Returns the address at which the newest holder of the lease takes experience."""
         address, term = self._backend.learner_address
         return publisher_pb2.LearnerAddress(address=address, term=term)
 
@@ -299,7 +299,7 @@ class PublisherStub:
             return message_to_state(self._publish(_item_to_parts(item), timeout=_PUBLISH_SEC))
 
     def find_learner(self, timeout_sec: float = _TIMEOUT_SEC) -> str:
-        """Returns where the run's learner takes experience; "" if there is none yet."""
+        """Returns the address at which the run's learner takes experience; "": no learner yet."""
         request = publisher_pb2.FindLearnerRequest()
         with self._translating():
             return str(self._find(request, timeout=timeout_sec).address)

@@ -119,7 +119,11 @@ def _first(space: Space, leaf: np.ndarray) -> Any:
 
 
 def _cast(array: np.ndarray, dtype: np.dtype, field: str) -> np.ndarray:
-    """Casts if no value changes; what cannot be cast is left to the space's own check."""
+    """Casts numbers to `dtype`; other arrays are left to the space's own check.
+
+    Raises:
+      InvalidInputError: a value would change.
+    """
     if array.dtype == dtype or array.dtype.kind not in "biuf":
         return array
     with np.errstate(over="ignore", invalid="ignore"):

@@ -69,7 +69,9 @@ class CoordinatorLink:
         except grpc.RpcError as error:
             raise self._to_exception(error) from None
         except ValueError as error:  # gRPC's, for a closed channel
-            raise ServerUnavailableError(f"the connection was closed: {error}") from None
+            raise ServerUnavailableError(
+                f"the connection to the coordinator was closed: {error}"
+            ) from None
 
     def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
         """Makes a call whose reply is a stream; raises what `call` does."""
@@ -78,7 +80,9 @@ class CoordinatorLink:
         except grpc.RpcError as error:
             raise self._to_exception(error) from None
         except ValueError as error:
-            raise ServerUnavailableError(f"the connection was closed: {error}") from None
+            raise ServerUnavailableError(
+                f"the connection to the coordinator was closed: {error}"
+            ) from None
 
     def close(self) -> None:
         """Closes the connection. Idempotent."""
@@ -132,7 +136,7 @@ class NameInUseError(InvalidInputError):
 
 
 class JobsClient:
-    """What operators do: submit, list and cancel jobs. A context manager.
+    """Submits, lists and cancels jobs, for operators. A context manager.
 
         with JobsClient("localhost:7004") as jobs:
             number = jobs.submit("walk", make_job_config("walk.yaml"))

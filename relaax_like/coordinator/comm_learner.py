@@ -330,7 +330,7 @@ class RemoteCommLearner(BaseCommLearner):
         return info
 
     def deal_with_learner_close(self) -> None:
-        """Ends the learner, if there is one; the next start task can come."""
+        """Ends the learner, if there is one; then another start task is accepted."""
         learner, self._learner = self._learner, None
         thread, self._learner_thread = self._learner_thread, None
         if learner is not None:

@@ -108,7 +108,7 @@ class _Slave:
 
 
 class Coordinator:
-    """Jobs, slaves, and who runs what. Thread-safe. A context manager.
+    """Keeps jobs and slaves, and assigns jobs to slaves. Thread-safe. A context manager.
 
         with Coordinator(folder) as coordinator:
             server, port = create_coordinator_server(address, coordinator)
@@ -424,7 +424,7 @@ class Coordinator:
         return slave
 
     def _reconcile(self, slave: _Slave, request: pb.PollRequest) -> None:
-        """Compares what a slave runs with what it is to run."""
+        """Compares the attempt that a slave runs with the one that it was assigned."""
         running = to_attempt(request.running) if request.HasField("running") else None
         if running is None:
             if slave.attempt is not None and slave.is_confirmed:

@@ -20,7 +20,7 @@ INTERVAL_SEC = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """What is known about a run.
+    """The progress of a run, as stored in a cluster.
 
     Attributes:
       host: the machine that has the run's folder.
@@ -59,7 +59,7 @@ class RunRecord:
         self._key = f"run {run_dir.absolute()}".encode()
 
     def read(self) -> RunProgress | None:
-        """Returns what is known; None: the run has not begun.
+        """Returns the stored progress; None: the run has not begun.
 
         Raises:
           RelaaxError: the store has an invalid record of this run.
@@ -84,7 +84,7 @@ class RunRecord:
             ) from None
 
     def write(self, global_t: int, version: int) -> None:
-        """Replaces what is known.
+        """Replaces the stored progress.
 
         Args:
           global_t: environment steps of the run.

@@ -172,7 +172,7 @@ def _read_max_wait(hello: rlx_pb2.Hello, is_on: bool) -> float | None:
 
 
 class Pending(enum.Enum):
-    """What `Session.receive` returns when the answer needs a prediction first."""
+    """Returned by `Session.receive` if the answer needs a prediction first."""
 
     PREDICTION = enum.auto()
 
