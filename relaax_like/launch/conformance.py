@@ -688,7 +688,7 @@ def _make_one_update(plan: Any) -> Any:
 
 
 def _make_plain(subject: _Subject) -> dict[str, OptimizerConfig]:
-    """Returns gradient descent for each group, which is as accurate as the gradient."""
+    """Returns plain gradient descent for each group: its steps are as accurate as gradients."""
     return dict.fromkeys(subject.optimizers, OptimizerConfig(name="sgd", learning_rate=0.01))
 
 

@@ -161,8 +161,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Raises ConfigError, because the values belong to the parameter server."""
         raise ConfigError(
-            "learners that make each update together take their values from the parameter server; "
-            "use learner.previous"
+            "cannot load a checkpoint: learners that make each update together take their values "
+            "from the parameter server; to start from another run's weights, set learner.previous"
         )
 
     def take_state(self) -> dict[str, Any]:

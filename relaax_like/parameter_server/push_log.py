@@ -80,7 +80,7 @@ class PushLog:
         """
 
     def begin_snapshot(self) -> int | None:
-        """Returns the index of the first record that this snapshot lacks; None: there are none."""
+        """Returns the index of the first record that this snapshot lacks; None: no records kept."""
         return None
 
     def end_snapshot(self, index: int) -> None:
