@@ -75,7 +75,8 @@ def load(
       ConfigError: no such run, its algorithm cannot be loaded, or its settings do not say which
         spaces the environment has.
       InvalidInputError: the algorithm cannot use a space that was passed.
-      SnapshotError: there is no such snapshot, or it cannot be used; lists those that there are.
+      SnapshotError: there is no such snapshot (the error lists the existing ones), or it cannot be
+        used.
     """
     from relaax_like.launch.policy import load_policy
 

@@ -1,8 +1,8 @@
-"""Libraries that the base install does not bring, and the extra that brings each."""
+"""Libraries that the base install does not include, and the extra that installs each."""
 
 import sys
 
-# Extra of pyproject.toml -> modules that it brings.
+# Extra of pyproject.toml -> modules that it installs.
 _MODULES = {
     "server": "grpc grpc_health honcho numba prometheus_client psutil pydantic yaml rich "
     "tensorboard tensorflow threadpoolctl typer uvloop",

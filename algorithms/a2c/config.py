@@ -11,7 +11,7 @@ ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 
 
 class Config(ActorCriticConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of a2c: the keys of the YAML's `algorithm` section."""
 
     rollout_steps: int = Field(default=16, ge=1)
     """Steps of every slot in one rollout."""

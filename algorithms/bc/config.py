@@ -10,7 +10,7 @@ ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 
 
 class Config(ActorCriticConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of bc: the keys of the YAML's `algorithm` section."""
 
     batch_size: int = Field(default=64, ge=1)
     """Steps per update, at most the number of steps in the smallest file; with a recurrent network,

@@ -8,7 +8,7 @@ TEMPERATURE = "temperature"
 
 
 class Config(OfflineConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of cql: the keys of the YAML's `algorithm` section."""
 
     cql_weight: Tunable = Field(default=5.0, ge=0)
     """Weight of the penalty on values of actions that were not recorded; alpha of the paper. 0: no

@@ -4,4 +4,4 @@ from relaax_like.config import NoisyReplayConfig
 
 
 class Config(NoisyReplayConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of ddpg: the keys of the YAML's `algorithm` section."""

@@ -38,7 +38,7 @@ class DistributionConfig(Settings):
 
 
 class Config(DiscreteConfig, ReplayConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of dqn: the keys of the YAML's `algorithm` section."""
 
     double: bool = True
     """Choose the next action with the network, and value it with the target (double DQN)."""

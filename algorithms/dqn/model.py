@@ -88,7 +88,7 @@ class QNetwork(Module):
 
 
 class DQNModel(Model):
-    """Action values, and a copy of them that follows."""
+    """Action values, and a target network: a copy that is updated more slowly."""
 
     autograph = False
     acting: Sequence[str] = ("online",)
@@ -114,7 +114,7 @@ class DQNModel(Model):
     def policy(
         self, inputs: Tensors, states: Tensors, explore: Tensors
     ) -> tuple[dict[str, Any], Tensors]:
-        """Takes the best action, except for a fraction of `epsilon`."""
+        """Takes a random action with probability `explore["epsilon"]`, else the best one."""
         online, epsilon = self.online, explore["epsilon"]
         features, after = online.encode(inputs, states)
         values = online.to_values(online.compute_atoms(features))

@@ -9,7 +9,7 @@ SHARED, ACTOR, CRITIC = "default", "actor", "critic"
 
 
 class Config(ActorCriticConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of impala: the keys of the YAML's `algorithm` section."""
 
     shared_network: bool = True
     """Share all layers except the last between the policy and the value function."""

@@ -7,7 +7,7 @@ from relaax_like.wire import ACTION, OBSERVATION, Box, Discrete, Spaces
 
 
 class Config(AlgorithmConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of policy_gradient_tutorial: the keys of the YAML's `algorithm` section."""
 
     state_size: int = Field(default=4, ge=1)
     """Number of values in one observation, flattened."""

@@ -14,7 +14,7 @@ ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 
 
 class Config(ActorCriticConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of ppo: the keys of the YAML's `algorithm` section."""
 
     num_steps: int = Field(default=2048, ge=1)
     """Environment steps of all slots together per iteration."""
@@ -157,7 +157,7 @@ class Config(ActorCriticConfig):
                     raise ValueError(
                         f"mirror_action: mirroring would move component {index} outside the "
                         f"bounds of component {place}, {space.low[place]:g} to "
-                        f"{space.high[place]:g}"
+                        f"{space.high[place]:g}; correct mirror_action or the bounds"
                     )
             return
         if -1 in mirror.signs:

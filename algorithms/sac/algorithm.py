@@ -119,7 +119,7 @@ class SAC(Algorithm):
         return tf.gather(values, action, axis=-2, batch_dims=len(action.shape))
 
     def _choose(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns the values `[..., m]` of as many critics as a target is made of."""
+        """Returns the values `[..., m]` of `target_critics` critics, drawn at random."""
         number = self.config.target_critics
         if number is None or number == values.shape[-1]:
             return values

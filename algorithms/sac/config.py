@@ -18,7 +18,7 @@ TEMPERATURE = "temperature"
 
 
 class Config(ContinuousReplayConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of sac: the keys of the YAML's `algorithm` section."""
 
     needed_action: ClassVar[str] = "one continuous action (Box) or one discrete action (Discrete)"
 

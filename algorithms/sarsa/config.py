@@ -9,7 +9,7 @@ from relaax_like.config import DiscreteConfig, NetworkConfig, OptimizerConfig, h
 
 
 class Config(DiscreteConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of sarsa: the keys of the YAML's `algorithm` section."""
 
     network: NetworkConfig = NetworkConfig(layers=())
     """No layers: values are linear in the observation, which for an integer is a table."""

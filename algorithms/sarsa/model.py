@@ -40,7 +40,7 @@ class LinearModel(Model):
     def policy(
         self, inputs: Tensors, states: Tensors, explore: Tensors
     ) -> tuple[dict[str, Any], Tensors]:
-        """Takes the best action, except for a fraction of `epsilon`."""
+        """Takes a random action with probability `explore["epsilon"]`, else the best one."""
         return {"action": make_epsilon_greedy(self.compute_q(inputs), explore["epsilon"])}, states
 
 

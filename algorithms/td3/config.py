@@ -6,7 +6,7 @@ from relaax_like.config import NoisyReplayConfig, Tunable
 
 
 class Config(NoisyReplayConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of td3: the keys of the YAML's `algorithm` section."""
 
     policy_delay: int = Field(default=2, ge=1)
     """Updates of the critics between two updates of the actor and of all targets."""

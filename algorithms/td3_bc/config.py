@@ -6,7 +6,7 @@ from relaax_like.config import OfflineConfig, Tunable, hyper
 
 
 class Config(OfflineConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Settings of td3_bc: the keys of the YAML's `algorithm` section."""
 
     alpha: Tunable = Field(default=2.5, gt=0)
     """Weight of the values against the recorded actions. Raise it if recorded actions are poor, or

@@ -27,7 +27,10 @@ _ZOOM = 4
 
 
 class FramesLast(gym.vector.VectorWrapper):
-    """From `[k, frames, height, width]` to `[k, height, width, frames]`, as networks read them."""
+    """Moves the frames to the last axis, as networks read them.
+
+    `[k, frames, height, width]` becomes `[k, height, width, frames]`.
+    """
 
     def __init__(self, env: gym.vector.VectorEnv, frameskip: int) -> None:
         """Wraps environments whose observations are stacked grey images."""

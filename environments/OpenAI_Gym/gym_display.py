@@ -35,7 +35,7 @@ class Display:
         self._next_frame_at = 0.0
 
     def attach(self, render: Callable[[], np.ndarray | None], fps: float) -> None:
-        """Sets what to show.
+        """Sets the environment to show.
 
         Args:
           render: draws a frame, `[height, width, 3]` uint8, or returns None if it cannot.

@@ -28,17 +28,17 @@ _MAX_REPLAYED = 100_000
 
 
 class GymSlots(Protocol):
-    """What the program needs beyond `EnvironmentSlots`."""
+    """`EnvironmentSlots` that can also be drawn and closed, as the program needs."""
 
     slots: int
     observation_space: UserSpace
     action_space: UserSpace
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
-        """As `EnvironmentSlots.reset`."""
+        """See `EnvironmentSlots.reset`."""
 
     def step(self, actions: Any) -> Transition:
-        """As `EnvironmentSlots.step`."""
+        """See `EnvironmentSlots.step`."""
 
     def render(self) -> np.ndarray | None:
         """Returns slot 0 as `[height, width, 3]` uint8, or None if it cannot be drawn."""
@@ -257,9 +257,9 @@ class VectorEnvSlots:
         self.action_space = _add_mirror(self._actions.space, env, "action")
 
     def get_state(self) -> dict[str, Any] | None:
-        """Returns arrays, numbers and random generator; None: this might not be the whole state.
+        """Returns arrays, numbers and random generator; None: the state might not be complete.
 
-        It is known to be the whole state only for gymnasium's cart poles without a wrapper.
+        It is known to be complete only for gymnasium's cart poles without a wrapper.
         """
         env = self._env
         if type(env) is not CartPoleVectorEnv or env.state is None:
@@ -525,7 +525,7 @@ def find_masked_reset(env: VectorEnv) -> Callable[[np.ndarray], Any] | None:
 
 
 def _reset_cart_poles(env: CartPoleVectorEnv, mask: np.ndarray) -> np.ndarray:
-    """Does at once what this class does in its next step, as it does not support `reset_mask`."""
+    """Resets slots of gymnasium's cart poles immediately; they do not support `reset_mask`."""
     env.state[:, mask] = env.np_random.uniform(env.low, env.high, size=(4, int(mask.sum())))
     env.steps[mask] = 0
     env.prev_done[mask] = False

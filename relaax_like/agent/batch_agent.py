@@ -198,7 +198,7 @@ class BatchAgent(abc.ABC):
             )
 
     def _find_joined(self, inputs: Arrays) -> Mapping[str, int]:
-        """Returns the inputs that are unchanged observations -> how many are joined in each."""
+        """Returns, by name, how many observations are joined in each input that was not changed."""
         number = self.observation_history
         if number == 1:
             return {}

@@ -96,7 +96,7 @@ class Batch:
         return x / (tf.sqrt(self._total(self.valid * x * x) / rows) + 1e-8)
 
     def _normalize_jointly(self, x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        """Normalises with sums that do not depend on each other: one exchange with the others.
+        """Normalises with independent sums, so that learners exchange them only once.
 
         The variance is the mean of squares less the square of the mean, in double precision.
         """

@@ -1,4 +1,4 @@
-"""Critics of one action, and an actor without randomness, for off-policy algorithms."""
+"""Critics, and an actor without randomness, for off-policy algorithms with one action."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from relaax_like.wire.errors import ConfigError
 
 
 class Critics(Module):
-    """Several values of the same observations, all of them vectors, and action.
+    """Several networks that each estimate the value of an action, given vector observations.
 
     Args:
       config: describes the observation, the action, and the layers of each network.
@@ -95,7 +95,9 @@ def _join(
 
 
 class DiscreteCritics(Module):
-    """Several values of the same observations, all of them vectors, for each of a few actions.
+    """Several networks that each estimate the value of every discrete action.
+
+    Observations are vectors.
 
     Args:
       config: describes the observation and the layers of each network.
@@ -137,7 +139,7 @@ class DiscreteCritics(Module):
 
 
 class RegularNetwork(Module):
-    """Dense layers with dropout, normalisation, then the activation; linear outputs.
+    """Dense layers, each followed by dropout, normalisation and the activation; linear outputs.
 
     Args:
       name: of the network; its variables are named as those of `make_network`, with `norm0` and so

@@ -130,7 +130,7 @@ class GreedyPolicy:
         return {name: np.asarray(array) for name, array in found.items()}
 
     def make_random_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
-        """Draws inputs, `[rows, ...]`; normalised ones resemble what the policy has observed."""
+        """Draws inputs `[rows, ...]`; normalised ones by the policy's mean and deviation."""
         random = np.random.default_rng(seed)
         moments = {n.statistic: n for n in get_normalizers(self._model)}
         inputs: dict[str, np.ndarray] = {}
@@ -152,7 +152,7 @@ class GreedyPolicy:
         return inputs
 
     def _trace(self, memory: Sequence[str]) -> None:
-        """Makes the function with only these memories."""
+        """Makes the function, with only the named memories as inputs and outputs."""
         specs = _to_tensor_specs(self._model.get_input_specs())
         kept = [(name, p) for name, p in self._model.get_state_specs() if name in memory]
         specs.update(_to_tensor_specs([(MEMORY + name, p) for name, p in kept]))

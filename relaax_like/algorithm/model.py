@@ -25,7 +25,7 @@ Tensors = Mapping[str, Any]
 
 
 class Model(Module, abc.ABC):
-    """A network only: the same one serves algorithms with different objectives.
+    """A network without an objective, so that one model serves several algorithms.
 
     class CartPoleModel(Model):
         def get_input_specs(self):
@@ -128,7 +128,7 @@ def get_reward_columns(model: Model) -> dict[str, slice]:
     """Returns where the rewards of each name are in `[..., r]` rewards.
 
     Raises:
-      ConfigError: a shape is not `[n]`; names the line.
+      ConfigError: a shape is not `[n]`; the error names the line.
     """
     columns, start = {}, 0
     for name, properties in model.get_reward_specs():
@@ -162,7 +162,7 @@ def get_acting_names(model: Model) -> frozenset[str] | None:
     """Returns the names of the variables that `Model.acting` allows `policy` to read; None: all.
 
     Raises:
-      ConfigError: the model has no such attribute; names the line.
+      ConfigError: the model has no such attribute; the error names the line.
     """
     if not model.acting:
         return None

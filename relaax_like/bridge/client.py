@@ -248,7 +248,7 @@ class BufferingClient(ParameterServerClient):
             )
 
     def _refresh(self) -> None:
-        """Pulls after a restart of the server, when a version can have other values."""
+        """Pulls all values after a restart of the server: its versions can have other values."""
         if self._values is not None and self._values_epoch != self._reply.epoch:
             self._take(self._call_pull(None))
 
@@ -269,7 +269,7 @@ class BufferingClient(ParameterServerClient):
 
 
 class _JoinedGroup(GroupConnection):
-    """A connection whose newest values are passed on."""
+    """A connection to the group; values in its answers become those of its client."""
 
     def __init__(self, connection: GroupConnection, take: Callable[[Reply], None]):
         self._connection = connection

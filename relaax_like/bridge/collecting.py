@@ -96,7 +96,7 @@ class CollectStream:
         stream = link.collect_stream("rlx-1")
         stream.open(incarnation, have_version=0, have_epoch=0)
         stream.send(experience)        # from one thread
-        for advance in stream: ...     # in another; raises when the stream breaks
+        for notice in stream: ...      # in another; raises when the stream breaks
 
     Args:
       call: its messages; cancelled with it.
@@ -183,7 +183,7 @@ class CollectStream:
         """
         for message in self._call:
             yield self._read(message)
-        raise ServerUnavailableError("the learner ended the stream")
+        raise ServerUnavailableError("the learner ended the stream; open a new one")
 
     def finish(self, timeout_sec: float) -> None:
         """Ends the sending direction, waits until the other end has read everything, and closes."""

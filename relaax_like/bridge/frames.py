@@ -104,7 +104,7 @@ def to_part(
 
 
 def _has_few_fields(data: bytes, most: int) -> bool:
-    """Returns whether a message is a header, field 1, with at most so many fields."""
+    """Returns whether a message is a header, field 1, with at most `most` fields."""
     try:
         length, place = _read_number(data, 1)
         if data[0] != _HEADER_KEY or place + length != len(data):

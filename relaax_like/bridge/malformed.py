@@ -43,7 +43,7 @@ class MessageCheck(grpc.ServerInterceptor):
 
 
 def _check(handler: Any, method: str) -> grpc.RpcMethodHandler:
-    """Returns a handler that does the same for valid messages and refuses all others."""
+    """Returns a handler that passes valid messages to `handler` and refuses all others."""
     read = handler.request_deserializer
 
     def try_to_read(data: bytes) -> Any:

@@ -408,7 +408,7 @@ def _fill(buffer: np.ndarray, header: pb.ReplyHeader, more: Iterator[frames.Repl
 
 
 def status_to_message(status: Status) -> pb.Status:
-    """Converts the numbers for people to their message."""
+    """Converts a parameter server's status to its message."""
     fields = _get_fields(status)
     fields["durability"] = _DURABILITIES[status.durability]
     fields["client_list"] = [pb.ClientStatus(**_get_fields(one)) for one in status.client_list]

@@ -34,7 +34,7 @@ _MAX_RECEIVED = 4096
 # Memory for publications that are being received.
 _RECEIVING_BYTES = 64_000_000
 _TIMEOUT_SEC = 5.0
-# A publication is sent in chunks; a server that reads none of them for so long is unavailable.
+# A publication is sent in chunks; a server that reads none of them for this time is unavailable.
 _PUBLISH_SEC = 60.0
 
 
@@ -47,7 +47,7 @@ class LeasingBackend(Protocol):
 
     @property
     def learner_address(self) -> tuple[str, int]:
-        """Where the newest holder takes experience, and its term."""
+        """Address at which the newest holder of the lease takes experience, and its term."""
 
     @property
     def slots(self) -> Mapping[str, np.ndarray]:
@@ -130,7 +130,7 @@ class PublisherServicer:
     def FindLearner(
         self, request: publisher_pb2.FindLearnerRequest, context: grpc.ServicerContext
     ) -> publisher_pb2.LearnerAddress:
-        """Says where the newest holder takes experience."""
+        """Returns the address at which the newest holder of the lease takes experience."""
         address, term = self._backend.learner_address
         return publisher_pb2.LearnerAddress(address=address, term=term)
 
@@ -231,7 +231,16 @@ class PublisherStub:
     def acquire(
         self, holder: str, address: str, manifest: Manifest
     ) -> tuple[int, float, Lease, RunState]:
-        """Requests the lease; returns term, its seconds, the state to continue from, and the run's.
+        """Requests the lease.
+
+        Args:
+          holder: name of this start of the learner.
+          address: where it takes experience, HOST:PORT.
+          manifest: of its model.
+
+        Returns:
+          The term; for how many seconds the lease is kept without a renewal; the state to continue
+          from; and the state of the run.
 
         Raises:
           ServerUnavailableError: another learner still holds the lease, or no answer in time.
@@ -290,7 +299,7 @@ class PublisherStub:
             return message_to_state(self._publish(_item_to_parts(item), timeout=_PUBLISH_SEC))
 
     def find_learner(self, timeout_sec: float = _TIMEOUT_SEC) -> str:
-        """Returns where the run's learner takes experience; "" if there is none yet."""
+        """Returns the address at which the run's learner takes experience; "": no learner yet."""
         request = publisher_pb2.FindLearnerRequest()
         with self._translating():
             return str(self._find(request, timeout=timeout_sec).address)

@@ -149,7 +149,7 @@ class PushStream:
 
 
 def _take_replies(shared: SharedVectors, call: Any) -> Iterator[frames.Reply]:
-    """Yields the server's reply; from the stream if it is sent there, or that has ended."""
+    """Yields the parts of the server's reply, from the mailbox or else from the stream."""
     letter = shared.replies.take() if shared.offer.mailboxes else b""
     if not letter:
         yield from call

@@ -58,8 +58,8 @@ class IncomingPush:
 class ReceiveBudget:
     """The memory for gradients that are being received. Thread-safe.
 
-        with receiving.admit(num_bytes, context) as reception:
-            push = messages_to_push(first, reception.note(more), manifest)
+        with budget.admit(num_bytes, context) as incoming:
+            push = messages_to_push(first, incoming.note(more), manifest)
 
     If it is used up, the next push waits for others to end, and slow ones are cancelled: a client
     that sends only part of a gradient delays the others for a few seconds at most.

@@ -115,7 +115,7 @@ class SharedVectors:
             # Nothing else is opened: that can affect a device, and a terminal might become the
             # server's controlling terminal.
             if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
-                raise UnusableError("it is not anonymous memory of relaax")
+                raise UnusableError("the descriptor is not anonymous memory of relaax_like")
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
             descriptor = os.open(path, flags)
         except OSError as error:
@@ -123,16 +123,17 @@ class SharedVectors:
         try:
             # Only such memory has these seals, so this cannot be one of our files.
             if fcntl.fcntl(descriptor, _GET_SEALS) & _SEALS != _SEALS:
-                raise UnusableError("it could be shrunk")
-            if os.fstat(descriptor).st_size != num_bytes:
-                raise UnusableError(f"its size is not {num_bytes} bytes")
+                raise UnusableError("the memory could be shrunk")
+            size = os.fstat(descriptor).st_size
+            if size != num_bytes:
+                raise UnusableError(f"the memory has {size} bytes, expected {num_bytes}")
             memory = mmap.mmap(descriptor, num_bytes)
         except OSError as error:
             raise UnusableError(f"not anonymous memory: {error.strerror}") from None
         finally:
             os.close(descriptor)
         if not secrets.compare_digest(memory[:_NONCE_BYTES], offer.nonce):
-            raise UnusableError("it belongs to another process")
+            raise UnusableError("the memory belongs to another process")
         return cls(memory, offer, gradient_bytes, values_bytes)
 
 

@@ -72,7 +72,9 @@ class Health:
         try:
             probe.result(_PROBE_SEC)
         except grpc.FutureTimeoutError:
-            raise ServerUnavailableError("the parameter server has not replied yet") from None
+            raise ServerUnavailableError(
+                "the parameter server has not replied yet; retry later"
+            ) from None
         with self._lock:
             if self._probe is probe:
                 self._probe = None
@@ -236,7 +238,10 @@ def report_clients(
 
 
 def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0) -> str:
-    """Tells a parameter server to write a snapshot; returns its path there, or "" for none.
+    """Tells a parameter server to write a snapshot.
+
+    Returns:
+      Its path on the server's machine; "" if the run keeps no snapshots.
 
     Raises:
       ServerUnavailableError: no answer in time, or the snapshot could not be written.

@@ -124,7 +124,7 @@ def _print_ranges(arrays: Mapping[str, np.ndarray], found: Mapping[str, Any]) ->
 
 
 def _print_gradients(arrays: Mapping[str, np.ndarray]) -> None:
-    """Prints the norm of each variable's gradient, computed for the whole iteration at once."""
+    """Prints the norm of each variable's gradient, computed from all rows of the iteration."""
     if "settings" not in arrays:
         print("gradients: not computed, because the file has no settings")
         return

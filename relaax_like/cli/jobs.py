@@ -69,7 +69,7 @@ def serve(
 ) -> None:
     """Serve a queue of jobs until Ctrl-C; everything is kept in FOLDER.
 
-    Slaves (`relaax jobs work`) dial in, so none of them needs an open port.
+    Slaves (`relaax jobs work`) connect to it, so none of them needs an open port.
     """
 
     def start() -> int:

@@ -92,7 +92,7 @@ def _describe_clients(status: Status) -> Iterator[tuple[str, str]]:
 
 
 def _describe_served(status: Status) -> Iterator[tuple[str, str]]:
-    """Yields a row for each environment: how long its steps wait for their answers."""
+    """Yields a row for each environment: its answers, their times, late ones, discarded steps."""
     shown = status.served[:_MAX_CLIENTS]
     for index, client in enumerate(shown):
         parts = [f"{client.name}: {client.answers:,} answers"]

@@ -116,7 +116,7 @@ class EpisodeResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Timings:
-    """Where the time between a complete step and its answer went, at the server, in microseconds.
+    """Parts of the time from a complete step to its answer, at the server, in microseconds.
 
     Attributes:
       queue_us: until the prediction began.
@@ -692,7 +692,7 @@ class RlxClient:
     # Talking to the server.
 
     def _mark_call(self) -> int:
-        """Ends the span of the environment's own time; returns when encoding a step began."""
+        """Ends the span of the environment's own time; returns the time, for `_exchange`."""
         answered, self._answered = self._answered, 0
         return tracing.end("environment", answered) or tracing.begin()
 

@@ -122,7 +122,7 @@ class ActionsReader:
         """Returns the actions, leaf -> `[k, ...]`; None: the answer has to be parsed.
 
         Raises:
-          InvalidInputError: a value is out of range; names the leaf.
+          InvalidInputError: a value is out of range; the error names the leaf.
         """
         if self._layout is None or not self._layout.fits(body):
             return None

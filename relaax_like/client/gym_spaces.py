@@ -72,7 +72,7 @@ class SpaceCodec:
         """Writes one environment's nested value into row `slot`.
 
         Raises:
-          InvalidInputError: it does not fit the space; names leaf and slot.
+          InvalidInputError: it does not fit the space; the error names leaf and slot.
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
@@ -124,7 +124,7 @@ class GymValues(SpaceValues):
     """Values of a Gymnasium space: nested as the space is, actions clipped to its bounds."""
 
     def __init__(self, space: gym.Space, name: str) -> None:
-        """Takes what `SpaceCodec` takes; arguments as of `SpaceValues`."""
+        """Takes the spaces that `SpaceCodec` takes; for the arguments, see `SpaceValues`."""
         self._gym_space = space
         self._codec = SpaceCodec(space)
         super().__init__(self._codec.space, name)

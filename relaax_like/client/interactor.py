@@ -113,7 +113,7 @@ class SlotEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """What a run did.
+    """The counts and times of a run of an `Interactor`.
 
     Attributes:
       episodes: number that ended; those that were lost with a server are not counted.

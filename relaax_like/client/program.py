@@ -42,10 +42,14 @@ def run_program(program: str, description: str, make_slots: MakeSlots, arguments
 
 
 def refuse_keys(environment: Any, program: str) -> None:
-    """Refuses keys of the section `environment` that such a program has no flag for.
+    """Refuses keys of the section `environment` for which programs of `run_program` have no flag.
+
+    Args:
+      environment: the section.
+      program: name of the folder in environments/, for the error.
 
     Raises:
-      ConfigError: one is set; names it.
+      ConfigError: such a key is set; the error names it.
     """
     for key, default in (
         ("env", None),

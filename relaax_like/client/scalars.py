@@ -90,7 +90,7 @@ class LatencyMeter:
         self._count = 0
 
     def add(self, seconds: float) -> float | None:
-        """Adds a measurement; returns the interval's mean when the interval is over."""
+        """Adds a measurement; returns the interval's mean if the interval is over, else None."""
         self._sum += seconds
         self._count += 1
         return self.take() if self._clock() - self._since >= self._interval_sec else None

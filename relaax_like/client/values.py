@@ -54,7 +54,7 @@ class SpaceValues:
         float64 becomes float32 if the space declares that; integers must keep their value.
 
         Raises:
-          InvalidInputError: wrong structure, shape, dtype or range; names the leaf.
+          InvalidInputError: wrong structure, shape, dtype or range; the error names the leaf.
         """
         if self.bare:
             return {self._name: self._to_leaf(self._name, values, slots, field)}
@@ -74,7 +74,7 @@ class SpaceValues:
         """Checks and casts one slot's values, which have no slot axis; returns `[1, ...]` leaves.
 
         Raises:
-          InvalidInputError: as `to_leaves`.
+          InvalidInputError: see `to_leaves`.
         """
         if self.bare or not isinstance(values, Mapping):
             return self.to_leaves(np.asarray(values)[None] if self.bare else values, 1, field)
@@ -119,7 +119,11 @@ def _first(space: Space, leaf: np.ndarray) -> Any:
 
 
 def _cast(array: np.ndarray, dtype: np.dtype, field: str) -> np.ndarray:
-    """Casts if no value changes; what cannot be cast is left to the space's own check."""
+    """Casts numbers to `dtype`; other arrays are left to the space's own check.
+
+    Raises:
+      InvalidInputError: a value would change.
+    """
     if array.dtype == dtype or array.dtype.kind not in "biuf":
         return array
     with np.errstate(over="ignore", invalid="ignore"):

@@ -22,7 +22,7 @@ _TAKEN_NAME = "log_prob"
 
 
 class ActorCriticConfig(EncoderConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Base of the `Config` of actor-critic algorithms: keys of the YAML's `algorithm` section."""
 
     num_actions: Choices = None
     """Number of discrete actions; a list for several choices at once, with the number of actions of
@@ -123,7 +123,7 @@ class ActorCriticConfig(EncoderConfig):
 
     @property
     def action_space(self) -> Space:
-        """The only leaf, unless there are `actions`."""
+        """The space of the only action; for configs without `actions`."""
         return self._get_only_action().space
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:

@@ -79,7 +79,7 @@ def find_refused_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Resolves an experiment's file to what a job consists of.
+    """Resolves an experiment's file to the settings of a job.
 
     Folders of this machine to which a run would be written are left out: the run's folder is the
     coordinator's. So are the settings of servers, which a job does not start.
@@ -113,7 +113,7 @@ def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
 
 
 def validate_job_config(config: Any) -> None:
-    """Checks what a job consists of, as received.
+    """Checks the received settings of a job.
 
     Raises:
       ConfigError: a key is refused or unknown, an algorithm or environment is not one of the

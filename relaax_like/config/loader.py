@@ -153,7 +153,7 @@ def require_spaces(experiment: Experiment) -> None:
     """Checks that the settings define observations and actions.
 
     Raises:
-      ConfigError: they do not.
+      ConfigError: the settings do not define them.
     """
     if experiment.algorithm.lacks_spaces:
         raise ConfigError(
@@ -379,7 +379,7 @@ class _ExperimentLoader:
     def _place_learner(
         self, learner: LearnerConfig | None, algorithm: AlgorithmConfig | None, is_joint: bool
     ) -> LearnerConfig | None:
-        """Fills in where the run learns; the algorithm decides where it can.
+        """Sets `learner.placement` if the file does not; refuses one that the algorithm excludes.
 
         Args:
           learner: its section; None: it is invalid.

@@ -11,7 +11,7 @@ class Mirror:
     """A signed permutation that is its own inverse: y[i] = signs[i] * x[indices[i]].
 
     Attributes:
-      indices: one for each component, 0 ..
+      indices: one for each of the n components, 0 .. n - 1.
       signs: 1 or -1 each.
     """
 

@@ -89,7 +89,7 @@ def make_sgd(learning_rate: Schedule) -> OptimizerConfig:
       learning_rate: constant, or linear and falling.
 
     Raises:
-      ValueError: it is neither; says what to set.
+      ValueError: it is neither; the error says what to set.
     """
     start, end = learning_rate.start, learning_rate.end
     if start == end:

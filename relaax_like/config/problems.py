@@ -86,7 +86,7 @@ class Problems:
         return f"{self._document.file}: {what}"
 
     def _written(self, loc: Loc) -> tuple[Loc, Any]:
-        """Removes what Pydantic adds to a path (members of a union); also returns the value."""
+        """Returns a path without the union members that Pydantic adds, and the value there."""
         value: Any = self._document.data
         for depth, key in enumerate(loc):
             try:

@@ -11,7 +11,7 @@ from relaax_like.config.plan import Overload, Replay
 
 
 class ReplayConfig(EncoderConfig):
-    """Fields are read from the keys of the YAML's `algorithm` section."""
+    """Base of the `Config` of replay algorithms: keys of the YAML's `algorithm` section."""
 
     capacity: int = Field(default=1_000_000, ge=1)
     """Number of steps that the replay table holds; the oldest ones make room for new ones."""

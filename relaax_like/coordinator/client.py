@@ -59,7 +59,7 @@ class CoordinatorLink:
 
         Raises:
           InvalidInputError: the coordinator refused it.
-          RefusedAttemptError: because of the state of the job.
+          RefusedAttemptError: the state of the job does not allow it.
           NotAllowedError: it does not accept the token or certificate.
           ServerUnavailableError: it does not answer, or cannot do it now; a retry can succeed.
           ProtocolError: anything else.
@@ -69,7 +69,9 @@ class CoordinatorLink:
         except grpc.RpcError as error:
             raise self._to_exception(error) from None
         except ValueError as error:  # gRPC's, for a closed channel
-            raise ServerUnavailableError(f"the connection was closed: {error}") from None
+            raise ServerUnavailableError(
+                f"the connection to the coordinator was closed: {error}"
+            ) from None
 
     def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
         """Makes a call whose reply is a stream; raises what `call` does."""
@@ -78,7 +80,9 @@ class CoordinatorLink:
         except grpc.RpcError as error:
             raise self._to_exception(error) from None
         except ValueError as error:
-            raise ServerUnavailableError(f"the connection was closed: {error}") from None
+            raise ServerUnavailableError(
+                f"the connection to the coordinator was closed: {error}"
+            ) from None
 
     def close(self) -> None:
         """Closes the connection. Idempotent."""
@@ -132,7 +136,7 @@ class NameInUseError(InvalidInputError):
 
 
 class JobsClient:
-    """What operators do: submit, list and cancel jobs. A context manager.
+    """Submits, lists and cancels jobs, for operators. A context manager.
 
         with JobsClient("localhost:7004") as jobs:
             number = jobs.submit("walk", make_job_config("walk.yaml"))

@@ -98,7 +98,7 @@ class BaseCommLearner(abc.ABC):
 
     @abc.abstractmethod
     def get_data(self, batch_size: int) -> Any:
-        """Returns so many items, or None if there are none yet; see `learn.data_loader.GetData`."""
+        """Returns `batch_size` items; None: too few yet. See `learn.data_loader.GetData`."""
 
     @abc.abstractmethod
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
@@ -144,7 +144,7 @@ def _select_learn_mode(policy: Any) -> Policy:
 
 
 class RemoteCommLearner(BaseCommLearner):
-    """A resident comm learner: dials in at a coordinator and learns what its tasks say.
+    """A resident comm learner: connects to a coordinator and learns what its tasks define.
 
         comm = RemoteCommLearner(
             {"address": "localhost:7004", "name": "learner-1"}, create_policy, exp_dir="runs/mine"
@@ -215,7 +215,7 @@ class RemoteCommLearner(BaseCommLearner):
         return self._slave
 
     def start(self) -> None:
-        """Dials in; the coordinator need not be running yet."""
+        """Starts to connect; the coordinator need not be running yet."""
         super().start()
         self._slave.start()
 
@@ -235,7 +235,7 @@ class RemoteCommLearner(BaseCommLearner):
         write_arrays(self._exp_dir / "policy.npz", arrays, _POLICY_KIND)
 
     def get_data(self, batch_size: int) -> Any:
-        """Demands so many items, and waits for them; None: they have not come yet."""
+        """Requests `batch_size` items, and waits for them; None: they have not arrived yet."""
         with self._demand_lock:
             if not self._has_demand:
                 learner = self._learner
@@ -330,7 +330,7 @@ class RemoteCommLearner(BaseCommLearner):
         return info
 
     def deal_with_learner_close(self) -> None:
-        """Ends the learner, if there is one; the next start task can come."""
+        """Ends the learner, if there is one; then another start task is accepted."""
         learner, self._learner = self._learner, None
         thread, self._learner_thread = self._learner_thread, None
         if learner is not None:
@@ -379,7 +379,7 @@ def run_learner_task(
       slave: name of the comm learner.
       task_info: see `BaseCommLearner._create_learner`; `task_id` and `buffer_id` are returned with
         demands and progress.
-      sample: returns so many items, of JSON types: data, or where they are.
+      sample: returns the number of items that it is given, of JSON types: data, or their places.
       on_info: called with the progress of each iteration, for example to update priorities.
 
     Returns:
@@ -404,7 +404,10 @@ def _refuse_paths(config: Any, place: str = "learner_cfg") -> None:
     for key, value in items:
         name = f"{place}.{key}"
         if key in _PATH_KEYS and value:
-            raise ConfigError(f"{name}: a task cannot name a file of the machine that learns")
+            raise ConfigError(
+                f"{name}: a task cannot name a file of the machine that learns, but names "
+                f"{str(value)[:80]!r}; remove the key"
+            )
         _refuse_paths(value, name)
 
 

@@ -51,7 +51,7 @@ _MAX_PROGRESS_BYTES = 4096
 
 
 class RefusedError(InvalidInputError):
-    """The attempt is not the job's newest, or another slave's: it has no effect."""
+    """The attempt is not the job's newest one, or belongs to another slave. Nothing took effect."""
 
 
 class NoSuchJobError(InvalidInputError):
@@ -108,7 +108,7 @@ class _Slave:
 
 
 class Coordinator:
-    """Jobs, slaves, and who runs what. Thread-safe. A context manager.
+    """Keeps jobs and slaves, and assigns jobs to slaves. Thread-safe. A context manager.
 
         with Coordinator(folder) as coordinator:
             server, port = create_coordinator_server(address, coordinator)
@@ -119,8 +119,8 @@ class Coordinator:
       folder: with the queue and the runs; belongs to this process.
       max_jobs: number of jobs that have not ended.
       max_version_bytes: size of a run's folder that a slave can send.
-      silence_sec: a slave that was not heard of for so long is lost; its job is queued again.
-      stall_sec: an attempt without progress for so long has failed.
+      silence_sec: a slave that sends nothing for this time is lost; its job is queued again.
+      stall_sec: an attempt without progress for this time has failed.
       clock: returns monotonic seconds.
 
     Raises:
@@ -260,7 +260,7 @@ class Coordinator:
     def poll(
         self, request: pb.PollRequest, on_end: Callable[[Callable[[], None]], bool]
     ) -> pb.PollReply:
-        """Notes that a slave lives and what it runs; waits for tasks, at most for `wait_ms`.
+        """Notes that a slave is alive and what it runs; waits for tasks, at most for `wait_ms`.
 
         Args:
           request: valid in its format; the rest is checked here.
@@ -344,7 +344,7 @@ class Coordinator:
         """Stores a version of an attempt; returns its number once it is recorded.
 
         Raises:
-          RefusedError: the attempt is not the job's newest one, or another slave's.
+          RefusedError: the attempt is not the job's newest one, or belongs to another slave.
           InvalidInputError: the version is wrong or too large.
           ServerUnavailableError: it cannot be written; the slave can send it again.
         """
@@ -410,7 +410,10 @@ class Coordinator:
             slave = None
         if slave is None:
             if len(self._slaves) >= MAX_SLAVES:
-                raise TooManySlavesError(f"{MAX_SLAVES} slaves, the maximum of a coordinator")
+                raise TooManySlavesError(
+                    f"{MAX_SLAVES} slaves are connected, the maximum of a coordinator; stop one, "
+                    "or use another coordinator"
+                )
             slave = _Slave(request.slave, request.incarnation, self._clock())
             self._slaves[slave.name] = slave
             logger.info("slave %s joined", slave.name)
@@ -421,7 +424,7 @@ class Coordinator:
         return slave
 
     def _reconcile(self, slave: _Slave, request: pb.PollRequest) -> None:
-        """Compares what a slave runs with what it is to run."""
+        """Compares the attempt that a slave runs with the one that it was assigned."""
         running = to_attempt(request.running) if request.HasField("running") else None
         if running is None:
             if slave.attempt is not None and slave.is_confirmed:
@@ -545,7 +548,10 @@ class Coordinator:
             pb.Ended.STOPPED: State.QUEUED,
         }
         if ended.outcome not in states:
-            raise InvalidInputError(f"outcome: {ended.outcome} is unknown", "outcome")
+            known = ", ".join(f"{number} ({pb.Ended.Outcome.Name(number)})" for number in states)
+            raise InvalidInputError(
+                f"outcome: {ended.outcome} is unknown, expected one of {known}", "outcome"
+            )
         reason = validate_size(ended.reason, MAX_REASON, "reason")
         tail = validate_size(ended.tail, MAX_TAIL_BYTES, "tail")
         if not self._is_of(attempt, slave_name):
@@ -592,7 +598,10 @@ class Coordinator:
 
     def _send(self, slave: _Slave, name: str, payload: Mapping[str, Any]) -> _OpenTask:
         if len(slave.tasks) >= _MAX_OPEN_TASKS:
-            raise InvalidInputError(f"slave {slave.name} has {len(slave.tasks)} unanswered tasks")
+            raise InvalidInputError(
+                f"slave {slave.name} has {len(slave.tasks)} unanswered tasks, the maximum; wait "
+                "for an answer before you send another one"
+            )
         text = validate_size(json.dumps(payload), MAX_PAYLOAD_BYTES, "payload")
         message = pb.Task(id=self._next_task, name=name, payload=text)
         self._next_task += 1
@@ -702,7 +711,9 @@ def to_attempt(message: pb.Attempt) -> Attempt:
 
 def _validate_names(names: Any, field_name: str) -> list[str]:
     if len(names) > 1000:
-        raise InvalidInputError(f"{field_name}: {len(names)} names, at most 1000", field_name)
+        raise InvalidInputError(
+            f"{field_name}: {len(names)} names, expected at most 1000", field_name
+        )
     return [validate_name(name, field_name) for name in names]
 
 
@@ -712,5 +723,5 @@ def _read_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise InvalidInputError("payload: not a JSON object", "payload")
+        raise InvalidInputError(f"payload: {text[:80]!r}, expected a JSON object", "payload")
     return value

@@ -51,7 +51,7 @@ RELAAX = (sys.executable, "-P", "-m", "relaax_like.cli.main")
 END_SEC = 20.0
 # The end of a job is reported a moment before it is over; then the next one can come.
 _OVER_SEC = 10.0
-# A slave that leaves waits so long for the coordinator.
+# How long a slave that leaves waits for the coordinator.
 _LEAVE_SEC = 20.0
 # Attempts to send the run's folder before a slave leaves without.
 _LAST_SENDS = 5
@@ -362,7 +362,7 @@ class _RunningJob:
         return "\n".join(self._tail).encode()[-MAX_TAIL_BYTES:].decode(errors="ignore")
 
     def _read_result(self) -> str:
-        """Returns what ended the training, as its log says it."""
+        """Returns what ended the training, as stated in its log."""
         parts = (line.partition("finished: ") for line in reversed(self._tail))
         return next((end for _, found, end in parts if found), "finished")
 

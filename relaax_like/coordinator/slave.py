@@ -1,8 +1,8 @@
-"""Slave: a resident process that dials in at a coordinator and does the tasks that it receives.
+"""Slave: a resident process that connects to a coordinator and does the tasks that it receives.
 
 The slave opens no port. It polls: each poll is its heartbeat, reports what it runs, and returns
-with tasks. Whatever is lost on the way is repeated: polls say what is the case, and results are
-sent until they are acknowledged.
+with tasks. Whatever is lost on the way is repeated: each poll reports the current state, and
+results are sent until they are acknowledged.
 """
 
 import abc
@@ -172,7 +172,7 @@ class Slave(abc.ABC):
         """Sends a version once; returns its number.
 
         Args:
-          attempt: that it is of.
+          attempt: whose version it is.
           step: environment steps of the version.
           make_parts: makes the messages from a header.
 

@@ -54,7 +54,7 @@ class VersionStore:
         """Writes a version to a temporary folder; `install` makes it visible.
 
         Args:
-          attempt: that it is of.
+          attempt: whose version it is.
           parts: header first.
 
         Raises:
@@ -90,7 +90,9 @@ class VersionStore:
             sync_path(target.parent)
         except OSError as error:
             shutil.rmtree(received, ignore_errors=True)
-            raise ServerUnavailableError(f"{target}: {error.strerror or error}") from error
+            raise ServerUnavailableError(
+                f"{target}: the version could not be stored: {error.strerror or error}"
+            ) from error
         failpoints.hit("jobs.after_version")
 
     def discard(self, received: Path) -> None:
@@ -150,6 +152,9 @@ def pack_version(folder: Path, header: pb.VersionHeader | None = None) -> Iterat
     Args:
       folder: with the files; appending to them meanwhile is harmless.
       header: whose counts are filled in; None: an empty one.
+
+    Raises:
+      InvalidInputError: a file became shorter while it was read.
     """
     files = [(path, path.stat().st_size) for path in _walk(folder)]
     header = header or pb.VersionHeader()
@@ -193,7 +198,11 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         file = _take(parts, "file").file
         path = target / validate_path(file.path)
         if file.bytes > left:
-            raise InvalidInputError(f"{file.path}: more bytes than the header announced", "bytes")
+            raise InvalidInputError(
+                f"{file.path}: {file.bytes} bytes, but of those that the header announced only "
+                f"{left} are left",
+                "bytes",
+            )
         left -= file.bytes
         path.parent.mkdir(parents=True, exist_ok=True)
         folders.update(path.parents[: len(path.relative_to(target).parts)])
@@ -205,7 +214,7 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
 
 
 def validate_path(text: str) -> Path:
-    """Returns a received path as a relative one without any way out.
+    """Converts a received path to a relative path that cannot leave its folder.
 
     Raises:
       InvalidInputError: a component is not a plain name, or the path is too long.
@@ -234,12 +243,18 @@ def _write(path: Path, file: pb.VersionFile, parts: Iterator[pb.VersionPart]) ->
         while left:
             chunk = _take(parts, "chunk").chunk
             if not 0 < len(chunk) <= min(left, CHUNK_BYTES):
-                raise InvalidInputError(f"{file.path}: a chunk of {len(chunk)} bytes", "chunk")
+                raise InvalidInputError(
+                    f"{file.path}: a chunk of {len(chunk)} bytes, expected 1 to "
+                    f"{min(left, CHUNK_BYTES)}",
+                    "chunk",
+                )
             output.write(chunk)
             crc = zlib.crc32(chunk, crc)
             left -= len(chunk)
         if crc != file.crc:
-            raise InvalidInputError(f"{file.path}: the content does not match its CRC", "crc")
+            raise InvalidInputError(
+                f"{file.path}: the content does not match its CRC; send the version again", "crc"
+            )
         output.flush()
         os.fsync(output.fileno())
 
@@ -262,6 +277,8 @@ def _read(path: Path, size: int) -> Iterator[bytes]:
         while size:
             chunk = file.read(min(size, CHUNK_BYTES))
             if not chunk:
-                raise InvalidInputError(f"{path}: shrank while it was being read")
+                raise InvalidInputError(
+                    f"{path}: shrank while it was being read; send the version again"
+                )
             size -= len(chunk)
             yield chunk

@@ -1,8 +1,8 @@
 """Reused buffers: a new version is written to a buffer that is no longer being read.
 
-Each version has its own buffer, which readers see through a read-only *face*. A buffer is never
-written to while its face, or any array made from that face, is alive; a weak reference to the face
-shows whether it is. Usually two buffers alternate; while a slow reader keeps an old version, one
+Each version has its own buffer, which readers see through a read-only array. A buffer is never
+written to while that array, or any view of it, is alive; a weak reference to the array shows
+whether it is. Usually two buffers alternate; while a slow reader keeps an old version, one
 more is allocated.
 """
 
@@ -23,16 +23,16 @@ class BufferPool:
 
     def take(self) -> np.ndarray:
         """Returns a writable buffer that no reader sees: [num_bytes] uint8, content undefined."""
-        for index, (face, buffer) in enumerate(self._published):
-            if face() is None:
+        for index, (readable, buffer) in enumerate(self._published):
+            if readable() is None:
                 del self._published[index]
                 return buffer
         return np.empty(self._num_bytes, np.uint8)
 
     def publish(self, buffer: np.ndarray) -> np.ndarray:
-        """Returns the read-only face of a buffer, which must not be written to from now on."""
-        # Through a memoryview: NumPy then keeps the face itself alive for every view made of it,
+        """Returns a buffer as a read-only array; the buffer must not be written to from now on."""
+        # Through a memoryview: NumPy then keeps this array itself alive for every view made of it,
         # whereas views of a plain view would only keep the buffer alive.
-        face = np.frombuffer(buffer.data.toreadonly(), np.uint8)
-        self._published = [*self._published[-_MAX_POOLED:], (weakref.ref(face), buffer)]
-        return face
+        readable = np.frombuffer(buffer.data.toreadonly(), np.uint8)
+        self._published = [*self._published[-_MAX_POOLED:], (weakref.ref(readable), buffer)]
+        return readable

@@ -1,5 +1,6 @@
 """The manifest: where each named array is in the flat vector of a run."""
 
+import collections
 import functools
 import math
 import re
@@ -79,7 +80,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Segment:
-    """Where one named array is. `offset` is in bytes; see `Variable` for the rest."""
+    """The position of one named array, `offset` bytes; for other fields, see `Variable`."""
 
     name: str
     dtype: str
@@ -170,7 +171,10 @@ class Manifest:
             return self
         names = frozenset(groups)
         if len(names) < len(groups):
-            raise InvalidInputError("groups: duplicate name; name each group once", "groups")
+            twice = collections.Counter(groups).most_common(1)[0][0]
+            raise InvalidInputError(
+                f"groups: duplicate name {twice[:60]!r}; name each group once", "groups"
+            )
         return _select_groups(self, names)
 
     def find_ranges(self, names: Collection[str]) -> tuple[slice, ...]:
@@ -183,7 +187,11 @@ class Manifest:
         """
         unknown = sorted(set(names) - {segment.name for segment in self.segments})
         if unknown:
-            raise InvalidInputError(f"values: unknown variable {unknown[0][:60]!r}", "values")
+            raise InvalidInputError(
+                f"values: unknown variable {unknown[0][:60]!r}. Do client and server use the same "
+                "algorithm folder?",
+                "values",
+            )
         ranges: list[slice] = []
         is_last_wanted = False
         for segment in self.segments:
@@ -416,7 +424,9 @@ def _validate_variables(variables: Sequence[Variable]) -> None:
                 f"{name}: kind {variable.kind!r}, expected one of {', '.join(_KINDS)}", name
             )
         if value.dtype.name not in DTYPES:
-            raise InvalidInputError(f"{name}: dtype {value.dtype} is not supported", name)
+            raise InvalidInputError(
+                f"{name}: dtype {value.dtype}, expected one of {', '.join(DTYPES)}", name
+            )
         if variable.kind == TRAINABLE and value.dtype != np.float32:
             raise InvalidInputError(
                 f"{name}: trainable, but of dtype {value.dtype}; use float32", name
@@ -454,7 +464,7 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
         if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:
             raise InvalidInputError(
                 f"manifest: {segment.name[:200]} is {segment.dtype[:40]!r} "
-                f"{list(segment.shape[:8])}, which is not an array",
+                f"{list(segment.shape[:8])}, expected a known dtype and axes of 0 or more",
                 segment.name[:200],
             )
     manifest = Manifest(

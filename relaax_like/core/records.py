@@ -187,7 +187,7 @@ class ClientsReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """Numbers for people: `relaax status` and the progress line. See `relaax.v1.Status`."""
+    """A parameter server's status, as `relaax status` prints it; see `relaax.v1.Status`."""
 
     global_t: int = 0
     version: int = 0
@@ -325,7 +325,7 @@ class Lease:
 
 
 class PublishTicket(NamedTuple):
-    """What a learner in a process of its own shows with each publication and count.
+    """Identifies a publication or count of a learner in a process of its own.
 
     Attributes:
       term: of its lease.
@@ -426,13 +426,14 @@ class GroupRequest:
       kind: enter: takes part in the next iteration; sum: sums numbers over all learners; step: sums
         gradients, too, and applies the result; leave: ends its part of the iteration; compiling:
         the next request can take minutes.
-      iteration: number of the iteration; unless it enters.
-      generation: the newest one that the learner knows: it grows when one leaves the iteration.
-      tag: of what is summed; the same for all learners.
-      units: rows or slots to learn from; for enter.
-      sums: `[n] float64`.
+      iteration: number of the iteration; not used by enter.
+      generation: newest generation that this learner knows; it grows each time that a learner
+        leaves the iteration.
+      tag: names what is summed; must be the same for all learners.
+      units: number of rows or slots that this learner learns from; for enter.
+      sums: `[n] float64`, this learner's numbers; for sum and step.
       gradient: `[n] float32`, this learner's part, as the manifest lays out `groups`; for step.
-      groups: variable groups of the gradient; (): all.
+      groups: variable groups of the gradient; (): all; for step.
       clip: variable group -> largest norm of its joint gradient; "": of the complete one.
     """
 
@@ -452,16 +453,16 @@ class GroupReply:
     """The answer to a `GroupRequest`.
 
     Attributes:
-      outcome: what happened.
+      outcome: see `GroupOutcome`.
       iteration: number of the iteration.
       generation: see `GroupRequest`.
       rank: of this learner among those in the iteration; 0 is the first.
       learners: number of learners in the iteration.
-      units: of all of them together; for enter.
-      units_before: of the learners with lower ranks; for enter.
+      units: number of rows or slots of all these learners; for enter.
+      units_before: number of rows or slots of the learners with lower ranks; for enter.
       updates: optimizer steps of the run so far; for enter.
-      sums: `[n] float64`, over all learners.
-      norms: like `GroupRequest.clip`: the norms before clipping.
+      sums: `[n] float64`, over all learners; for sum and step.
+      norms: keys as in `GroupRequest.clip` -> norm before clipping; for step.
       reply: the newest values, and what happened to the gradient; for enter and step.
     """
 

@@ -289,7 +289,7 @@ class ParameterServerClient(abc.ABC):
 
 
 class Publisher(abc.ABC):
-    """A parameter server as used by a learner in its process: the only one, or that of one task."""
+    """A parameter server as its learner uses it: the run's only learner, or that of one task."""
 
     @abc.abstractmethod
     def lease(self) -> Lease:

@@ -67,7 +67,7 @@ class Buffer:
           gae_lambda: 0 (one step) to 1 (the complete trajectory).
 
         Raises:
-          ConfigError: one is not 0 to 1.
+          ConfigError: a number is not between 0 and 1.
         """
         for name, value in (("discount", discount), ("gae_lambda", gae_lambda)):
             if not 0 <= value <= 1:
@@ -257,9 +257,11 @@ class Buffer:
         self._require_trajectories()
         number = len(self._traj_idx) - 1
         chosen = np.arange(number) if trajectories is None else np.asarray(trajectories)
-        if not len(chosen) or chosen.min() < 0 or chosen.max() >= number:
+        wrong = chosen[(chosen < 0) | (chosen >= number)]
+        if not len(chosen) or len(wrong):
             raise InvalidInputError(
-                f"trajectories {chosen.tolist()}, expected numbers from 0 to {number - 1}",
+                f"trajectories {wrong[:8].tolist()}, expected numbers from 0 to {number - 1}, at "
+                "least one",
                 "trajectories",
             )
         return self._pad(chosen, self._compute_advantages())

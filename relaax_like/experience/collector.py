@@ -57,8 +57,8 @@ class DataHandler(Protocol):
         """Modifies a rollout before it is queued, for example to relabel goals in hindsight.
 
         With the plan `Episodes` it receives each complete episode, `[L, 1, ...]`, when it ends. A
-        replay table on disk has rollouts as they came: the changes are made again when a start
-        reads it.
+        replay table on disk has rollouts as they arrived: the changes are made again when a
+        start reads it.
 
         Returns:
           The rollout, another one, or several, which share its ticket; at least one.

@@ -57,7 +57,7 @@ class GrowingArray:
         array[row] = element
 
     def write(self, start: int, elements: np.ndarray) -> None:
-        """Writes elements `[n, ...]` from the row `start` on; otherwise as `put`."""
+        """Writes elements `[n, ...]` from the row `start` on; raises the same as `put`."""
         number = len(elements)
         array = self._make_room(start, number, elements.shape[1:], elements.dtype)
         array[start : start + number] = elements
@@ -95,7 +95,7 @@ class GrowingArray:
 
 
 class GrowingTree:
-    """A GrowingArray, or several by name, depending on the first element."""
+    """A GrowingArray, or one per name if the first element is a mapping."""
 
     def __init__(self, field: str):
         """Starts without memory.
@@ -125,7 +125,7 @@ class GrowingTree:
             array.put(row, leaf)
 
     def write(self, start: int, elements: ArrayLike | Mapping[str, ArrayLike], number: int) -> None:
-        """Writes elements `[number, ...]` from the row `start` on; otherwise as `put`."""
+        """Writes elements `[number, ...]` from the row `start` on; raises the same as `put`."""
         leaves = [(array, np.asarray(leaf)) for array, leaf in self._match(elements)]
         for _, leaf in leaves:
             if leaf.shape[:1] != (number,):

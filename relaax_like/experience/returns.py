@@ -75,7 +75,7 @@ def compute_n_step_returns(
       next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
       gamma: discount, 0 to 1.
       n_step: 1 or more.
-      valid: `[T, k] bool`, rows that are there; None: all.
+      valid: `[T, k] bool`, False in holes; None: no holes.
 
     Returns:
       `[T, k] float64`.
@@ -122,7 +122,7 @@ def compute_gae(
       next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
       gamma: discount, 0 to 1.
       gae_lambda: 0 (one step: much bias, little variance) to 1 (no bias of V inside the rollout).
-      valid: `[T, k] bool`, rows that are there; None: all.
+      valid: `[T, k] bool`, False in holes; None: no holes.
 
     Returns:
       `[T, k] float64`.
@@ -158,7 +158,7 @@ def compute_lambda_returns(
       next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
       gamma: discount, 0 to 1.
       gae_lambda: 0 (one-step returns) to 1 (returns to the end of the rollout).
-      valid: `[T, k] bool`, rows that are there; None: all.
+      valid: `[T, k] bool`, False in holes; None: no holes.
 
     Returns:
       `[T, k] float64`.
@@ -209,7 +209,7 @@ def compute_vtrace(
         infinite, that of the learning policy.
       c_bar: bound of the ratios after t; determines the speed. At most rho_bar in the paper.
       gae_lambda: shortens the traces, 0 to 1.
-      valid: `[T, k] bool`, rows that are there; None: all.
+      valid: `[T, k] bool`, False in holes; None: no holes.
 
     Returns:
       Two `[T, k] float64`.

@@ -468,7 +468,7 @@ class RolloutBuffer:
         holes.carried = None
 
     def _put_executed(self, actions: Arrays, overridden: np.ndarray) -> None:
-        """Replaces the actions of the current row that were not carried out."""
+        """Replaces actions of the current row that were overridden by those that were executed."""
         t = self._length
         for name, array in actions.items():
             self._actions[name][t, overridden] = array[overridden]

@@ -32,7 +32,8 @@ class SegmentReport:
       first_index: index of its first record, according to its name.
       records: number of complete records before the segment's first damage.
       bytes: size of the file.
-      state: "whole"; "torn": incomplete at the end, as a crash leaves the last one; "damaged".
+      state: "whole": complete and undamaged; "torn": incomplete at the end, as a crash leaves the
+        last one; "damaged".
     """
 
     path: Path
@@ -57,7 +58,7 @@ class JournalReport:
 
 @dataclass(frozen=True)
 class Cut:
-    """What `cut_journal` set aside.
+    """What `cut_journal` moved into another folder.
 
     Attributes:
       aside: the folder that it is in; None: there was nothing to move, as the rest is missing.
@@ -69,7 +70,7 @@ class Cut:
 
 
 def check_journal(directory: Path) -> JournalReport:
-    """Reads a whole journal, damaged or not.
+    """Reads a complete journal, damaged or not.
 
     Raises:
       JournalError: a segment has a format that this version does not know.

@@ -30,7 +30,7 @@ _HEAD = struct.Struct("<8sIqQII")
 
 @dataclass(frozen=True)
 class Claim:
-    """What is on the disk.
+    """What the journal's writer has recorded as synced to disk.
 
     Attributes:
       newest_segment: first index of a segment: it exists, or a newer one does; None: unknown.

@@ -29,7 +29,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Damage:
-    """Where the usable part of a journal ends, although there is more, or was.
+    """Where the usable part of a journal ends, if later records are damaged or missing.
 
     Attributes:
       path: the segment's file; the journal's folder if the rest is missing.

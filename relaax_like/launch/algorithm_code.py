@@ -29,7 +29,7 @@ def locate_errors(folder: Path) -> Iterator[None]:
             model = module.make_model(config, seed)
 
     Raises:
-      ConfigError: names the line of the folder's code and the error. A `RelaaxError` passes
+      ConfigError: the code raised an error; names its line and the error. A `RelaaxError` passes
         unchanged.
     """
     try:

@@ -99,7 +99,7 @@ def evaluate_with_clients(
       timeout_sec: longest time without a message from any client.
 
     Raises:
-      RelaaxError: no client has sent anything for that long; or as `run_policy_server`.
+      RelaaxError: no client has sent anything for `timeout_sec`; or see `run_policy_server`.
       Stopped: a signal arrived.
     """
     shutdown = Shutdown()

@@ -73,6 +73,7 @@ _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
 _PADDING = 3
 # Tolerance between two compiled forms of an update in single precision, relative to the change.
 _UPDATE_TOLERANCE = 1e-3
+_KEEP = "keep all that an update changes in the model's variables, as nothing else is saved"
 
 
 @dataclass(frozen=True)
@@ -379,7 +380,10 @@ def _check_specs(subject: _Subject) -> None:
     if get_plan(subject.config) is not None:
         algorithm = subject.make_algorithm()
         if not algorithm.trained_groups:
-            raise _Failed(f"{subject.folder}: all variable groups are frozen")
+            raise _Failed(
+                f"{subject.folder}: all variable groups are frozen, so nothing is learned; remove "
+                "one from frozen"
+            )
 
 
 def _check_numpy(subject: _Subject) -> None:
@@ -464,11 +468,15 @@ def _check_resume(subject: _Subject) -> None:
     data = subject.make_data(subject.make_model(), 8)
     results = [policy.forward(policy.data_preprocess(data)) for policy in (first, second)]
     if results[0] != results[1]:
-        raise _Failed(f"{subject.folder}: costs after a resume are {results[1]}, not {results[0]}")
+        raise _Failed(
+            f"{subject.folder}: costs after a resume are {results[1]}, not {results[0]}; {_KEEP}"
+        )
     restored = second.state_dict()
     for name, array in first.state_dict().items():
         if array.tobytes() != restored[name].tobytes():
-            raise _Failed(f"{subject.folder}: {name} differs after a resume and one more update")
+            raise _Failed(
+                f"{subject.folder}: {name} differs after a resume and one more update; {_KEEP}"
+            )
 
 
 def _check_placements(subject: _Subject) -> None:
@@ -507,7 +515,8 @@ def _check_placements(subject: _Subject) -> None:
                 if not np.isclose(number, found[name], rtol=1e-3, atol=1e-4):
                     raise _Failed(
                         f"{subject.folder}: {name} is {number:g} with placement server, but "
-                        f"{found[name]:g} with placement agent"
+                        f"{found[name]:g} with placement agent; compute costs only from the batch, "
+                        "the model's variables and self.random"
                     )
         _compare_changes(subject, start, whole.get_values(), list(sink.values), "beside agents")
 
@@ -529,7 +538,12 @@ def _check_declarations(subject: _Subject) -> None:
     for group, moved in changed.items():
         if moved == (group in algorithm.frozen):
             place = describe_place(type(algorithm), "frozen" if moved else "learn")
-            what = "is frozen, but an update has changed it" if moved else "has not changed"
+            what = (
+                "is frozen, but an update has changed it; remove it from frozen"
+                if moved
+                else "has not changed in any update; return a cost for it that depends on its "
+                "variables, or list it in frozen"
+            )
             raise _Failed(f"{place}: the variable group {group!r} {what}")
 
 
@@ -674,7 +688,7 @@ def _make_one_update(plan: Any) -> Any:
 
 
 def _make_plain(subject: _Subject) -> dict[str, OptimizerConfig]:
-    """Returns gradient descent for each group, which is as accurate as the gradient."""
+    """Returns plain gradient descent for each group: its steps are as accurate as gradients."""
     return dict.fromkeys(subject.optimizers, OptimizerConfig(name="sgd", learning_rate=0.01))
 
 
@@ -698,18 +712,20 @@ def _compare_changes(
         difference = np.linalg.norm((one - other).astype(np.float64))
         if difference > _UPDATE_TOLERANCE * change + 1e-5:
             raise _Failed(
-                f"{subject.folder}: {variable.name} changes by {change:.3g} in an update, and "
-                f"{where} by something that differs by {difference:.3g}"
+                f"{subject.folder}: {variable.name} changes by {change:.3g} in an update, but the "
+                f"change {where} differs by {difference:.3g}; expected the same change"
             )
 
 
 def _compare(what: str, one: Any, other: Any) -> None:
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape:
-        raise _Failed(f"{what}: shapes {list(one.shape)} and {list(other.shape)}")
+        raise _Failed(
+            f"{what}: shapes {list(one.shape)} and {list(other.shape)}, expected the same"
+        )
     if not np.allclose(one, other, _RELATIVE, _ABSOLUTE, equal_nan=True):
         difference = np.abs(one.astype(np.float64) - other.astype(np.float64)).max()
-        raise _Failed(f"{what}: differs by {difference:.3g}")
+        raise _Failed(f"{what}: differs by {difference:.3g}, expected the same up to rounding")
 
 
 def _find_arrays(distribution: Any) -> dict[str, Any]:

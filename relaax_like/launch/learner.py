@@ -59,7 +59,7 @@ class PublishedValues(ParameterServerBackend):
 
     Args:
       manifest: of the values.
-      publisher: has them.
+      publisher: publishes the values.
       link: to the parameter server.
     """
 

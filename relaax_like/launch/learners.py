@@ -239,7 +239,7 @@ def _make_collecting_loop(
     keeps_experience: bool,
     task: str = "",
 ) -> "LearnerLoop[AgentSource]":
-    """Makes a learner of agents' rollouts; `task` names one of several."""
+    """Makes a learner of agents' rollouts; `task` is its name, if there are several."""
     assert not isinstance(plan, Offline), "what learns from files has another learner"
     from relaax_like.learn.collected import Collected
     from relaax_like.learn.rollout_layout import RolloutLayout
@@ -269,7 +269,7 @@ def _make_replayed(
     """Makes a replay table that agents' steps go to.
 
     Raises:
-      ConfigError: something that this version cannot do with a plan Replay; names it.
+      ConfigError: this version cannot do something with a plan Replay; the error names it.
     """
     from relaax_like.algorithm.model import get_normalizers
     from relaax_like.learn.replay_log import ReplayLog, name_replay_folder
@@ -310,7 +310,7 @@ def _validate_tasks(
     """Checks that there is a plan for each task, and no others.
 
     Raises:
-      ConfigError: there is not; the error names the line.
+      ConfigError: a task has no plan, or a plan no task; the error names the line.
     """
     if plans.keys() != tasks.keys():
         place = describe_place(type(experiment.algorithm), "plan")
@@ -465,7 +465,7 @@ def _validate_memory(size: int) -> None:
       size: bytes of all steps; while they are joined, twice as many are needed.
 
     Raises:
-      ConfigError: has both figures.
+      ConfigError: they do not fit; the error has needed and available memory.
     """
     available = read_available_bytes()
     if available is not None and 2 * size > available:
@@ -525,7 +525,7 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
 
 
 def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
-    """Loads TensorFlow, and returns the task that makes an algorithm's own updates; and its model.
+    """Loads TensorFlow, and returns the task that makes an algorithm's updates, and its model.
 
     Args:
       experiment: `require_plan` must return its plan.

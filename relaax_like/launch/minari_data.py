@@ -132,7 +132,7 @@ def read_spaces(name: str) -> tuple[Spaces, Spaces]:
       name: see `find_episodes`.
 
     Raises:
-      ConfigError: as `find_episodes`.
+      ConfigError: see `find_episodes`.
     """
     with _explain(f"{MINARI}{name}"):
         from relaax_like.client.gym_spaces import GymValues

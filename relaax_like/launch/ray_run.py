@@ -87,7 +87,8 @@ def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss
       accept_loss: start it from the mirror, or from scratch.
 
     Raises:
-      ConfigError: it has; the error says what would be lost.
+      ConfigError: the run has made progress, and `accept_loss` is False; the error says what would
+        be lost.
     """
     settings = experiment.parameter_server
     folder = settings.checkpoint_dir

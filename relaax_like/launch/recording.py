@@ -47,14 +47,14 @@ SAMPLED, GREEDY, RANDOM = "sampled", "greedy", "random"
 POLICIES = (SAMPLED, GREEDY, RANDOM)
 # Steps of a slot that stay together in a file.
 _ROLLOUT_STEPS = 128
-# A file has at least so many steps, unless fewer are recorded.
+# Minimum number of steps of a file, unless fewer are recorded.
 _FILE_STEPS = 4096
 _PROGRESS_SEC = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """What was recorded.
+    """The result of `record`.
 
     Attributes:
       steps: environment steps that were written.
@@ -90,7 +90,7 @@ def record(
         distributed ones, for which no snapshot is needed.
       version: of the snapshot; see `read_snapshot`.
       append: add to the files of the folder; otherwise there must be none. Other random numbers
-        are drawn than for the files that are there.
+        are drawn than for the existing files.
 
     Raises:
       ConfigError: an argument is wrong, the folder has files, or cannot be written to; or the

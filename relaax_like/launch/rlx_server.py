@@ -265,7 +265,9 @@ def _make_late_host(
         except RelaaxError as error:  # no client can repair that
             logger.error("%s", error)
             shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
-            raise ServerUnavailableError("the rlx server cannot load its algorithm") from None
+            raise ServerUnavailableError(
+                "the rlx server cannot load its algorithm and ends; see its log"
+            ) from None
 
     def wait_loaded(host: AgentHost, timeout_sec: float) -> bool:
         end = time.monotonic() + timeout_sec

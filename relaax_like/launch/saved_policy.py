@@ -78,8 +78,8 @@ class SavedPolicy:
       client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
-      ConfigError: the algorithm cannot be loaded; or as `read_snapshot`.
-      SnapshotError: as `read_snapshot`; or the snapshot belongs to another model.
+      ConfigError: the algorithm cannot be loaded; or see `read_snapshot`.
+      SnapshotError: the snapshot belongs to another model; or see `read_snapshot`.
     """
 
     def __init__(self, experiment: Experiment, version: str, client_id: str):
@@ -93,7 +93,7 @@ class SavedPolicy:
         self.host = make_frozen_host(experiment, self._make_client, fixed, client_id)
 
     def close(self) -> None:
-        """Closes what the agents share. Idempotent."""
+        """Closes the host, after which its agents must not be used. Idempotent."""
         self.host.close()
         if self._server is not None:
             self._server.close()

@@ -13,7 +13,7 @@ from relaax_like.learn.tally import Tally
 
 
 class AgentSource(Source):
-    """Takes what agents have played, and counts it.
+    """Takes agents' rollouts, and counts their steps and episodes.
 
     `conform`, `add`, `add_counts` and `add_sampling` can be called from any thread.
 
@@ -22,7 +22,7 @@ class AgentSource(Source):
         for room.
 
     Args:
-      tally: counts what comes.
+      tally: counts steps and episodes.
       layout: of the rollouts.
     """
 
@@ -104,7 +104,7 @@ class AgentSource(Source):
 
     @abc.abstractmethod
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:
-        """Takes a rollout; returns its ticket. Raises as `add`."""
+        """Takes a rollout; returns its ticket. Raises the same as `add`."""
 
     def add_counts(
         self, env_steps: int, episodes: Sequence[Episode] = (), origin: Origin | None = None

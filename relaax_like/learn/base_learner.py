@@ -51,14 +51,14 @@ class Policy(Protocol):
         """
 
     def state_dict(self) -> Mapping[str, np.ndarray]:
-        """Returns its complete state, flat; the caller uses the arrays at once, without storing."""
+        """Returns its complete state, name -> array, which the caller does not keep."""
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
-        """Restores what `state_dict` returned; refuses a state that does not fit."""
+        """Restores what `state_dict` returned; raises an error if the state does not fit."""
 
 
 class PriorityInfo(TypedDict):
-    """What a buffer needs to update the priorities of its items; in the order of the batch.
+    """The new priorities of the items of a batch, in its order, for the buffer that has them.
 
     `replay_buffer_idx` and `replay_unique_id` are the batch's fields of these names, or lists of
     its items' fields; `priority` is the policy's, or None.

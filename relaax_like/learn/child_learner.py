@@ -131,7 +131,7 @@ class ChildLearner:
         """
         with self._lock:
             if self._stopping.is_set():
-                raise ServerUnavailableError("this process is shutting down")
+                raise ServerUnavailableError("this process is shutting down; reconnect later")
             if self._child is not None and not self._child.is_running:
                 error = self._child.note_end()
                 if isinstance(error, ConfigError):
@@ -142,7 +142,9 @@ class ChildLearner:
                     self._child = _Child(self._argv, self._environment, self._fatal)
                 except OSError as error:
                     logger.error("cannot start the learner's process: %s; retrying", error)
-                    raise ServerUnavailableError("the learner cannot be started") from None
+                    raise ServerUnavailableError(
+                        f"the learner cannot be started ({error.strerror or error}); retry later"
+                    ) from None
             return self._child
 
     def _watch(self) -> None:

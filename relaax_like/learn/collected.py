@@ -75,7 +75,7 @@ class Collected(AgentSource):
             self._trajectories.write(number, iteration.rollout)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what waits, and takes away what is to be counted; see `Source`."""
+        """Returns what is waiting, and removes what is to be counted; see `Source`."""
         return {**super().take_state(), "collector": self._collector.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

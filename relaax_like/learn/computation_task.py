@@ -382,7 +382,7 @@ class ComputationTask:
         return gradient.arrays, gradient.numbers
 
     def _compute(self, form: Any, batch: Parts, compile_form: CompileForm, global_t: int) -> Any:
-        """Calls the function compiled for a batch with the number of the newest gradient."""
+        """Calls the function that was compiled for a batch; passes the newest gradient's number."""
         call = self._get_compiled(form, batch, compile_form)
         number = to_int64(self._num_gradients)
         return call([to_int64(global_t), self._setting_values, number, *flatten(batch)])

@@ -18,7 +18,7 @@ class GetData(Protocol):
     """A source of data, such as a plain function."""
 
     def __call__(self, batch_size: int, /) -> Any:
-        """Returns that many items, or None if there are not enough yet; then it is called again.
+        """Returns `batch_size` items; None: there are too few yet, and it is called again.
 
         It should wait for them, but at most a second: a loader that closes waits for it. With
         several workers it is called from several threads at once.

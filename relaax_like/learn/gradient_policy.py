@@ -104,8 +104,8 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Raises ConfigError, because the values belong to the parameter server."""
         raise ConfigError(
-            "a learner beside its agents takes its values from the parameter server; use "
-            "learner.previous"
+            "cannot load a checkpoint: a learner beside its agents takes its values from the "
+            "parameter server; to start from another run's weights, set learner.previous"
         )
 
     def take_state(self) -> dict[str, Any]:

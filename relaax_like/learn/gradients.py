@@ -306,5 +306,7 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
                 "phases, expected one; or list it in frozen"
             )
     if all(phase.every > 1 for phase in algorithm.phases):
-        raise ConfigError(f"{place}: phases: none runs in every update; set every=1 in one of them")
+        raise ConfigError(
+            f"{place}: phases: no phase runs in every update; set every=1 in one of them"
+        )
     return algorithm.phases

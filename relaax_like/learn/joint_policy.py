@@ -161,8 +161,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Raises ConfigError, because the values belong to the parameter server."""
         raise ConfigError(
-            "learners that make each update together take their values from the parameter server; "
-            "use learner.previous"
+            "cannot load a checkpoint: learners that make each update together take their values "
+            "from the parameter server; to start from another run's weights, set learner.previous"
         )
 
     def take_state(self) -> dict[str, Any]:
@@ -336,7 +336,9 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
     def _add_moments(self, moments: Moments) -> Moments:
         if not np.isfinite(moments.mean).all() or not np.isfinite(moments.m2).all():
-            raise InvalidInputError("rewards contain NaN or infinity, so they cannot be scaled")
+            raise InvalidInputError(
+                "rewards contain NaN or infinity, so they cannot be scaled; check the environment"
+            )
         count, mean = moments.count, np.asarray(moments.mean, np.float64)
         reduce = self._make_reduce("moments")
         total, *sums = reduce(np.concatenate([[count], count * mean.ravel()]))

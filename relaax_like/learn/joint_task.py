@@ -124,7 +124,7 @@ class JointTask(ComputationTask):
         return call.compute(numbers(known), parts)
 
     def compute_first_sums(self, parts: Parts, number: int, global_t: int) -> np.ndarray:
-        """Computes those sums of an update's only phase that no variable and no other sum changes.
+        """Computes the sums of an update's only phase that depend on no variable and no other sum.
 
         Those of many minibatches can be summed over all learners at once, in advance.
 
@@ -159,8 +159,8 @@ class JointTask(ComputationTask):
         """Computes this learner's part of the gradient of one phase.
 
         Args:
-          parts: prepared; with a part `CHOSEN`, some rows of them.
-          phase: its index.
+          parts: from `prepare`; with a part `CHOSEN`, only the rows that it names are used.
+          phase: index of the phase.
           count: number of valid rows of all learners.
           learners, number, global_t, reduce: see `prepare`.
           first_sums: of `compute_first_sums`, over all learners.
@@ -392,8 +392,8 @@ def _exchange_rounds(
     """Returns the sums over all learners that others depend on, `[MAX_SUMS] float64`.
 
     Args:
-      call: of which they are.
-      numbers, parts: its inputs.
+      call: the compiled functions that compute this learner's sums.
+      numbers, parts: inputs of `call`.
       reduce: makes sums over all learners.
       first_sums: those of the first round, if they are known already; None or `[0]`: they are not.
     """

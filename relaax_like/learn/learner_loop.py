@@ -52,7 +52,7 @@ class Source(abc.ABC):
     """Provides iterations; used by the learning thread."""
 
     def load(self) -> None:  # noqa: B027 - optional
-        """Continues with what an earlier start left, once the sink has loaded."""
+        """Restores the data that an earlier process has left; called after `Sink.load`."""
 
     def has_rollouts(self, iteration: Any) -> bool:
         """Returns whether there is something to learn from; otherwise it is only counted."""

@@ -136,7 +136,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
     def _explain(
         self, what: str, arguments: Mapping[str, Any], metrics: Mapping[str, float] | None = None
     ) -> NotFiniteError:
-        """Writes the arrays, and returns an error that names the file and the first such number.
+        """Writes the arrays, and returns an error that names the file and the first bad number.
 
         Args:
           what: the problem.

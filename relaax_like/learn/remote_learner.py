@@ -253,7 +253,7 @@ class RemoteLearner(Learner):
         with self._lock:
             self._stream = stream  # `_run` closes it even if an error is raised
             if self._stopping.is_set():
-                raise ServerUnavailableError("this process is shutting down")
+                raise ServerUnavailableError("this process is shutting down; reconnect later")
             try:
                 stream.open(self._incarnation, version, self._epoch, self._names)
             except InvalidInputError as error:

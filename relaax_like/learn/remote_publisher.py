@@ -37,7 +37,7 @@ _FINISHED_SEC = 5.0
 
 @dataclass(frozen=True)
 class _Counted:
-    """What an item counts that the server could lose in a crash."""
+    """Steps, episodes and progress of an item, kept because the server could lose them."""
 
     sequence: int
     env_steps: int

@@ -56,7 +56,7 @@ def name_replay_folder(task: str = "") -> str:
 
 @dataclass(frozen=True)
 class ReplayRecord:
-    """What a table's source accepted.
+    """A rollout, or only counts, that a table's source accepted.
 
     Attributes:
       rollout: that was inserted; None: steps and episodes alone.
@@ -227,7 +227,7 @@ class ReplayLog:
 
 
 def find_damage(directory: Path) -> tuple[Damage | None, Damage | None]:
-    """Reads a whole log; returns what prevents a start, and what a crash left torn at its end."""
+    """Reads all of a log; returns what prevents a start, and what a crash left torn at its end."""
     reader = _open(directory)
     try:
         for _ in reader:

@@ -24,7 +24,7 @@ from relaax_like.replay.items import Minibatches
 class ReplayPolicy(LearningPolicy):
     """A LearningTask that makes an update of each minibatch; see `LearningPolicy`.
 
-    What came since the iteration before feeds the running statistics first.
+    First, the steps that arrived since the previous iteration update the running statistics.
 
     Args:
       task: owns model and optimizers.

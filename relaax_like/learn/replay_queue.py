@@ -15,8 +15,8 @@ from relaax_like.wire.errors import CollectorFullError
 class ReplayQueue(RequestSource):
     """Puts agents' rollouts into a replay table beside them; see `RequestSource`.
 
-    An agent's request is answered once the table has its rollout: at once, unless the learner is
-    too far behind.
+    An agent's request is answered once the table has its rollout: immediately, unless the learner
+    is too far behind.
 
     Args:
       replayed: the table; without a log.
@@ -44,7 +44,7 @@ class ReplayQueue(RequestSource):
             self._replayed.note_learned(number, iteration, results)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns the table, and takes away what is to be counted; see `Source`."""
+        """Returns the table, and removes what is to be counted; see `Source`."""
         return self._replayed.take_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 # Row of `Losses.rows` that becomes a priority.
 PRIORITY = "priority"
-# While nothing is learned, steps are counted in groups of so many: each count is written to disk.
+# While nothing is learned, this many steps are counted together: each count is written to disk.
 _COUNT_STEPS = 64
 
 
@@ -88,13 +88,13 @@ class Replayed(AgentSource):
 
     Args:
       table: empty.
-      tally: counts what comes.
+      tally: counts steps and episodes.
       layout: of the rollouts.
       updates: minibatches of an iteration.
-      log: keeps what comes on disk; None: it is lost with the process.
+      log: keeps accepted rollouts on disk; None: they are lost with the process.
       normalizers: of the model, whose running statistics its steps are to feed.
-      data_handler: applies a user's changes to what comes; None: no changes. The log has rollouts
-        as they came, and they are changed again when the table is filled from it.
+      data_handler: applies a user's changes to rollouts; None: no changes. The log has rollouts
+        as they arrived, and they are changed again when the table is filled from it.
     """
 
     holds_agents = False
@@ -254,7 +254,7 @@ class Replayed(AgentSource):
         }
 
     def take_state(self) -> dict[str, Any]:
-        """Returns the table, and takes away what is to be counted; see `Source`."""
+        """Returns the table, and removes what is to be counted; see `Source`."""
         with self._changed:
             moments = self._take_moments()
         return {
@@ -296,10 +296,10 @@ class Replayed(AgentSource):
         return moments
 
     def _require_room(self, steps: int, is_urgent: bool) -> None:
-        """Checks that the table takes so many steps now.
+        """Checks that the table takes `steps` steps now.
 
         Raises:
-          CollectorFullError: it does not.
+          CollectorFullError: it takes none now, or is closed.
         """
         if self._closed:
             raise CollectorFullError("the replay table is closed and takes no more steps")

@@ -46,10 +46,10 @@ class RewardScale:
           rewards: `[T, columns]`.
           next_alive: `[T, columns]`: 1 continues, 0 terminated, -1 truncated.
           keys: `[columns, 2]`: ticket, and index of the column among those of its ticket.
-          valid: `[T, columns] bool`, rows that exist; None: all.
+          valid: `[T, columns] bool`, False in holes; None: no holes.
 
         Returns:
-          R after each step, `[T, columns] float64`; in a gap, R of the previous row.
+          R after each step, `[T, columns] float64`; in a hole, R of the previous row.
         """
         slots = int(keys[:, 1].max()) + 1
         self.sums = np.pad(self.sums, (0, max(0, slots - len(self.sums))))
@@ -72,7 +72,7 @@ def scale_rewards(rewards: np.ndarray, moments: Moments) -> np.ndarray:
 
     Args:
       rewards: any shape.
-      moments: of R; at least one.
+      moments: of R, over at least one row.
     """
     deviation = np.sqrt(moments.m2 / moments.count + EPSILON)
     return np.clip(rewards / deviation, -CLIP, CLIP).astype(np.float32)

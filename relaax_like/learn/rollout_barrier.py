@@ -1,4 +1,4 @@
-"""RolloutBarrier: decides which agents wait for an iteration, and when that is in vain."""
+"""RolloutBarrier: decides which agents wait until an iteration has been learned from."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -13,13 +13,13 @@ _FORGET_SEC = 2 * _MAX_SILENCE_SEC
 
 @dataclass
 class _Agent:
-    """One agent.
+    """What the barrier knows about one agent.
 
     Attributes:
       columns: slots per rollout.
-      heard: when a rollout was last received from it, or it was last released.
-      took_sec: how long its newest rollout took.
-      held: rollouts held.
+      heard: seconds of the clock when it last sent a rollout or was released.
+      took_sec: time between its newest rollout and the previous `heard`.
+      held: number of its rollouts that wait to be learned from.
     """
 
     columns: int
@@ -36,13 +36,13 @@ class _Agent:
 class RolloutBarrier:
     """Decides whether the agents behind an incomplete iteration wait for it.
 
-        holding.add("client-1/agent-3", ticket, columns=8)
-        for ticket in holding.find_released(missing_columns): ...   # these agents keep acting
-        holding.release(tickets_that_were_learned_from)
+        barrier.add("client-1/agent-3", ticket, columns=8)
+        for ticket in barrier.find_released(missing_columns): ...   # these agents keep acting
+        barrier.release(tickets_that_were_learned_from)
 
-    On-policy learning needs agents to wait until an iteration has been learned from. But if those
-    that do not wait cannot fill it, the waiting ones would wait forever: they continue with the
-    same policy. Not thread-safe.
+    On-policy learning needs agents to wait until an iteration has been learned from. But if the
+    agents that still play cannot complete it, the waiting ones would wait forever; then these
+    continue with the same policy. Not thread-safe.
 
     Args:
       waits: whether agents wait for an incomplete iteration; False: none does.
@@ -74,7 +74,7 @@ class RolloutBarrier:
         return not self._agents
 
     def release(self, tickets: Iterable[int]) -> None:
-        """Notes that agents continue to act."""
+        """Notes that the agents of these rollouts continue to act; ignores unknown tickets."""
         now = self._clock()
         for ticket in tickets:
             agent = self._agents.get(self._held.pop(ticket, ""))
@@ -86,7 +86,7 @@ class RolloutBarrier:
         """Returns the tickets of all waiting agents, if the others cannot fill the iteration.
 
         Args:
-          missing_columns: number until the iteration is complete, 1 or more.
+          missing_columns: number of columns that the iteration lacks, 1 or more.
         """
         now = self._clock()
         limit = now - _FORGET_SEC

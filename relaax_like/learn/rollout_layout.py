@@ -148,7 +148,10 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
             field,
         )
     if array.dtype.kind == "f" and not is_finite(array):
-        raise InvalidInputError(f"{field}: contains NaN or infinity", field)
+        raise InvalidInputError(
+            f"{field}: contains NaN or infinity, expected finite numbers; check the environment",
+            field,
+        )
     with np.errstate(over="ignore"):
         array = array.astype(dtype, copy=False)
     if dtype.kind == "f":
@@ -159,7 +162,7 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
         if not math.isfinite(squares):
             raise InvalidInputError(
                 f"{field}: contains numbers up to {np.abs(flat).max():.0e}, whose squares "
-                f"overflow {dtype}",
+                f"overflow {dtype}; scale them in the environment",
                 field,
             )
     return array
@@ -173,9 +176,10 @@ def _fits(came: np.dtype, wanted: np.dtype) -> bool:
 
 
 def _conform_alive(alive: np.ndarray) -> np.ndarray:
-    if not np.isin(alive, (ALIVE, TERMINATED, TRUNCATED)).all():
+    known = np.isin(alive, (ALIVE, TERMINATED, TRUNCATED))
+    if not known.all():
         raise InvalidInputError(
-            "next_alive: contains numbers other than 1 (continues), 0 (terminated) and -1 "
+            f"next_alive: {alive[~known][0]}, expected 1 (continues), 0 (terminated) or -1 "
             "(truncated)",
             "next_alive",
         )
@@ -200,9 +204,12 @@ def _conform_starts(starts: np.ndarray | None, slots: int) -> np.ndarray | None:
     if starts is None:
         return None
     starts = _conform("starts", starts, (slots, 3), _INT64)
-    if (starts[:, 1:] < 0).any():
+    wrong = (starts[:, 1:] < 0).any(axis=1)
+    if wrong.any():
         raise InvalidInputError(
-            "starts: contains an episode or a step below 0, expected 0 or more", "starts"
+            f"starts: {starts[wrong][0].tolist()} (slot, episode, step), expected an episode and a "
+            "step of 0 or more",
+            "starts",
         )
     return starts
 

@@ -208,7 +208,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
 
 
 def count_env_steps(arguments: Mapping[str, Any]) -> int:
-    """Returns the valid rows of the arguments of an update."""
+    """Returns the number of valid rows in the arguments of an update."""
     mask = _find_mask(arguments)
     return arguments["next_alive"]["alive"].size if mask is None else int(mask.sum())
 

@@ -232,11 +232,11 @@ class LearningTask(ComputationTask):
     ) -> UpdateResult:
         """Makes one update per minibatch, in the order of the batch, in one call.
 
-        A shape is compiled when it first comes, which takes seconds.
+        A shape is compiled when it first occurs, which takes seconds.
 
         Args:
           minibatch: rows, or sequences, in one update.
-          global_t: environment steps of all clients together; schedules go by it.
+          global_t: environment steps of all clients together, for schedules.
           batch: as for `compute_gradients`: rows `[n * minibatch, ...]`, or sequences
             `[L, n * minibatch, ...]`, one minibatch after another.
 

@@ -79,7 +79,7 @@ def validate_point(name: str, y: float, x: float | None, field: str = "metric") 
 def select_valid(
     points: list[tuple[str, float, float | None]], field: str = "metric"
 ) -> tuple[list[tuple[str, float, float | None]], InvalidInputError | None]:
-    """Returns the points that `validate_point` accepts, and the error of the first other one.
+    """Returns the points that `validate_point` accepts, and the first error; None: no error.
 
     Args:
       points: (name, y, x).

@@ -95,7 +95,7 @@ def make_distribution(
       bounded: as in `num_parameters`.
 
     Raises:
-      InvalidInputError: as `num_parameters`, or `parameters` has another last axis.
+      InvalidInputError: see `num_parameters`; or `parameters` has another last axis.
     """
     from relaax_like.nn import distributions
 
@@ -142,7 +142,7 @@ def make_policy(
 
 
 def make_epsilon_greedy(values: Any, epsilon: Any) -> Any:
-    """Returns the epsilon-greedy policy: the action of the largest value, or any with epsilon.
+    """Returns the epsilon-greedy policy: a random action with probability epsilon, else the best.
 
     Args:
       values: `[..., n] float32`, the value of each action; an array or a tensor.

@@ -17,10 +17,10 @@ _gpu_lock = threading.RLock()
 
 
 def set_device(device: Device, key: str) -> None:
-    """Sets the device; once TensorFlow has been loaded it stays as it is.
+    """Sets the device; without effect once TensorFlow has been loaded.
 
     Args:
-      device: auto: a GPU if there is one.
+      device: "cpu"; "gpu": required; "auto": a GPU if there is one.
       key: of the configuration that names it, for errors.
     """
     global _device, _key

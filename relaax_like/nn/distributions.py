@@ -226,7 +226,7 @@ class DrawnEpsilonGreedy(EpsilonGreedy):
         return self.sample_with_log_prob(generator)[0]
 
     def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
-        """The log-probability is that of the action given the values that were drawn."""
+        """Draws values, then an action, whose log-probability is the one given these values."""
         return EpsilonGreedy(self._draw(generator), self._epsilon).sample_with_log_prob(generator)
 
 

@@ -170,7 +170,7 @@ class Layer(Module):
         return {k: v for k, v in self.get_attributes().items() if is_variable(v)}
 
     def get_attributes(self) -> Mapping[str, Any]:
-        """Returns the attributes to search; variables are where their tf.Variables would be."""
+        """Returns the attributes in which to search for variables: those of `_declare` first."""
         attributes = {**self._declared, **vars(self)}
         del attributes["_declared"]
         return attributes

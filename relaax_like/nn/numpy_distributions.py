@@ -210,7 +210,7 @@ class DrawnEpsilonGreedy(EpsilonGreedy):
         return self.sample_with_log_prob(rng)[0]
 
     def sample_with_log_prob(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The log-probability is that of the action given the values that were drawn."""
+        """Draws values, then an action, whose log-probability is the one given these values."""
         return EpsilonGreedy(self._draw(rng), self._epsilon).sample_with_log_prob(rng)
 
 

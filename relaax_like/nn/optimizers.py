@@ -86,7 +86,7 @@ class Optimizer:
 
 
 def compute_learning_rate(config: OptimizerConfig, global_t: tf.Tensor | int) -> tf.Tensor:
-    """Computes the learning rate at `global_t`, in the same way as `parameter_server.schedules`.
+    """Computes the learning rate at `global_t`; the result is that of `parameter_server.schedules`.
 
     Args:
       config: the optimizer; its schedule is "constant" or "linear".

@@ -1,4 +1,4 @@
-"""Recurrent layers: one step for acting, in NumPy or TensorFlow; whole sequences for learning.
+"""Recurrent layers: one step for acting, in NumPy or TensorFlow; complete sequences for learning.
 
     states = np.zeros([B, layer.state_size], np.float32)
     y, states = layer(x, states)  # one step, x [B, inputs]

@@ -51,10 +51,10 @@ def compute_n_step_returns(
     equation 7.1.
 
     Args:
-      rewards: see above, as of all others.
-      next_values: see above.
-      discounts: see above.
-      continues: see above.
+      rewards: r_t.
+      next_values: V(x_{t+1}).
+      discounts: gamma; 0 after a termination.
+      continues: 1 where step t + 1 is of the same episode, else 0.
       n_step: 1 or more; T or more reaches to the end of the rollout from every step.
 
     Returns:
@@ -92,11 +92,11 @@ def compute_gae(
     Schulman et al. 2016, equation 16. A_t + V(x_t) is the lambda-return.
 
     Args:
-      rewards: see above, as of all others.
-      values: see above.
-      next_values: see above.
-      discounts: see above.
-      continues: see above.
+      rewards: r_t.
+      values: V(x_t).
+      next_values: V(x_{t+1}).
+      discounts: gamma; 0 after a termination.
+      continues: 1 where step t + 1 is of the same episode, else 0.
       gae_lambda: 0 to 1.
 
     Returns:
@@ -121,10 +121,10 @@ def compute_lambda_returns(
     2018, equations 12.2, 12.9 and, recursively, 12.18.
 
     Args:
-      rewards: see above, as of all others.
-      next_values: see above.
-      discounts: see above.
-      continues: see above.
+      rewards: r_t.
+      next_values: V(x_{t+1}).
+      discounts: gamma; 0 after a termination.
+      continues: 1 where step t + 1 is of the same episode, else 0.
       gae_lambda: 0 to 1.
 
     Returns:
@@ -160,11 +160,11 @@ def compute_vtrace(
 
     Args:
       log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t), for the learning policy pi and the acting mu.
-      rewards: see above, as of all others.
-      values: see above.
-      next_values: see above; `values[t + 1]` where the episode continues.
-      discounts: see above.
-      continues: see above.
+      rewards: r_t.
+      values: V(x_t).
+      next_values: V(x_{t+1}); `values[t + 1]` where the episode continues.
+      discounts: gamma; 0 after a termination.
+      continues: 1 where step t + 1 is of the same episode, else 0.
       rho_bar: bound of the ratio at t.
       c_bar: bound of the ratios after t.
       gae_lambda: shortens the traces, 0 to 1.

@@ -8,7 +8,7 @@ _VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def set_threads(count: int) -> None:
-    """Sets the number for TensorFlow; once TensorFlow has been loaded it stays as it is.
+    """Sets the number of threads of TensorFlow; without effect once TensorFlow has been loaded.
 
     Args:
       count: 1 or more.
@@ -18,7 +18,7 @@ def set_threads(count: int) -> None:
 
 
 def get_threads() -> int:
-    """Returns the number for TensorFlow; 1 where nobody has set it."""
+    """Returns the number of threads of TensorFlow; 1 if it was not set."""
     return _count
 
 

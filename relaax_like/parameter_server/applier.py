@@ -134,7 +134,7 @@ class Applier:
         """Keeps the lease of a learner in another process.
 
         Raises:
-          LeasedError: it is not the newest one.
+          LeasedError: another learner holds the lease.
         """
         with self._record_lock:
             self._get_learner_lease().renew(term)
@@ -143,14 +143,14 @@ class Applier:
         """Checks that a learner in another process is the newest holder of the lease.
 
         Raises:
-          LeasedError: it is not.
+          LeasedError: another learner holds the lease, or this run has none.
         """
         with self._record_lock:
             self._get_learner_lease().require(term)
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Number of the newest publication; newest sequence number, and newest durable one."""
+        """Numbers of the newest publication, the newest ticket, and the newest durable ticket."""
         with self._record_lock:
             return self._published, self._sequence, self._durable
 

@@ -34,8 +34,8 @@ class _Newest:
 class DedupTable:
     """The newest answered push of each client.
 
-        if replies.find_lateness(push) is None and replies.find(push) is None:
-            replies.note(push, apply(push))
+        if table.find_lateness(push) is None and table.find(push) is None:
+            table.note(push, apply(push))
 
     A client numbers its pushes and sends one after another, so only the newest can be repeated.
     Pushes with sequence 0, such as the tutorial's, have no number and are not remembered. Not

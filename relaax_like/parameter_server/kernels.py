@@ -347,9 +347,10 @@ def make_late_step(name: str, form: str | None = None) -> Step:
 
 
 def choose_form(size: int) -> str | None:
-    """Returns the form for vectors of `size` elements: "numpy" for short ones, otherwise None.
+    """Returns the `form` of `make_step` for vectors of `size` elements.
 
-    It depends on nothing else, so that a restarted server computes exactly the same values.
+    "numpy" for short ones, otherwise None: the default form. The result depends only on `size`, so
+    that a restarted server computes exactly the same values.
     """
     return "numpy" if size <= _SMALL else None
 

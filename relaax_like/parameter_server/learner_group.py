@@ -18,7 +18,7 @@ from relaax_like.parameter_server.push_validation import validate_gradient
 from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
 
 _LOG = logging.getLogger(__name__)
-# A learner that compiles a function is waited for so long.
+# How long the others wait for a learner that compiles a function.
 _COMPILING_SEC = 300.0
 _POLL_SEC = 0.1
 _MAX_TEXT = 200  # characters of what a learner has sent, in an error
@@ -335,7 +335,7 @@ class LearnerGroup:
         )
 
     def _note_part(self, member: _Member) -> None:
-        """Notes that a learner has made its part of a round; from now on it has its time again."""
+        """Notes that a learner has made its part of a round, and restarts its time limit."""
         member.heard, member.silence_sec = self._clock(), self._max_wait_sec
 
     def _answer(self, member: _Member, answer: GroupReply | RelaaxError) -> None:
@@ -383,13 +383,17 @@ def _validate_finite(request: GroupRequest, manifest: Manifest) -> None:
     if request.gradient is not None:
         validate_gradient(request.gradient, manifest.select_groups(request.groups))
     if request.kind == "sum" and not np.isfinite(request.sums).all():
-        raise InvalidInputError(f"sums {request.tag}: they contain NaN or infinity", "sums")
+        raise InvalidInputError(
+            f"sums {request.tag}: they contain NaN or infinity, expected finite numbers; lower the "
+            "learning rate, or check the rewards and observations",
+            "sums",
+        )
 
 
 def _find_different(requests: Sequence[GroupRequest]) -> dict[int, InvalidInputError]:
     """Returns the requests that differ from those of most learners: index -> what is wrong.
 
-    If as many differ, the learner with the lowest rank is right.
+    In a tie, the learner with the lowest rank counts as correct.
     """
     described = [_describe(request) for request in requests]
     if all(one == described[0] for one in described):
@@ -410,7 +414,7 @@ def _find_different(requests: Sequence[GroupRequest]) -> dict[int, InvalidInputE
 
 
 def _describe(request: GroupRequest) -> dict[str, Any]:
-    """Returns what all learners have alike in a round."""
+    """Returns the fields of a request that must be equal for all learners of a round."""
     return {
         "kind": request.kind,
         "tag": request.tag,

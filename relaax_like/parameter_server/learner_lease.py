@@ -63,7 +63,7 @@ class LearnerLease:
 
     @property
     def silent_sec(self) -> float:
-        """Seconds since the holder took or renewed the lease, or since this start."""
+        """Seconds since the holder took or renewed the lease, or since the server's start."""
         return self._clock() - (self._expires - self.lease_sec)
 
     def grant(self, holder: str, address: str) -> int:
@@ -91,7 +91,7 @@ class LearnerLease:
         """Keeps a lease.
 
         Raises:
-          LeasedError: it is not the newest one.
+          LeasedError: another learner holds the lease.
         """
         self.require(term)
         self._expires = self._clock() + self.lease_sec
@@ -100,7 +100,7 @@ class LearnerLease:
         """Checks that a learner is the newest holder.
 
         Raises:
-          LeasedError: it is not.
+          LeasedError: another learner holds the lease.
         """
         if term != self.term:
             raise LeasedError(

@@ -150,7 +150,7 @@ class Remote:
         """Copies a data file to the disk.
 
         Raises:
-          FileNotFoundError: the file is not there.
+          FileNotFoundError: the mirror does not have the file.
         """
         source = f"{self._root}/{name}/{file}"
         self._call(lambda **options: self._fs.get_file(source, str(target), **options))

@@ -141,7 +141,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """
         _validate_numbers(max_global_step, snapshot_every_sec, snapshot_every_env_steps, queue_size)
         if snapshots is None and (snapshot_every_sec or snapshot_every_env_steps):
-            raise ConfigError("snapshots are configured, but there is no checkpoint directory")
+            raise ConfigError(
+                "snapshot_every_sec or snapshot_every_env_steps is set, but snapshots is None; "
+                "pass snapshots, or neither interval"
+            )
         self._store = store
         self._snapshots = snapshots
         self._journal = journal or PushLog()
@@ -339,7 +342,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           overdue_updates: that its replay table is behind, for `status`; None: it has no table.
 
         Raises:
-          LeasedError: it is not the newest one.
+          LeasedError: another learner holds the lease.
         """
         self._applier.renew(term)
         self.count_overdue = lambda: overdue_updates
@@ -350,7 +353,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Checks that a learner is the newest holder of the lease.
 
         Raises:
-          LeasedError: it is not.
+          LeasedError: another learner holds the lease.
         """
         self._applier.require_lease(term)
 
@@ -361,12 +364,12 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def learner_address(self) -> tuple[str, int]:
-        """Where the newest learner in another process takes experience ("": none), and its term."""
+        """Address at which the learner's process takes experience ("": none), and its term."""
         lease = self._learner_lease
         return ("", 0) if lease is None else (lease.address, lease.term)
 
     def get_run_state(self, reply: Reply | None = None) -> RunState:
-        """Returns what a learner in another process must know.
+        """Returns the run's state for a learner in another process.
 
         Args:
           reply: to its newest publication or count; None: it has asked for the state.
@@ -430,7 +433,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
             except FullError:  # of other clients' items, which are soon handled
                 time.sleep(_FULL_POLL_SEC)
             except ClosedError:
-                raise ServerUnavailableError("the parameter server is closing") from None
+                raise ServerUnavailableError(
+                    "the parameter server is closing; reconnect later"
+                ) from None
 
     def count_refused(self, reason: str) -> None:
         """Counts a push that was refused before it reached `push`."""

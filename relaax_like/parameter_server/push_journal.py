@@ -244,7 +244,7 @@ def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
 
     Raises:
       DamagedJournalError: records are damaged or missing.
-      JournalError: as for `JournalReader`, or a record cannot be read.
+      JournalError: see `JournalReader`; or a record cannot be read.
     """
     version, global_t = start.version, start.global_t
     for _, payload in reader:

@@ -80,11 +80,11 @@ class PushLog:
         """
 
     def begin_snapshot(self) -> int | None:
-        """Returns the index of the first record that this snapshot lacks; None: there are none."""
+        """Returns the index of the first record that this snapshot lacks; None: no records kept."""
         return None
 
     def end_snapshot(self, index: int) -> None:
-        """Frees the records that two snapshots contain.
+        """Drops the records that the two newest snapshots contain.
 
         Args:
           index: the index that `begin_snapshot` returned for the newest one.

@@ -38,7 +38,12 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
     validate_client_id(push.client_id)
     _validate_count("env_steps", push.env_steps, 0)
     if global_t + push.env_steps > _MAX_GLOBAL_T:
-        raise Refused("bad count", f"env_steps: {push.env_steps} is too many", "env_steps")
+        raise Refused(
+            "bad count",
+            f"env_steps: {push.env_steps}, but this run can count at most "
+            f"{_MAX_GLOBAL_T - global_t} more",
+            "env_steps",
+        )
     _validate_episodes(push.episodes)
     _validate_statistics(push.statistics, manifest)
     if push.gradient is None:
@@ -108,7 +113,12 @@ def validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
             return flat
     name = find_not_finite(flat, layout)
     if name:
-        raise Refused("not finite", f"{name}: the gradient contains NaN or infinity", name)
+        raise Refused(
+            "not finite",
+            f"{name}: the gradient contains NaN or infinity; lower the learning rate, or check the "
+            "rewards and observations",
+            name,
+        )
     raise Refused(
         "too large",
         "gradient: its norm is above 1e19, which no optimizer can handle; clip it",
@@ -146,7 +156,7 @@ def _validate_episodes(episodes: Sequence[Episode]) -> None:
     if len(episodes) > MAX_EPISODES:
         raise Refused(
             "bad episode",
-            f"episodes: {len(episodes)} in one push, at most {MAX_EPISODES}",
+            f"episodes: {len(episodes)} in one push, expected at most {MAX_EPISODES}",
             "episodes",
         )
     for index, episode in enumerate(episodes):

@@ -30,7 +30,7 @@ from relaax_like.wire.errors import DamagedError, JournalError
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a start would restore.
+    """What a start of the server would restore.
 
     Attributes:
       snapshot: the newest one that is not damaged; None: there is none.
@@ -50,7 +50,7 @@ class Rehearsal:
 
 
 def rehearse(checkpoints: Path) -> Rehearsal:
-    """Reads what a start would restore and replay; changes nothing.
+    """Finds out what a start of the server would restore and replay; changes nothing.
 
     Args:
       checkpoints: the folder of snapshots and journal.

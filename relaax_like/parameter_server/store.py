@@ -1,8 +1,8 @@
 """The store: values and optimizer slots of a run, and the step from one version to the next.
 
-Pulls are consistent without copying: each version has buffers of its own, which readers see through
-a read-only *face*. Nothing is ever written to a buffer while its face, or any array made from that
-face, is alive; a weak reference to the face shows that. Usually two buffers alternate; while a slow
+Pulls are consistent without copying: each version has buffers of its own, which readers see as
+read-only arrays (see `core.buffers`). A buffer is never written to while its array, or any view of
+it, is alive. Usually two buffers alternate; while a slow
 reader keeps an old version, one more is allocated.
 """
 
@@ -179,7 +179,7 @@ class Store:
         return {g.name: compute_learning_rate(g.config, global_t) for g in self._groups}
 
     def describe_changed_optimizers(self) -> str:
-        """Returns the settings that change with the next gradient, old and new; "" for none."""
+        """Returns the settings that change with the next gradient, old and new; "": no changes."""
         changes = []
         for group in self._groups:
             old = self._current.optimizers[group.name].model_dump()
@@ -269,7 +269,7 @@ class Store:
             if publish.steps.get(group.name, -1) < 0:
                 raise InvalidInputError(
                     f"steps of group {group.name}: {publish.steps.get(group.name)}, expected the "
-                    "number of its optimizer steps",
+                    "number of its optimizer steps, 0 or more",
                     group.name,
                 )
             if not is_finite(given):
@@ -282,7 +282,12 @@ class Store:
         version = current.values.version + 1
         return PreparedVersion(
             _Version(
-                values=Values(version=version, flat=self._copy_values(publish.values, "published")),
+                values=Values(
+                    version=version,
+                    flat=self._copy_values(
+                        publish.values, "published", "lower the learning rate, or clip gradients"
+                    ),
+                ),
                 slots=self._publish_slots(slots),
                 steps={group.name: int(publish.steps[group.name]) for group in self._groups},
                 optimizers=self._optimizers,
@@ -320,7 +325,10 @@ class Store:
             changed.
         """
         if state.manifest.fingerprint != self.manifest.fingerprint:
-            raise SnapshotError("the snapshot has a different layout than this run")
+            raise SnapshotError(
+                "the snapshot has a different layout than this run; use the configuration of the "
+                "run that wrote it, or start in a new checkpoint directory"
+            )
         for group in self._groups:
             names = tuple(state.slot_names.get(group.name, ()))
             if names != group.slots or group.name not in state.steps:
@@ -334,15 +342,25 @@ class Store:
             part = group.view_slots(slots[: self._num_slot_bytes].view(np.float32))
             part[...] = state.slots[group.name]
         self._current = _Version(
-            values=Values(version=state.version, flat=self._copy_values(state.values)),
+            values=Values(
+                version=state.version,
+                flat=self._copy_values(
+                    state.values, "of the snapshot", "resume from an older snapshot"
+                ),
+            ),
             slots=self._publish_slots(slots),
             steps={group.name: state.steps[group.name] for group in self._groups},
             optimizers={**self._optimizers, **state.optimizers},
             global_t=state.global_t,
         )
 
-    def _copy_values(self, flat: np.ndarray, what: str = "to start from") -> np.ndarray:
-        """Returns the face of a buffer with these values.
+    def _copy_values(
+        self,
+        flat: np.ndarray,
+        what: str = "to start from",
+        cure: str = "correct the initial values",
+    ) -> np.ndarray:
+        """Copies values to a buffer, and returns them as a read-only array.
 
         Raises:
           InvalidInputError: the length is wrong, a trainable variable is not finite, or a running
@@ -357,7 +375,9 @@ class Store:
         buffer[...] = flat
         bad = find_not_finite(buffer[:trainable], self.manifest)
         if bad:
-            raise InvalidInputError(f"{bad}: the value {what} contains NaN or infinity", bad)
+            raise InvalidInputError(
+                f"{bad}: the value {what} contains NaN or infinity; {cure}", bad
+            )
         self.manifest.validate_statistics(buffer)
         return self._pool.publish(buffer)
 

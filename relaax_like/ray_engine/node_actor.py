@@ -30,7 +30,7 @@ _POLL_SEC = 0.02
 
 
 class NodeActor:
-    """Runs the command of a node as a child process: one life after the other.
+    """Runs the command of a node as a child process: one process after the other.
 
     It never starts a process itself again: that is decided by the `Manager` of the driver. When the
     actor ends, however it does, its guardian ends the child. Methods take and return text and
@@ -163,10 +163,16 @@ def find_free_address(host: str) -> Address:
                 probe.bind((host, port))
             except OSError as error:
                 if error.errno == errno.EADDRNOTAVAIL:
-                    raise RelaaxError(f"{host} is not an address of this machine") from error
+                    raise RelaaxError(
+                        f"{host} is not an address of this machine, although Ray reports it; start "
+                        "Ray with --node-ip-address and an address of this machine"
+                    ) from error
                 continue
         return Address(host, port)
-    raise RelaaxError(f"{host}: none of {_TRIES} ports from {_PORTS[0]} to {_PORTS[-1]} is free")
+    raise RelaaxError(
+        f"{host}: none of {_TRIES} ports from {_PORTS[0]} to {_PORTS[-1]} is free; end the "
+        "programs that use them"
+    )
 
 
 def _drain(events: "queue.Queue[tuple[str, str]]") -> list[tuple[str, str]]:

@@ -128,7 +128,7 @@ class RayLauncher:
             return dict(self._addresses)
 
     def start(self, node: Node, read_output: ReadOutput, take_report: TakeReport) -> "_RayProcess":
-        """See `Launcher`. Does not wait: what hinders the start is the process's last line."""
+        """See `Launcher`. Does not wait: if the start fails, the last line says why."""
         process = _RayProcess(self, node, read_output, take_report)
         with self._changed:
             self._running[node.name] = process
@@ -191,7 +191,7 @@ class RayLauncher:
     def resolve(self, node: Node) -> list[str]:
         """Returns the node's command with the present addresses in it.
 
-        The first element is empty where it is this Python, since others are elsewhere.
+        The first element is empty if it is this machine's Python, as other machines have their own.
         """
         addresses = self.addresses
         new = {
@@ -226,7 +226,7 @@ class RayLauncher:
 
 
 class _RayProcess:
-    """A process on some machine. Its own thread starts it and brings its lines."""
+    """A process on some machine. Its own thread starts it and passes its lines on."""
 
     def __init__(
         self, launcher: RayLauncher, node: Node, read_output: ReadOutput, take_report: TakeReport

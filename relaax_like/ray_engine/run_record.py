@@ -20,7 +20,7 @@ INTERVAL_SEC = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunProgress:
-    """What is known about a run.
+    """The progress of a run, as stored in a cluster.
 
     Attributes:
       host: the machine that has the run's folder.
@@ -59,10 +59,10 @@ class RunRecord:
         self._key = f"run {run_dir.absolute()}".encode()
 
     def read(self) -> RunProgress | None:
-        """Returns what is known; None: the run has not begun.
+        """Returns the stored progress; None: the run has not begun.
 
         Raises:
-          RelaaxError: the store has something else in this place.
+          RelaaxError: the store has an invalid record of this run.
         """
         from ray.experimental.internal_kv import _internal_kv_get
 
@@ -79,12 +79,12 @@ class RunRecord:
             )
         except (ValueError, TypeError, KeyError):
             raise RelaaxError(
-                "--ray: the cluster's store has no valid record of this run in its place, perhaps "
-                "of another version of relaax_like; choose another run_dir"
+                "--ray: the record of this run in the cluster's store is not valid; another "
+                "version of relaax_like might have written it. Choose another run_dir"
             ) from None
 
     def write(self, global_t: int, version: int) -> None:
-        """Replaces what is known.
+        """Replaces the stored progress.
 
         Args:
           global_t: environment steps of the run.

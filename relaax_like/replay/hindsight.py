@@ -22,23 +22,24 @@ ComputeRewards = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray
 class Hindsight(Transitions):
     """Single steps, of which a share k / (k + 1) gets another goal when it is drawn.
 
-    The goal is what was achieved after a step of the same episode: of one from the drawn step on
-    (`future`), of its last one so far (`final`), or of any (`episode`). Observations have it in the
-    place of the desired goal; reward and discount are computed from it. Nothing of this is stored.
+    The goal is what was achieved after a step of the same episode: the drawn step or a
+    later one (`future`), the last one so far (`final`), or any (`episode`). It replaces the desired
+    goal in the observations, and reward and discount are computed from it. None of this is stored.
 
     Source: hindsight experience replay, Andrychowicz et al. 2017,
     https://arxiv.org/abs/1707.01495: algorithm 1, and the strategies of section 4.5.
 
     Args:
-      compute_rewards: of goals that were achieved and desired; its rewards replace the only one.
+      compute_rewards: returns rewards and episode ends for achieved and desired goals; its rewards
+        replace those of the environment, which must have one reward.
       achieved: name of the observation that says which goal has been reached.
       desired: name of the observation that says which one is to be reached.
       strategy: key in `STRATEGIES`.
-      goals: k.
-      discount: per step.
+      goals: k, 1 or more.
+      discount: per step, 0 to 1.
 
     Raises:
-      ConfigError: a number or a name is not one of these.
+      ConfigError: the strategy is unknown, or a number is out of range.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Hindsight(Transitions):
         """Returns the arrays of items that are in the table.
 
         Raises:
-          InvalidInputError: `compute_rewards` returns something else.
+          InvalidInputError: `compute_rewards` does not return two arrays `[N]`.
         """
         batch = super().gather(storage, drawn, random)
         ids = drawn.ids.reshape(-1)

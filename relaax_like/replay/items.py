@@ -28,8 +28,8 @@ class TransitionBatch(NamedTuple):
     """U minibatches of B transitions. The arrays belong to the reader.
 
     Attributes:
-      observations: name -> [U, B, ...], with earlier ones on the last axis where there is a
-        history.
+      observations: name -> [U, B, ...], joined with earlier ones on the last axis if the storage
+        has a history.
       actions: name -> [U, B, ...].
       returns: [U, B, r] float32, the sum over i < steps of discount^i times the reward of step i.
       discounts: [U, B] float32, the factor of the value of `next_observations`: discount^steps, and
@@ -74,8 +74,8 @@ class SequenceBatch(NamedTuple):
       rewards: [U, L, B, r] float32.
       discounts: [U, L, B] float32, the factor of the value of the next observation.
       continues: [U, L, B] bool, whether the next row is another step of the sequence.
-      present: [U, L, B] bool, whether there is such a step.
-      valid: [U, L, B] bool, present, and not there for the memory alone.
+      present: [U, L, B] bool, whether the sequence has this step; False: padding.
+      valid: [U, L, B] bool, whether to learn from the step: present, and not part of the burn-in.
       begins: [U, L, B] bool, whether an episode begins with this step.
       log_prob: [U, L, B] float32.
       extras: name -> [U, L, B, ...].
@@ -114,12 +114,12 @@ class Items(Protocol):
         """Which rows are items, and when they are complete."""
 
     def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> Minibatches:
-        """Returns the arrays of items that are in the table.
+        """Returns the arrays of the drawn items, whose rows must still be in the storage.
 
         Args:
-          storage: has the rows.
-          drawn: what a selector has drawn.
-          random: of kinds that change items at random; is advanced by these.
+          storage: holds the rows.
+          drawn: ids and weights from a selector.
+          random: source of random numbers, for kinds of items that are changed at random.
         """
 
 
@@ -199,7 +199,7 @@ class Transitions:
 
 
 class _SequenceItems:
-    """What sequences and complete episodes share."""
+    """The common base of `Sequences` and `CompleteEpisodes`."""
 
     def __init__(self, discount: float):
         self.discount = discount
@@ -260,13 +260,13 @@ class Sequences(_SequenceItems):
     of an episode, or before a gap, a sequence is shorter.
 
     With a history of observations, steps of the burn-in whose earlier observations were evicted
-    show the oldest one that is there instead.
+    show the oldest one that was not evicted instead.
 
     Source: burn-in, Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 3.
 
     Args:
-      steps: L, with the burn-in.
-      burn_in: of these.
+      steps: L, including the burn-in.
+      burn_in: number of these that only fill the network's memory.
       period: steps from one item to the next; None: `steps - burn_in`, without overlap of valid
         steps. Smaller: they overlap.
       discount: per step.
@@ -298,7 +298,7 @@ class Sequences(_SequenceItems):
 
     @property
     def rule(self) -> ItemRule:
-        """Every `period`-th row, once all its steps are there."""
+        """Every `period`-th row, once all steps of its sequence have been inserted."""
         return ItemRule(lookahead=self.steps - self.burn_in - 1, period=self.period)
 
     def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> SequenceBatch:

@@ -1,7 +1,7 @@
 """Loops over rows of the replay table: links between rows, items, and the sum tree.
 
-Each loop is plain Python that numba compiles, once, into its cache. Where numba is missing the same
-source is interpreted: a hundred times slower, and bit-identical.
+Each loop is plain Python that numba compiles, once, into its cache. Without numba the same source
+is interpreted: a hundred times slower, and bit-identical.
 
 A *row* is a step, or an observation alone: the last one of an episode, the last one before a gap,
 or one of those that a model with a history sees before its first step. Rows are numbered in the
@@ -318,7 +318,7 @@ def _evict_rows(
     links: np.ndarray,
     removed: np.ndarray,
 ) -> int:
-    """Finds the items that end with rows: those of the rows, and those stacked with them.
+    """Finds the items that are lost with evicted rows: theirs, and those that stack them.
 
     Returns:
       Number of items in `removed`.
@@ -363,7 +363,8 @@ def _find_transitions(
 ) -> None:
     """Adds up rewards, and finds what follows the last of them; copies the small columns.
 
-    `rows` and `places` get the positions of the first observation and of the one that follows.
+    Writes the positions of the first observation to `rows`, and of the one after the last reward to
+    `places`.
     """
     totals = np.empty(rewards.shape[1], np.float64)
     for i in range(ids.size):
@@ -412,9 +413,9 @@ def _find_sequences(
 ) -> None:
     """Lists the rows of sequences, and what follows the last of them.
 
-    Each begins with up to `burn_in` steps that came before the item, as far as they are there, and
+    Each begins with up to `burn_in` steps before the item, as far as they were not evicted, and
     continues with the item's, up to `num_steps - burn_in`. `tokens`, `[num_steps + 1, N]`, repeats
-    the last one behind the end; `counts`, `[2, N]`, gets the two numbers.
+    the last one after the end; the two numbers of steps are written to `counts`, `[2, N]`.
     """
     for i in range(ids.size):
         first = ids[i]
@@ -466,10 +467,10 @@ def _find_goals(
     links: np.ndarray,
     places: np.ndarray,
 ) -> None:
-    """Chooses a step of each item's chain; `places` gets where the observation after it is.
+    """Chooses a step of each item's chain; writes the position of the next observation to `places`.
 
-    `uniforms` in [0, 1) choose among the steps from the item's on (`FUTURE`), or among all that are
-    there (`EPISODE`); with `FINAL` it is the last one.
+    `uniforms` in [0, 1) choose among the item's step and later ones (`FUTURE`), or among all steps
+    that were not evicted (`EPISODE`); with `FINAL` it is the last one.
     """
     for i in range(ids.size):
         first = ids[i]
@@ -523,7 +524,7 @@ def _find_stacks(
 
 
 def _add_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.ndarray) -> None:
-    """Appends ids to a dense set, whose index says where the id at each position is."""
+    """Appends ids to `members[:count]`, and writes their positions there to `index`."""
     capacity = index.size
     for i in range(ids.size):
         members[count + i] = ids[i]
@@ -531,7 +532,7 @@ def _add_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.nda
 
 
 def _remove_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.ndarray) -> None:
-    """Removes ids from a dense set: the last member takes the place of each."""
+    """Removes ids from `members[:count]`: the last member takes the place of each."""
     capacity = index.size
     for i in range(ids.size):
         place = index[ids[i] % capacity]
@@ -591,7 +592,7 @@ def _find_leaves(masses: np.ndarray, nodes: np.ndarray, positions: np.ndarray) -
 
 
 class _Type(NamedTuple):
-    """Of an argument: NumPy dtype, number of axes, whether it is written to."""
+    """Type of an argument: NumPy dtype, number of axes, whether it is written to."""
 
     dtype: str
     ndim: int = 0
@@ -599,7 +600,7 @@ class _Type(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """One loop, and what numba must know of it.
+    """One loop, and its signature for numba.
 
     Attributes:
       loop: the Python form.
@@ -670,11 +671,11 @@ KERNELS: dict[str, Kernel] = {
 
 @functools.cache
 def load_kernel(name: str, form: str | None = None) -> Callable[..., Any]:
-    """Returns the callable form of a loop; compiles it, or takes it from numba's cache.
+    """Returns the callable form of a loop; compiles it, or loads it from numba's cache.
 
     Args:
       name: key in `KERNELS`.
-      form: "numba" or "python"; None takes numba where it is installed.
+      form: "numba" or "python"; None: "numba" if it is installed, else "python".
     """
     kernel = KERNELS[name]
     if form is None and importlib.util.find_spec("numba"):
@@ -710,6 +711,6 @@ def _compile(kernel: Kernel) -> Callable[..., Any]:
 
 
 def compile_kernels() -> None:
-    """Compiles every loop into numba's cache, so that later starts take them from there."""
+    """Compiles every loop into numba's cache, so that later starts load them from there."""
     for name in KERNELS:
         load_kernel(name)

@@ -7,7 +7,7 @@ from relaax_like.wire.errors import ConfigError
 
 
 class RateLimiter:
-    """Counts environment steps and minibatches, and says which of the two must wait.
+    """Counts environment steps and minibatches, and decides which of the two must wait.
 
         limiter = RateLimiter(updates_per_step=1.0, warm_up_steps=1_000, max_segment_steps=64)
         if limiter.can_insert(64):
@@ -17,19 +17,20 @@ class RateLimiter:
 
     `updates_per_step` minibatches are *due* for each step after the first `warm_up_steps`; none is
     taken before it is due. The *deficit* is how many of these have not been taken yet; it stays
-    between 0 and `tolerance`. If the tolerance is at least that of the largest segment plus the
-    most minibatches of one request, never do both have to wait: an insertion waits only above
-    `tolerance - updates_per_step * max_segment_steps`, sampling only below `max_minibatches`.
+    between 0 and `tolerance`. If the tolerance is at least `updates_per_step * max_segment_steps +
+    max_minibatches`, insertion and sampling never wait at the same time: an insertion waits only if
+    the deficit is above `tolerance - updates_per_step * max_segment_steps`, sampling only if it is
+    below `max_minibatches`.
 
-    Counts alone: `Table` has the lock, and the waiting. Source of the idea: Cassirer et al. 2021,
+    It only counts; `Table` has the lock, and waits. Source of the idea: Cassirer et al. 2021,
     https://arxiv.org/abs/2102.04736, section 3.4 (samples per insert).
 
     Args:
       updates_per_step: minibatches per environment step.
       warm_up_steps: steps before the first minibatch.
-      tolerance: minibatches; None: the least that is allowed.
+      tolerance: maximum deficit in minibatches; None: the smallest value that is allowed.
       max_segment_steps: environment steps of the largest segment, of all its slots.
-      max_minibatches: U, of one request.
+      max_minibatches: maximum number of minibatches of one request (U).
 
     Raises:
       ConfigError: a number is outside of its range, or the tolerance is too small.
@@ -79,11 +80,11 @@ class RateLimiter:
         return self._count_due(self.steps) - self.minibatches
 
     def can_insert(self, steps: int) -> bool:
-        """Returns whether that many steps leave the deficit in its range."""
+        """Returns whether inserting `steps` steps leaves the deficit in its range."""
         return self._count_due(self.steps + steps) - self.minibatches <= self.tolerance
 
     def can_sample(self, minibatches: int) -> bool:
-        """Returns whether that many minibatches are due."""
+        """Returns whether `minibatches` minibatches are due."""
         return self.deficit >= minibatches
 
     def note_insert(self, steps: int) -> None:

@@ -10,13 +10,13 @@ class Remover(Protocol):
         """Returns the id of the oldest row that is kept when `num_rows` rows are inserted.
 
         Args:
-          oldest_id: of the rows that are there.
-          next_id: of the first new row.
-          capacity: rows that the storage holds.
-          num_rows: at most `capacity`.
+          oldest_id: id of the oldest row in the storage.
+          next_id: id of the first new row.
+          capacity: number of rows that the storage can hold.
+          num_rows: number of new rows, at most `capacity`.
 
         Returns:
-          From `next_id + num_rows - capacity` and `oldest_id`, the greater, to `next_id`.
+          An id of at least `max(oldest_id, next_id + num_rows - capacity)`, at most `next_id`.
         """
 
 

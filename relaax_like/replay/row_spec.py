@@ -95,7 +95,7 @@ class RowSpec:
         """Checks that all arrays of a segment are those of this spec, over the same steps.
 
         Raises:
-          InvalidInputError: names the first that is not; nothing was inserted.
+          InvalidInputError: an array is missing or differs; the error names the first one.
         """
         if rollout.next_alive.ndim != 2 or not rollout.next_alive.size:
             raise InvalidInputError(
@@ -181,7 +181,8 @@ def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | 
       available: bytes; None: unknown, and nothing is refused.
 
     Raises:
-      ConfigError: has both figures, and the largest capacity that fits.
+      ConfigError: it does not fit; the error has needed and available memory, and the largest
+        capacity that fits.
     """
     if available is None or needed <= available:
         return

@@ -21,7 +21,7 @@ class Selector(Protocol):
     bytes_per_row: int
 
     def start(self, capacity: int) -> None:
-        """Makes room for a table of that many rows; at most one item begins with each."""
+        """Makes room for a table of `capacity` rows; at most one item begins with each."""
 
     def insert(self, ids: np.ndarray) -> None:
         """Adds items, `[n] int64`."""
@@ -30,7 +30,7 @@ class Selector(Protocol):
         """Removes items, `[n] int64`, that were inserted."""
 
     def has(self, number: int) -> bool:
-        """Returns whether that many items can be drawn."""
+        """Returns whether `number` items can be drawn."""
 
     def draw(
         self,
@@ -40,28 +40,28 @@ class Selector(Protocol):
         env_steps: int,
         done: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draws minibatches; `has(minibatches * size)`.
+        """Draws minibatches; `has(minibatches * size)` must be True.
 
         Args:
           minibatches: U.
           size: B.
-          random: is advanced.
-          env_steps: of the run, for schedules.
-          done: minibatches that were drawn in the run before.
+          random: source of the draws.
+          env_steps: environment steps of the run, for schedules.
+          done: number of minibatches that the run has drawn before.
 
         Returns:
           Ids, [U, B] int64, and weights, [U, B] float32.
         """
 
     def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
-        """Takes what an update found out about items.
+        """Updates priorities from the results of an update; other selectors ignore it.
 
         Args:
           ids: [n] int64.
           errors: [n] float64.
 
         Returns:
-          How many of the items are not there any more; these are ignored.
+          How many of the items were removed since they were drawn; these are ignored.
         """
 
     def get_state(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class Fifo(_Unweighted):
         self._waiting[positions] = -1
 
     def has(self, number: int) -> bool:
-        """Returns whether that many have not been drawn yet."""
+        """Returns whether `number` items have not been drawn yet."""
         return self._count >= number
 
     def draw(
@@ -341,7 +341,7 @@ class Prioritized:
         return self._ids[positions], self._tree.get(positions)
 
     def set_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> None:
-        """Replaces priorities of items that are there by what `get_priorities` returned."""
+        """Restores priorities that `get_priorities` returned; ignores items that were removed."""
         self._tree.set(ids % len(self._ids), np.ascontiguousarray(priorities, np.float64))
 
     def _find_betas(self, minibatches: int, env_steps: int, done: int) -> np.ndarray:

@@ -34,9 +34,9 @@ class ItemRule(NamedTuple):
     """Which rows are items.
 
     Attributes:
-      lookahead: steps that must follow in the same chain, unless it ends before; None: the row is
-        the first of an episode, which must have ended.
-      period: every how many steps of a chain.
+      lookahead: number of steps that must follow in the same chain, unless it ends before; None:
+        the row is the first of an episode, which must have ended.
+      period: an item begins at every `period`-th step of a chain.
     """
 
     lookahead: int | None
@@ -44,11 +44,11 @@ class ItemRule(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What an insertion did.
+    """The result of an insertion.
 
     Attributes:
       first_id: of the new rows.
-      next_id: one behind the last of them.
+      next_id: id of the row that is inserted next.
       steps: rows that are steps, which is how many environment steps came.
       added: [n] int64, ids of items that are complete now.
       removed: [m] int64, ids of items that were evicted.
@@ -115,7 +115,7 @@ class Storage:
       keys: [capacity, 3] int64, a part of it: agent, episode, step.
       versions: [capacity] int64, a part of it.
       streams: [max_streams, 6] int64.
-      oldest_id: of the rows that are there.
+      oldest_id: id of the oldest row that was not evicted.
       next_id: of the next new row; ids are never used twice.
     """
 
@@ -190,7 +190,7 @@ class Storage:
 
     @property
     def num_rows(self) -> int:
-        """Rows that are there."""
+        """Number of rows in the storage."""
         return self.next_id - self.oldest_id
 
     @property
@@ -206,7 +206,7 @@ class Storage:
           selector_bytes: that a selector needs for each row.
 
         Raises:
-          ConfigError: it does not; has the figures.
+          ConfigError: it does not fit; the error has needed and available memory.
         """
         available = self._available_bytes
         validate_memory(
@@ -313,12 +313,12 @@ class Storage:
     def take_observations(
         self, tokens: np.ndarray, shape: tuple[int, ...], places: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Copies observations, with those before them where there is a history.
+        """Copies observations, joined with earlier ones if the storage has a history.
 
         Args:
-          tokens: [N] int64, ids of rows, or what `links` say follows one.
+          tokens: [N] int64, ids of rows, or numbers of the column `FOLLOWING` of `links`.
           shape: leading axes of the result, of N elements.
-          places: [N] int64, where these are, if that is known.
+          places: [N] int64, positions of these observations; None: not known.
 
         Returns:
           Name -> [*shape, ...].
@@ -417,7 +417,7 @@ class Storage:
         return [*columns, *((name, getattr(self, name)) for name in others)]
 
     def _validate(self, rollout: Rollout) -> _Counted:
-        """Checks a segment, and counts the rows that it needs. Raises as `validate`."""
+        """Checks a segment, and counts the rows that it needs; raises the same as `validate`."""
         self.spec.validate(rollout)
         self._validate_history(rollout)
         next_alive = np.ascontiguousarray(rollout.next_alive, np.float32)
@@ -491,7 +491,7 @@ class Storage:
                 )
 
     def _find_streams(self, starts: np.ndarray, added: list[np.ndarray]) -> np.ndarray:
-        """Returns the stream of each slot, `[k]`; `added` gets items that end with others."""
+        """Returns the stream of each slot, `[k]`; adds items of streams that it ends to `added`."""
         agents = starts[:, 0]
         known = self._groups.get(agents.tobytes())
         if known is not None:

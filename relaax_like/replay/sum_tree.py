@@ -45,7 +45,7 @@ class SumTree:
         return float(self.nodes[1, 1])
 
     def set(self, positions: np.ndarray, numbers: np.ndarray) -> None:
-        """Replaces numbers, one after another: of a position that is there twice, the last counts.
+        """Replaces numbers; if a position occurs twice, the last number counts.
 
         Args:
           positions: [n] int64.

@@ -20,11 +20,11 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosed
 
 
 class Inserted(NamedTuple):
-    """What an insertion did.
+    """The result of an insertion.
 
     Attributes:
       first_id: of the new rows.
-      next_id: one behind the last of them.
+      next_id: id of the row that is inserted next.
       steps: environment steps that were inserted.
     """
 
@@ -35,15 +35,15 @@ class Inserted(NamedTuple):
 
 @dataclass(frozen=True)
 class TableCounts:
-    """Counts of a table; none of them ever falls, except `rows`, `items` and `deficit`.
+    """Counts of a table; none of them ever decreases, except `rows`, `items` and `deficit`.
 
     Attributes:
-      rows: that are there.
-      items: that are there.
+      rows: that the table holds now.
+      items: that the table holds now.
       steps: environment steps that were inserted.
       minibatches: that were sampled.
-      evicted_items: that are gone.
-      dropped_priorities: errors of items that were gone when they came.
+      evicted_items: items that were evicted.
+      dropped_priorities: errors that were ignored, because their items had been evicted.
       deficit: minibatches that are due; 0 without a limiter.
     """
 
@@ -74,7 +74,7 @@ class Table:
     were inserted and items are complete; inserting waits while the learner is behind, but not while
     there is nothing to sample.
 
-    Everything is in memory, and lost with the process; `learn.replay_log` keeps what came.
+    Everything is in memory, and lost with the process; `learn.replay_log` keeps rollouts on disk.
     Thread-safe: all calls are made under one lock, which is released while a call waits.
     """
 
@@ -153,7 +153,8 @@ class Table:
         Args:
           rollout: holes are left out.
           timeout_sec: how long to wait for the limiter; None: without a limit; 0: not at all.
-          slip: whether to insert even if the limiter says no; the deficit then leaves its range.
+          slip: whether to insert even if the limiter does not allow it; the deficit then leaves
+            its range.
 
         Returns:
           What was inserted; None: the limiter did not allow it in time, and nothing was changed.
@@ -229,21 +230,21 @@ class Table:
             return self._items.gather(self._storage, Drawn(ids, weights), self._random)
 
     def can_insert(self, steps: int) -> bool:
-        """Returns whether a segment of that many steps would be inserted at once."""
+        """Returns whether a segment of `steps` steps would be inserted at once."""
         with self._changed:
             return self._can_insert(steps)
 
     def can_sample(self, minibatches: int = 1) -> bool:
-        """Returns whether that many minibatches would be returned at once."""
+        """Returns whether `minibatches` minibatches would be returned at once."""
         with self._changed:
             return self._can_sample(minibatches)
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> int:
-        """Takes what an update found out about items, such as errors of values.
+        """Updates the priorities of items from the results of an update, such as value errors.
 
         Args:
           ids: [...] int64, of `sample`.
-          errors: [...] of the same shape; of an item that is there twice, the last counts.
+          errors: [...] of the same shape; if an item occurs twice, the last one counts.
 
         Returns:
           How many of the items were evicted since they were drawn; these are ignored.
@@ -283,7 +284,7 @@ class Table:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Keeps all other threads out, such as while a state is written."""
+        """Returns a context manager that blocks all other threads' calls within the block."""
         with self._changed:
             yield
 
@@ -311,7 +312,7 @@ class Table:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` returned; must be empty before.
 
-        From here on all calls return what they would have returned there, bit-identically.
+        All further calls return exactly what they would have returned in the table that was saved.
 
         Raises:
           InvalidInputError: it is the state of a table with other settings, of which the error
@@ -369,11 +370,11 @@ class Table:
             self._changed.notify_all()
 
     def get_priorities(self) -> dict[str, np.ndarray]:
-        """Returns the priorities of items by what names the first step of each.
+        """Returns the priorities of all items, each identified by its first step.
 
         Returns:
-          "keys", [n, 3] int64: agent, episode and step; "priorities", [n] float64. Empty without
-          priorities.
+          "keys", [n, 3] int64: agent, episode and step; "priorities", [n] float64. {} if the
+          selector has no priorities.
         """
         if not isinstance(self._selector, Prioritized):
             return {}
@@ -383,7 +384,7 @@ class Table:
         return {"keys": keys, "priorities": priorities}
 
     def set_priorities(self, saved: Mapping[str, np.ndarray]) -> int:
-        """Restores what `get_priorities` returned, of items that are there; returns how many."""
+        """Restores what `get_priorities` returned, for items of the table; returns their number."""
         if not saved or not isinstance(self._selector, Prioritized):
             return 0
         with self._changed:

@@ -95,7 +95,7 @@ class CounterValues:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Where the time of a run went.
+    """The times and counters of a traced run.
 
     Attributes:
       window_sec: time in which all roles were running; all shares refer to it.

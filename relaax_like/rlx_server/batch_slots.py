@@ -197,7 +197,7 @@ class BatchSlots(BatchAgents):
         return self._history.add(observations, ended)
 
     def _find_executed(self, executed: Arrays, overridden: np.ndarray | None) -> Executed | None:
-        """Returns what was carried out in the slots where the policy's action was not."""
+        """Returns the executed actions, and the slots in which these replace the policy's."""
         if overridden is None:
             overridden = np.zeros(len(next(iter(executed.values()))), np.bool_)
             for name, array in executed.items():

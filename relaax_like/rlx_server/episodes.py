@@ -42,7 +42,7 @@ class EpisodeMeter:
     def add(
         self, rewards: np.ndarray, ended: np.ndarray | None, absent: np.ndarray | None = None
     ) -> tuple[SlotEpisode, ...]:
-        """Takes what happened in a step; returns the episodes that ended.
+        """Adds the outcome of a step; returns the episodes that ended.
 
         Args:
           rewards: `[k, r]`.

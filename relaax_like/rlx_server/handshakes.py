@@ -48,7 +48,7 @@ class Handshake(asyncio.Protocol):
             self._socket.close()
 
     def turn_away(self, error: ProtocolError) -> None:
-        """Ends the handshake: there is no way to say why; see `Admission`."""
+        """Ends the handshake; the peer cannot receive the reason yet. See `Admission`."""
         assert self._socket is not None
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)

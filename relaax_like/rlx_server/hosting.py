@@ -389,5 +389,5 @@ def _validate_agent_class(agent_class: Any) -> None:
 
 
 def _slips(plan: Plan | None) -> bool:
-    """Returns whether a table takes more steps from agents that cannot wait than it should."""
+    """Returns whether a replay table exceeds its rate limit for agents that cannot wait."""
     return isinstance(plan, Replay) and plan.on_overload == "slip"

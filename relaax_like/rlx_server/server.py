@@ -145,7 +145,7 @@ class RlxServer:
         """Binds and starts to serve; returns the actual port.
 
         Raises:
-          RelaaxError: the port is taken; names the process that holds it.
+          RelaaxError: the port is taken; the error names the process that holds it.
         """
         self.loop = asyncio.get_running_loop()
         try:

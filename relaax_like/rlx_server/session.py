@@ -102,7 +102,8 @@ class Greeting:
             )
         if not (1 <= len(hello.client_name) <= 100 and hello.client_name.isprintable()):
             raise InvalidInputError(
-                "client_name: expected 1 to 100 printable characters", "client_name"
+                f"client_name: {hello.client_name[:60]!r}, expected 1 to 100 printable characters",
+                "client_name",
             )
         if not 1 <= hello.slots <= max_slots:
             raise InvalidInputError(
@@ -148,8 +149,8 @@ def _read_features(hello: rlx_pb2.Hello) -> list[str]:
         or not all(_FEATURE_NAME.fullmatch(name) for name in names)
     ):
         raise InvalidInputError(
-            f"features: {len(hello.features)} names, expected at most {_MAX_FEATURES}, sorted, "
-            "unique, of 1 to 50 characters a-z 0-9 _",
+            f"features: {len(hello.features)} names, first {[name[:50] for name in names[:4]]}, "
+            f"expected at most {_MAX_FEATURES}, sorted, unique, of 1 to 50 characters a-z 0-9 _",
             "features",
         )
     return names
@@ -171,7 +172,7 @@ def _read_max_wait(hello: rlx_pb2.Hello, is_on: bool) -> float | None:
 
 
 class Pending(enum.Enum):
-    """What `Session.receive` returns when the answer needs a prediction first."""
+    """Returned by `Session.receive` if the answer needs a prediction first."""
 
     PREDICTION = enum.auto()
 
@@ -341,7 +342,9 @@ class Session:
                     "MALFORMED",
                 )
             if self._greeting is None:
-                raise ProtocolError(f"received {kind} before hello", "OUT_OF_ORDER")
+                raise ProtocolError(
+                    f"received {kind} before hello; send hello as the first message", "OUT_OF_ORDER"
+                )
             if kind == "step":
                 return self._step(message.step, body)
             if kind == "scalars":
@@ -351,7 +354,7 @@ class Session:
                     self.points.take(message.scalars.scalars, self.client_name, self.log)
             elif PING not in self._greeting.features:
                 raise ProtocolError(
-                    "received ping, but Ready.features does not list it; list it in the hello's "
+                    "received ping, but Ready.features does not list it; list ping in the hello's "
                     "features",
                     "OUT_OF_ORDER",
                     "ping",

@@ -1,4 +1,4 @@
-"""What a session requires of its agents: plain ones, which answer alone, or batch-native ones."""
+"""The two interfaces of a session's agents: `PlainAgents` and `BatchAgents`."""
 
 import abc
 from collections.abc import Mapping

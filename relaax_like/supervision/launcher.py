@@ -28,7 +28,7 @@ class Running(Protocol):
 
     @property
     def is_recalled(self) -> bool:
-        """Whether the launcher ended it itself, so that it starts again with other addresses."""
+        """Whether the launcher ended the process in order to restart it with other addresses."""
 
     def poll(self) -> int | None:
         """Returns its exit status; -N after signal N; None: it runs."""

@@ -90,7 +90,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
 
     Args:
       path: of the file.
-      kind: as of `write_arrays`. A file of another program, which says nothing, is read as well.
+      kind: see `write_arrays`. A file of another program, which has no kind, is read, too.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -113,7 +113,7 @@ def read_kind(path: Path) -> str:
 
     Raises:
       FileNotFoundError: there is no such file.
-      DamagedError: it is damaged or of another kind.
+      DamagedError: it is damaged, or not a file of arrays.
     """
     with finding_damage(), zipfile.ZipFile(path) as archive:
         return _get_kind(archive)

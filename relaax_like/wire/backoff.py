@@ -6,12 +6,12 @@ import random
 def draw_pause_sec(attempt: int, first_sec: float, longest_sec: float) -> float:
     """Returns a pause that doubles with each attempt, half of it drawn at random.
 
-    Those who failed together do not retry together.
+    So processes that failed at the same time do not retry at the same time.
 
     Args:
-      attempt: 0 before the first repetition.
-      first_sec: the longest pause then.
-      longest_sec: of any attempt.
+      attempt: number of repetitions so far; 0 before the first one.
+      first_sec: longest pause before the first repetition.
+      longest_sec: longest pause before any repetition.
     """
     doublings = min(attempt, 60)  # no float overflows
     return min(first_sec * 2.0**doublings, longest_sec) * random.uniform(0.5, 1.0)

@@ -67,8 +67,8 @@ class CollectorFullError(RelaaxError):
 
 
 class CollectorClosedError(RelaaxError):
-    """A collector takes nothing more. Not worth a retry."""
+    """A collector is closed and takes nothing more. A retry would fail, too."""
 
 
 class ReplayClosedError(RelaaxError):
-    """A replay table takes no more steps, or has nothing due any more. Not worth a retry."""
+    """A replay table is closed: it takes no more steps, or none is due. A retry would fail, too."""

@@ -49,7 +49,7 @@ def has_more_fields(body: Body, start: int, stop: int, limit: int) -> bool:
     """Returns whether a message has more than `limit` fields; reads no more than that.
 
     Raises:
-      ValueError: as `walk_fields`, if an invalid field comes before the limit.
+      ValueError: see `walk_fields`; only if an invalid field comes before the limit.
     """
     return any(count > limit for count, _ in enumerate(walk_fields(body, start, stop), 1))
 
@@ -68,7 +68,7 @@ def weigh(body: Body, descriptor: Any, start: int, stop: int, limit: int) -> int
       limit: value above which the exact result does not matter.
 
     Raises:
-      ValueError: as `walk_fields`.
+      ValueError: see `walk_fields`.
     """
     weight = 0
     is_array = descriptor.full_name == _ARRAY

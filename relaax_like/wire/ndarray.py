@@ -125,4 +125,8 @@ def message_to_ndarray(
     try:
         return array.reshape(shape)
     except ValueError:  # an axis is 0, and the others are more than NumPy can count
-        raise InvalidInputError(f"{field}: shape {list(shape)} is too large", field) from None
+        raise InvalidInputError(
+            f"{field}: shape {list(shape)} is too large: it has no elements, but NumPy cannot "
+            "count the product of its other axes; send shorter axes",
+            field,
+        ) from None

@@ -64,7 +64,9 @@ class Space:
                 f"space: a shape of {len(self.shape)} axes, expected at most {MAX_AXES}", "shape"
             )
         if any(length < 0 for length in self.shape):
-            raise InvalidInputError(f"space: shape {list(self.shape)} has a negative axis", "shape")
+            raise InvalidInputError(
+                f"space: shape {list(self.shape)} has a negative axis, expected 0 or more", "shape"
+            )
         if self.mirror is not None and len(self.mirror) > MAX_COMPONENTS:
             raise InvalidInputError(
                 f"space: a mirror of {len(self.mirror)} numbers, expected at most {MAX_COMPONENTS}",
@@ -142,8 +144,11 @@ class Box(Space):
                     name,
                 )
         if self.low is not None and self.high is not None and (self.low > self.high).any():
+            above = self.low > self.high
             raise InvalidInputError(
-                "space: low is above high, expected low <= high in every component", "low"
+                f"space: low is above high, {self.low[above][0]} > {self.high[above][0]}; expected "
+                "low <= high in every component",
+                "low",
             )
 
     def _spread(self, name: str, bound: Any) -> np.ndarray:
@@ -195,10 +200,10 @@ class Discrete(Space):
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
-        if ((array < self.start) | (array >= self.start + self.n)).any():
+        wrong = (array < self.start) | (array >= self.start + self.n)
+        if wrong.any():
             raise InvalidInputError(
-                f"{field}: {array.ravel()[:8].tolist()} contains values outside "
-                f"{self.start}..{self.start + self.n - 1}",
+                f"{field}: {array[wrong][0]} is outside {self.start}..{self.start + self.n - 1}",
                 field,
             )
 
@@ -225,9 +230,10 @@ class MultiDiscrete(Space):
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
         limits = np.asarray(self.n, np.int64).reshape(self.shape)
-        if ((array < 0) | (array >= limits)).any():
+        wrong = (array < 0) | (array >= limits)
+        if wrong.any():
             raise InvalidInputError(
-                f"{field}: contains values outside 0..n-1 for n={list(self.n)[:8]}", field
+                f"{field}: {array[wrong][0]} is outside 0..n-1 for n={list(self.n)[:8]}", field
             )
 
 
@@ -239,8 +245,9 @@ class MultiBinary(Space):
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
-        if ((array != 0) & (array != 1)).any():
-            raise InvalidInputError(f"{field}: contains values other than 0 and 1", field)
+        wrong = (array != 0) & (array != 1)
+        if wrong.any():
+            raise InvalidInputError(f"{field}: {array[wrong][0]}, expected 0 and 1 only", field)
 
 
 def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:
@@ -402,7 +409,7 @@ def message_to_run_spaces(message: spaces_pb2.Spaces) -> RunSpaces:
     """Converts a received message to the spaces of a run.
 
     Raises:
-      InvalidInputError: as `messages_to_spaces`; or more than 256 leaves, or 2^24 elements.
+      InvalidInputError: see `messages_to_spaces`; or more than 256 leaves, or 2^24 elements.
     """
     spaces = RunSpaces(
         messages_to_spaces(message.observation_spaces, "observation_spaces"),

@@ -311,7 +311,7 @@ def read_trace(path: Path) -> ProcessTrace:
     except OSError as error:
         raise InvalidInputError(f"{path}: {error.strerror or error}") from None
     if content[: len(_MAGIC)] != _MAGIC:
-        raise InvalidInputError(f"{path}: not a trace of this version")
+        raise InvalidInputError(f"{path}: not a trace, or of another version of relaax_like")
     try:
         process, names, threads = _read_lines(content[_LINES_AT:_ROWS_AT])
         capacity, offset = int(process["capacity"]), int(process["wall_minus_clock_ns"])

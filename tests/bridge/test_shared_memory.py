@@ -56,7 +56,7 @@ def test_what_is_not_such_memory_is_refused_and_stays_as_it_is():
         refuse(Offer(one.pid, one.descriptor, bytes(16)), "belongs to another process")
         refuse(Offer(one.pid, 9999, one.nonce), "not accessible")
         refuse(Offer(2**31 - 1, one.descriptor, one.nonce), "not accessible")
-        refuse(one, "its size is not", (5000, 5000))
+        refuse(one, "bytes, expected", (5000, 5000))
     with tempfile.TemporaryFile() as file:
         file.write(bytes(16 * 4096))
         file.flush()
@@ -64,7 +64,7 @@ def test_what_is_not_such_memory_is_refused_and_stays_as_it_is():
     unsealed = os.memfd_create("relaax vectors", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(unsealed, 3 * 4096 + 4096)
-        refuse(Offer(os.getpid(), unsealed, bytes(16)), "it could be shrunk")
+        refuse(Offer(os.getpid(), unsealed, bytes(16)), "the memory could be shrunk")
     finally:
         os.close(unsealed)
     for one, other in (os.pipe(), os.openpty()):

@@ -219,7 +219,7 @@ def test_holes_and_further_columns_travel_and_are_kept(tmp_path):
         ({"extras": {"goal": np.array([["a"] * SLOTS] * 8)}}, "extras goal: <U1"),
         ({"starts": np.zeros((2, 3), np.int64)}, r"starts: int64 of \[2, 3\], expected int64 of"),
         ({"starts": np.zeros((SLOTS, 3), np.float32)}, "starts: float32"),
-        ({"starts": np.full((SLOTS, 3), -1)}, "starts: contains an episode or a step below 0"),
+        ({"starts": np.full((SLOTS, 3), -1)}, r"starts: \[-1, -1, -1\] \(slot, episode, step\)"),
         (
             {"history": {"observation": np.zeros((1, SLOTS, 1), np.float32)}},
             r"history observation: shape \[1, 3, 1\], expected \[n - 1, k, ...\] for the model's "

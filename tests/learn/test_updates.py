@@ -867,7 +867,7 @@ def test_groups_that_do_not_fit_the_model_are_refused():
         ({"phases": (Phase("actor"),)}, "'critic' is in 0 phases, expected one"),
         ({"phases": (Phase("actor", "critic"), Phase("actor"))}, "'actor' is in 2 phases"),
         ({"phases": (Phase("actor"), Phase("citric"))}, r"did you mean 'critic'\?"),
-        ({"phases": (Phase("actor", "critic", every=2),)}, "none runs in every update"),
+        ({"phases": (Phase("actor", "critic", every=2),)}, "no phase runs in every update"),
         ({"frozen": ("citric",)}, r"'citric' is not a variable group \(did you mean 'critic'"),
         ({"frozen": ("critic",), "phases": (Phase("critic"),)}, "not a variable group that is tr"),
     ],

@@ -218,8 +218,11 @@ def damage(change: Callable[[bytearray], object]) -> Callable[[Path], None]:
 HEADER_END = 1 << 16
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "gone": (Path.unlink, "No such file"),
-    "empty": (damage(bytearray.clear), "not a trace of this version"),
-    "another kind of file": (damage(lambda c: c.__setitem__(0, 0)), "not a trace of this version"),
+    "empty": (damage(bytearray.clear), "not a trace, or of another version"),
+    "another kind of file": (
+        damage(lambda c: c.__setitem__(0, 0)),
+        "not a trace, or of another version",
+    ),
     "cut off": (damage(lambda c: c.__delitem__(slice(-100, None))), "bytes, expected"),
     "header cut off": (damage(lambda c: c.__delitem__(slice(40, None))), "header is damaged"),
     "header of zeros": (

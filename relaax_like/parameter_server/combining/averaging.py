@@ -43,7 +43,10 @@ class Averaging(CombiningStrategy):
         self._last_push[client_id] = self.state.clock()
 
     def _count_wanted(self) -> int:
-        """Never more than the number of clients that push: others would wait for one that left."""
+        """Returns the number of gradients in a mean, at most one for each client that still pushes.
+
+        If it were larger, the others would wait for clients that have left.
+        """
         oldest = self.state.clock() - max(_LIVE_SEC, 2 * self._max_wait_sec)
         self._last_push = {name: at for name, at in self._last_push.items() if at >= oldest}
         return min(self.config.num_gradients, len(self._last_push))

@@ -69,7 +69,7 @@ class Combiner:
 
     @property
     def counts(self) -> CombineCounts:
-        """What has happened to gradients since the start."""
+        """Numbers of gradients since the start, by what happened to them."""
         return self._state.counts
 
     @property

@@ -40,7 +40,8 @@ class Plan:
       gradient: float32, the gradient as the journal keeps it, already compensated; None: none.
       effective: float32, the gradient that the optimizer applies now; None: none.
       takes_pending: `effective` is the mean of the gradient and all held-back ones.
-      pending: what is held back afterwards for the push's groups; None: nothing, or as before.
+      pending: what is held back afterwards for the push's groups; None: nothing if
+        `takes_pending`, otherwise what was held back before.
       reason: why the gradient is dropped.
     """
 
