@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from relaax_like.config.base import Settings
-from relaax_like.config.problems import describe_value
+from relaax_like.config.problems import describe_names, describe_value
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 LEARNED: Final = "learned"
@@ -77,10 +77,11 @@ class ActionConfig(Settings):
 
     @model_validator(mode="after")
     def _validate_action(self) -> Self:
-        given = [own for own in (self.num, self.size, self.binary) if own is not None]
+        given = [name for name in ("num", "size", "binary") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
-                "set exactly one of num (discrete), size (continuous) and binary (switches)"
+                f"{describe_names(given)}; set exactly one of num (discrete), size (continuous) "
+                "and binary (switches)"
             )
         self.validate_keys()
         return self

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from relaax_like.config.base import Settings
 from relaax_like.config.network import Layers, begins_with_convolution, is_recurrent
-from relaax_like.config.problems import describe_value
+from relaax_like.config.problems import describe_names, describe_value
 from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space
 
 MAX_VALUES = 4096
@@ -58,9 +58,12 @@ class ObservationConfig(Settings):
 
     @model_validator(mode="after")
     def _validate_branch(self) -> Self:
-        given = [own for own in (self.size, self.image, self.num) if own is not None]
+        given = [name for name in ("size", "image", "num") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError("set exactly one of size (for a vector), image and num (for integers)")
+            raise ValueError(
+                f"{describe_names(given)}; set exactly one of size (for a vector), image and num "
+                "(for integers)"
+            )
         if self.image is not None and min(self.image) < 1:
             raise ValueError(
                 f"image: {list(self.image)}, expected [height, width, channels], each 1 or more"

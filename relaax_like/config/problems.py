@@ -3,7 +3,7 @@
 import difflib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -161,8 +161,13 @@ def _join_alternatives(texts: list[str]) -> str:
     return "; ".join(unique)
 
 
+def describe_names(names: Sequence[str]) -> str:
+    """Returns "none of them is set", or which of several keys are."""
+    return f"{' and '.join(names)} are set" if names else "none of them is set"
+
+
 def _line_order(line: str) -> tuple[int, int]:
-    """Sorts problems without a line first, then by line, then those of flags."""
+    """Returns a sort key: problems without a line come first, then by line, then those of flags."""
     if is_flag(line):
         return 2, 0
     parts = line.split(":", 2)

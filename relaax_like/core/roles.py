@@ -119,9 +119,19 @@ class ParameterServerBackend(abc.ABC):
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
         """Applies one push and waits until it has taken effect.
 
+        A repeated push, with the same client, incarnation and sequence number, is answered as
+        before and has no effect.
+
+        Args:
+          push: to apply.
+          timeout_sec: longest wait in the queue; None: no limit.
+
         Raises:
           InvalidInputError: malformed or not finite; nothing took effect.
-          TimeoutError: it did not take effect in time.
+          LeasedError: the run learns from experience, and the push has a gradient or statistics.
+          ServerUnavailableError: too many pushes are waiting, or the server is closing; nothing
+            took effect.
+          TimeoutError: it was still queued at the deadline, and was withdrawn; nothing took effect.
         """
 
     @abc.abstractmethod

@@ -283,7 +283,9 @@ def _make_replayed(
             "model has a memory (get_state_specs); set sequence_steps, or remove the memory"
         )
     if learner.collect_traj:
-        raise ConfigError("learner.collect_traj: a replay table writes no files; set it to false")
+        raise ConfigError(
+            "learner.collect_traj: a replay table writes no trajectory files; set it to false"
+        )
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     number = config.observation_history
     history = {name: number for name, _ in model.get_input_specs()} if number > 1 else {}

@@ -198,9 +198,9 @@ def _validate_no_trainer(experiment: Experiment) -> None:
     trainer = experiment.algorithm_folder / TRAINER
     if trainer.is_file():
         raise ConfigError(
-            f"{trainer}: relaax run does not use a trainer, only relaax train does: `relaax "
-            f"train {shlex.quote(str(experiment.file))}`. To let clients play the `environment` "
-            "section, rename trainer.py"
+            f"{trainer}: relaax run does not use trainers; start `relaax train "
+            f"{shlex.quote(str(experiment.file))}`, or rename trainer.py, so that clients play in "
+            "the environment of the `environment` section"
         )
 
 

@@ -122,5 +122,5 @@ def _make_checkpoint(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) ->
             arrays[name] = array.view(DTYPES[dtypes[name]])
     counts = [int(metadata[key]) for key in ("last_iter", "last_step")]
     if min(counts) < 0:
-        raise ValueError(f"last_iter and last_step are {counts}")
+        raise ValueError(f"last_iter and last_step are {counts}, expected 0 or more")
     return Checkpoint(policy=arrays, last_iter=counts[0], last_step=counts[1])

@@ -112,7 +112,10 @@ class Pushing(Sink):
         return self.report(tickets, with_values=True)
 
     def hand_counts_over(self) -> None:
-        """Passes steps and episodes to the client, which sends them with a push, or soon."""
+        """Passes steps and episodes to the client, which sends them with the next push.
+
+        It can send the steps earlier: see `ParameterServerClient.increment_global_t`.
+        """
         counts = self._tally.take()
         for episode in counts.episodes:
             self._client.add_episode(episode.episode_return, episode.length)

@@ -186,7 +186,7 @@ class ReplayLog:
         except JournalError as error:
             if journal.failed:
                 raise ServerUnavailableError(
-                    f"no more experience can be acknowledged: {error}; restart the parameter server"
+                    f"no more experience can be acknowledged: {error}"
                 ) from error
             self._is_given_up = True
             logger.error(

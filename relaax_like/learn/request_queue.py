@@ -30,11 +30,11 @@ class Requests:
 
     Attributes:
       tickets: numbers of the requests.
-      wants_values: whether they are counted, and answered with the newest values; if not, their
-        agents only continue, because their iteration is not complete.
+      wants_values: whether a sink that pushes gradients pushes the pending counts and answers with
+        the newest values; False: the answer only lets the agents continue.
       error: why their rollouts could not be used; None: no error.
-      env_steps: 0.
-      mean_version: None.
+      env_steps: always 0: no steps are learned from.
+      mean_version: always None; see `Iteration`.
     """
 
     tickets: Sequence[int]

@@ -260,6 +260,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Raises:
           InvalidInputError: malformed or not finite; nothing took effect.
+          LeasedError: the run learns from experience, and the push has a gradient or statistics.
           ServerUnavailableError: too many pushes are waiting, or the server is closing; nothing
             took effect.
           TimeoutError: the push was still queued at the deadline, and was withdrawn; nothing took

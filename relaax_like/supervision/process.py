@@ -57,12 +57,13 @@ class OutputHandler(logging.StreamHandler[TextIO]):
 def setup_logging(level: str, stream: TextIO | None = None, with_time: bool = True) -> None:
     """Sends log lines to standard output, or to `stream`: time and message.
 
-    The runner names the process.
+    They do not name the process: `relaax run` adds its name when it prints them.
 
     Args:
       level: of the lines that are written.
       stream: to write to; None: standard output.
-      with_time: whether to include the time; False: the reader of the lines adds it.
+      with_time: whether to include the time; False: the process that reads the lines
+        adds it.
     """
     # Level of TensorFlow's own messages, in the processes that load it.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")

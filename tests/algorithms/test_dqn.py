@@ -128,7 +128,7 @@ def test_settings_that_cannot_work_are_refused(sets, want):
 
 def test_what_a_replay_plan_cannot_honour_is_refused_when_the_learner_is_made(tmp_path):
     sets = ["algorithm.state_size=4", "algorithm.num_actions=2", f"run_dir={tmp_path / 'run'}"]
-    with pytest.raises(ConfigError, match=r"learner\.collect_traj: a replay table writes no files"):
+    with pytest.raises(ConfigError, match=r"learner\.collect_traj: a replay table writes no traj"):
         relaax_like.train("dqn", [*sets, "learner.collect_traj=true"])
 
 

@@ -73,12 +73,12 @@ _BAD = {
     "no kind": (
         "{a: {std: 1}}",
         "",
-        "3: algorithm.actions.a: set exactly one of num (discrete), size (continuous) and binary",
+        "3: algorithm.actions.a: none of them is set; set exactly one of num (discrete)",
     ),
     "two kinds": (
         "{a: {num: 2, binary: 1}}",
         "",
-        "3: algorithm.actions.a: set exactly one of num (discrete), size (continuous) and binary",
+        "3: algorithm.actions.a: num and binary are set; set exactly one of num (discrete)",
     ),
     "one action": (
         "{a: {num: 1}}",

@@ -68,12 +68,12 @@ _BAD = {
     "neither size nor image": (
         "{a: {layers: [3]}}",
         "",
-        "4: algorithm.observations.a: set exactly one of size (for a vector), image and num",
+        "4: algorithm.observations.a: none of them is set; set exactly one of size (for a vector)",
     ),
     "size and image": (
         "{a: {size: 3, image: [8, 8, 1], layers: [nature]}}",
         "",
-        "4: algorithm.observations.a: set exactly one of size (for a vector), image and num",
+        "4: algorithm.observations.a: size and image are set; set exactly one of size (for a",
     ),
     "values of an integer": (
         "{a: {num: 4097}}",

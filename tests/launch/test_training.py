@@ -304,7 +304,7 @@ def test_relaax_run_refuses_a_trainer_that_it_would_not_use(tmp_path: Path) -> N
         assert program.wait() == 2, program
     (line,) = program.lines
     trainer = tmp_path / "algorithm" / "trainer.py"
-    assert line.startswith(f"error: {trainer}: relaax run does not use a trainer")
+    assert line.startswith(f"error: {trainer}: relaax run does not use trainers")
     assert f"`relaax train {file}`" in line
     assert not (tmp_path / "run").exists()
 
