@@ -77,6 +77,16 @@ def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
     return [*overrides, f"relaax-rlx-server.parameter_server={addresses['ps']}"]
 
 
+def export_addresses(experiment: Experiment) -> dict[str, dict[str, str]]:
+    """Returns the keys that `make_address_overrides` overrides: section -> key -> address."""
+    data = export_experiment(experiment)
+    return {
+        section: {key: data[section][key] for key in _ADDRESS_KEYS if key in data[section]}
+        for section in _SECTIONS.values()
+        if section in data
+    }
+
+
 def keep_addresses(experiment: Experiment, topology: Topology) -> Topology:
     """Returns a topology whose config.yaml has the addresses of the file, not those of this start.
 
@@ -86,13 +96,7 @@ def keep_addresses(experiment: Experiment, topology: Topology) -> Topology:
       experiment: of the run, as in the file.
       topology: its processes.
     """
-    data = export_experiment(experiment)
-    addresses = {
-        section: {key: data[section][key] for key in _ADDRESS_KEYS if key in data[section]}
-        for section in _SECTIONS.values()
-        if section in data
-    }
-    env = {ADDRESSES: json.dumps(addresses)}
+    env = {ADDRESSES: json.dumps(export_addresses(experiment))}
     nodes = [
         dataclasses.replace(node, env={**node.env, **env}) if node.is_essential else node
         for node in topology.nodes
