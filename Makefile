@@ -47,7 +47,7 @@ test: install  ## Run all tests; one that fails is run once more, alone.
 quick: install  ## Check what changed since main, in three minutes at most.
 	python -P tests/support/quick.py
 
-faults: install  ## Kill the parameter server 150 times and more: a quarter of an hour.
+faults: install  ## Kill servers, learners and coordinators 200 times and more: about an hour.
 	RELAAX_FAULT_SEEDS=20 RELAAX_FAULT_KILLS=50 pytest $(FAULTS) --timeout 600 --durations 5
 
 fuzz: install  ## Look for bad input that is not refused: ten minutes.
