@@ -49,6 +49,20 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
     raise error
 
 
+def validate_format(came: int, ours: int, client: str, server: str) -> None:
+    """Checks the format number in the first message of a protocol.
+
+    Raises:
+      InvalidInputError: it is another one; names both.
+    """
+    if came != ours:
+        raise InvalidInputError(
+            f"format: the {client} speaks format {came} of this protocol, the {server} format "
+            f"{ours}; run the same version of relaax_like on both",
+            "format",
+        )
+
+
 # What a link leads to, for messages.
 PARAMETER_SERVER, LEARNER = "the parameter server", "the learner"
 

@@ -112,12 +112,8 @@ class ExperienceServicer:
 
 
 def _validate_first(first: experience_pb2.ExperienceHeader) -> None:
-    if first.format not in (0, FORMAT):  # 0: it came before there were numbers
-        raise InvalidInputError(
-            f"format: the client speaks format {first.format} of this protocol, the server format "
-            f"{FORMAT}; run the same version of relaax_like on both",
-            "format",
-        )
+    # Clients that were written before there were numbers say 0.
+    errors.validate_format(first.format or FORMAT, FORMAT, "client", "server")
     # A learner publishes which experience of which client it has received: a name that the
     # parameter server refuses would end it.
     if not 1 <= len(first.client_id) <= _MAX_CLIENT_ID or not first.client_id.isprintable():

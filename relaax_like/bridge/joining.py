@@ -222,12 +222,7 @@ def _read_header(requests: Iterator[Any], may_end: bool = False) -> group_pb2.Gr
 
 
 def _validate_first(first: group_pb2.GroupRequest, manifest: Manifest) -> None:
-    if first.format != FORMAT:
-        raise InvalidInputError(
-            f"format: the learner speaks format {first.format} of this protocol, the parameter "
-            f"server format {FORMAT}; run the same version of relaax_like on both",
-            "format",
-        )
+    errors.validate_format(first.format, FORMAT, "learner", "parameter server")
     if not 1 <= len(first.learner) <= _MAX_NAME or not first.learner.isprintable():
         raise InvalidInputError(
             f"learner: {first.learner[:60]!r}, expected 1 to {_MAX_NAME} printable characters",

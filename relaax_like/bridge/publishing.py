@@ -357,12 +357,7 @@ def message_to_state(message: publisher_pb2.RunState) -> RunState:
 
 
 def _validate_acquire(request: publisher_pb2.AcquireRequest, manifest: Manifest) -> None:
-    if request.format != FORMAT:
-        raise InvalidInputError(
-            f"format: the learner speaks format {request.format} of this protocol, the parameter "
-            f"server format {FORMAT}; run the same version of relaax_like on both",
-            "format",
-        )
+    errors.validate_format(request.format, FORMAT, "learner", "parameter server")
     if request.fingerprint != manifest.fingerprint:
         raise InvalidInputError(
             "fingerprint: the learner has another model than this run; use the same algorithm "

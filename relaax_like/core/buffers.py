@@ -31,8 +31,8 @@ class BufferPool:
 
     def publish(self, buffer: np.ndarray) -> np.ndarray:
         """Returns a buffer as a read-only array; the buffer must not be written to from now on."""
-        # Through a memoryview: NumPy then keeps this array itself alive for every view made of it,
-        # whereas views of a plain view would only keep the buffer alive.
+        # Made from a memoryview, this array stays alive as long as any view of it does. If it were
+        # itself a view, views of it would only keep the buffer alive.
         readable = np.frombuffer(buffer.data.toreadonly(), np.uint8)
         self._published = [*self._published[-_MAX_POOLED:], (weakref.ref(readable), buffer)]
         return readable

@@ -3,18 +3,22 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from support.cluster import find_command
+from support.threads import Caller
+
+from relaax_like.nn import device
 
 _NO_GPU = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
 
 
-@pytest.mark.parametrize("device", ["auto", "cpu"])
-def test_without_a_gpu_the_cpu_is_used(device: str) -> None:
+@pytest.mark.parametrize("name", ["auto", "cpu"])
+def test_without_a_gpu_the_cpu_is_used(name: str) -> None:
     code = (
         "from relaax_like.nn.device import set_device\n"
-        f"set_device('{device}', 'learner.device')\n"
+        f"set_device('{name}', 'learner.device')\n"
         "from relaax_like.nn.runtime import tf\n"
         "print([one.device_type for one in tf.config.get_visible_devices()])\n"
     )
@@ -36,3 +40,21 @@ def test_a_gpu_that_is_not_there_is_refused_by_name(tmp_path: object) -> None:
     assert done.returncode == 2
     assert "learner.device: gpu, but TensorFlow finds no GPU" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_threads_that_compute_on_a_gpu_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_has_gpu", True)
+    inside = threading.Event()
+
+    def compute() -> None:
+        with device.hold_gpu():
+            inside.set()
+
+    with device.hold_gpu(), device.hold_gpu():  # one thread can take it twice
+        other = Caller(compute)
+        assert not inside.wait(0.2)
+    other.get()
+    assert inside.is_set()
+    monkeypatch.setattr(device, "_has_gpu", False)
+    with device.hold_gpu():
+        Caller(compute).get()
