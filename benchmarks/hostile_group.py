@@ -316,8 +316,10 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
         address = f"127.0.0.1:{json.loads(server.stdout.readline())['port']}"
         link = stack.enter_context(BridgeControl().connect(address))
         honest = stack.enter_context(contextlib.closing(Honest(link)))
-        honest.work(0.5)
         harm = harms.start(stack, MODULE, name, address) if name in HARMS else None
+        # Not counted: nobody made updates while the hostile process started, so that a hostile
+        # learner that waited for the honest ones has left them behind.
+        honest.work(1.0)
         rounds, alone, refused = honest.work(seconds)
         resident = psutil.Process(server.pid).memory_info().rss
         did = harms.end(harm)

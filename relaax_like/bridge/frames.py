@@ -4,7 +4,6 @@ A chunk is the message's field 2. In this way it is copied once instead of twice
 and not at all when it is received; all other messages are converted by protobuf.
 """
 
-import sys
 from typing import TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -31,6 +30,8 @@ _FIXED_BYTES = {1: 8, 5: 4}
 _MAX_SHIFT = 63
 # Longest header without statistics: a first chunk has 512 KiB, MAX_EPISODES episodes 20 kB.
 MAX_HEADER_BYTES = 3 * 1024 * 1024
+# Most fields of a header: 65 536 ranges of values, MAX_EPISODES episodes and some more.
+MAX_FIELDS = 70_000
 
 
 def to_bytes(part: Message | memoryview) -> bytes:
@@ -79,7 +80,7 @@ def to_part(
     data: bytes,
     kind: type[_Part],
     max_header_bytes: int = MAX_HEADER_BYTES,
-    max_fields: int = sys.maxsize,
+    max_fields: int = MAX_FIELDS,
 ) -> _Part | memoryview:
     """Reads one message of a kind in the same way as `to_push_pull_request`.
 

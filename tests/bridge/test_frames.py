@@ -6,7 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relaax_like.bridge import frames
-from relaax_like.v1 import group_pb2
+from relaax_like.core.records import MAX_EPISODES
+from relaax_like.v1 import experience_pb2, group_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 
 
@@ -90,6 +91,17 @@ def test_very_many_fields_are_not_parsed(field):
         whole += bytes([length & 0x7F | 0x80])
         length >>= 7
     assert read_part(whole + bytes([length]) + header, 3_000) == group_pb2.GroupPart()
+
+
+def test_all_ranges_and_episodes_that_are_allowed_are_read_and_a_million_episodes_are_not():
+    ranges = [pb.ByteRange(offset=8 * number, length=4) for number in range(65_536)]
+    episodes = [pb.Episode(episode_return=1.0, length=9)] * MAX_EPISODES
+    header = experience_pb2.ExperienceHeader(ranges=ranges, episodes=episodes, client_id="one")
+    part = experience_pb2.ExperienceRequest(header=header)
+    assert frames.to_experience_request(part.SerializeToString()) == part
+    header.episodes.extend([pb.Episode()] * 1_000_000)
+    many = experience_pb2.ExperienceRequest(header=header).SerializeToString()
+    assert frames.to_experience_request(many) == experience_pb2.ExperienceRequest()
 
 
 @given(st.binary(min_size=5, max_size=60))
