@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.cluster import ROOT, TRACE, Cluster, Processes, find_command
+from support.cluster import ROOT, TRACE, Cluster, Processes, find_command, wait_until
 from support.cues.slots import CueSlots
 from support.hierarchy import FOLDER
 from support.threads import Caller
@@ -23,6 +23,7 @@ SETS = (
     *("learner.placement=server", ROLLOUTS, "learner.target_return=5.5"),
     *("learner.target_episodes=50", "algorithm.max_global_step=60000"),
 )
+COSTS = {"Optimizer/goal/default", "Optimizer/control/default"}
 
 
 def read_state(folder: Path) -> State:
@@ -38,7 +39,7 @@ def assert_learned(folder: Path) -> State:
     assert state.statistics["published"] == state.version == sum(state.steps.values())
     assert min(state.steps.values()) > 10
     curves = read_curves(folder / "run" / "metrics")
-    assert {"Optimizer/goal/default", "Optimizer/control/default"} <= set(curves)
+    assert COSTS <= set(curves)
     return state
 
 
@@ -96,10 +97,14 @@ def test_a_killed_parameter_server_continues_with_all_tasks(
 
 def test_the_replay_tables_of_all_tasks_survive_the_parameter_server(tmp_path: Path) -> None:
     sets = ("algorithm.replayed=[goal,control]", "learner.target_return=1000")
-    with Cluster(tmp_path, FOLDER, *SETS, *sets, "algorithm.max_global_step=2000") as cluster:
+    # So many that the agents wait for both learners' first updates, however slowly these compile.
+    with Cluster(tmp_path, FOLDER, *SETS, *sets, "algorithm.max_global_step=4000") as cluster:
         ps, rlx = cluster.start_both_servers()
-        player = Caller(partial(play, cluster.rlx_port, 4, "budget of 2000 env steps"))
+        player = Caller(partial(play, cluster.rlx_port, 4, "budget of 4000 env steps"))
         cluster.wait_steps(500)
+        wait_until(
+            lambda: read_curves(tmp_path / "run" / "metrics").keys() >= COSTS, "updates of both"
+        )
         ps.stop(signal.SIGKILL)
         ps = cluster.start_parameter_server()
         for task in ("goal", "control"):
@@ -111,7 +116,7 @@ def test_the_replay_tables_of_all_tasks_survive_the_parameter_server(tmp_path: P
             assert TRACE not in program.output, program
     state = read_state(tmp_path)
     assert state.global_t <= steps
-    assert min(state.steps.values()) > 10
+    assert min(state.steps.values()) > 0
 
 
 def test_a_hierarchy_learns_with_workers(tmp_path: Path) -> None:
