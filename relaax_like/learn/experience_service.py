@@ -156,8 +156,8 @@ class ExperienceService(ExperienceSink):
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
         """Ends after the current iteration, and logs what was not learned from.
 
-        Agents are not notified of publications after `timeout_sec`. If called again after that, it
-        does not wait.
+        Agents are not notified of publications after `timeout_sec`. A call after that does not
+        wait.
 
         Args:
           timeout_sec: longest wait; None: until it has ended.
@@ -177,7 +177,7 @@ class ExperienceService(ExperienceSink):
 
     @property
     def has_agents(self) -> bool:
-        """Whether there are agents that have sent something, and still can report steps."""
+        """Whether there are agents that have sent something and have not left."""
         with self._changed:
             return not self._holding.is_empty
 
@@ -401,7 +401,7 @@ def _validate_episodes(episodes: Sequence[Episode]) -> None:
             )
         if not 1 <= episode.length <= _MAX_EPISODE_LENGTH:
             raise InvalidInputError(
-                f"episodes[{index}].length: {episode.length}, expected an integer in 1..2^40",
+                f"episodes[{index}].length: {episode.length}, expected an integer from 1 to 2^40",
                 "episodes",
             )
 
@@ -409,7 +409,7 @@ def _validate_episodes(episodes: Sequence[Episode]) -> None:
 def _validate_env_steps(env_steps: int, in_rollout: int) -> None:
     if not 0 <= env_steps <= in_rollout + _MAX_MORE_STEPS:
         raise InvalidInputError(
-            f"env_steps: {env_steps}, expected at most 2^32 more than the rollout's {in_rollout}",
+            f"env_steps: {env_steps}, expected 0 to 2^32 more than the rollout's {in_rollout}",
             "env_steps",
         )
 
@@ -417,7 +417,8 @@ def _validate_env_steps(env_steps: int, in_rollout: int) -> None:
 def _validate_sampling_sec(seconds: float) -> None:
     if not 0.0 <= seconds < math.inf:
         raise InvalidInputError(
-            f"sampling_sec: {seconds}, expected 0 or more seconds", "sampling_sec"
+            f"sampling_sec: {seconds}, expected a finite number of seconds, 0 or more",
+            "sampling_sec",
         )
 
 

@@ -32,7 +32,7 @@ POSITIONS: tuple[str, ...] = typing.get_args(Position)
 
 
 class Hook(abc.ABC):
-    """A function that is called at some point of a run.
+    """An object that is called at some point of a run.
 
     Args:
       name: identifies the hook.

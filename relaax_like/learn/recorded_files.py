@@ -77,7 +77,7 @@ class RecordedFiles(Source):
         """Reads the next recording; see `Source`.
 
         Raises:
-          InvalidInputError: it is damaged, or its rollout does not fit the algorithm.
+          InvalidInputError: the recording is damaged, or its rollout does not fit the algorithm.
         """
         file = self._files[draw_index(self._seed, len(self._files), done)]
         with tracing.span("read"):
@@ -156,7 +156,8 @@ def validate_files(
 
     Raises:
       InvalidInputError: files are damaged, and the error lists all of them; or the rollout of a
-        file does not fit the algorithm, or is too short for one update.
+        file does not fit the algorithm; or it is too short for one update, unless the plan mixes
+        the steps of all files.
     """
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
@@ -173,7 +174,7 @@ def validate_files(
     if damaged:
         lines = "".join(f"\n  {one.path} ({one.reason})" for one in damaged)
         raise InvalidInputError(
-            f"{len(damaged)} of {len(files)} files contain no trajectories, or are damaged; "
+            f"damaged files, or files without trajectories ({len(damaged)} of {len(files)}); "
             f"remove them, or record them again:{lines}"
         )
     if unfit is not None:

@@ -85,6 +85,8 @@ class RolloutBarrier:
     def find_released(self, missing_columns: int) -> list[int]:
         """Returns the tickets of all waiting agents, if the others cannot fill the iteration.
 
+        If agents do not wait for incomplete iterations, it returns all tickets, too; otherwise [].
+
         Args:
           missing_columns: number of columns that the iteration lacks, 1 or more.
         """

@@ -71,7 +71,7 @@ class Tally:
         """Removes and returns what was added since the last call, for a publication.
 
         Args:
-          tickets: of the rollouts that the publication has learned from, all of their columns.
+          tickets: of the rollouts all of whose columns were learned from before the publication.
         """
         with self.lock:
             for ticket in tickets:

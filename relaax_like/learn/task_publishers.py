@@ -31,6 +31,9 @@ class TaskPublishers:
     Args:
       publisher: of the run; used only by these tasks.
       manifests: task -> the layout of the values that the task leases and publishes.
+
+    Attributes:
+      publisher: the argument.
     """
 
     def __init__(self, publisher: Publisher, manifests: Mapping[str, Manifest]):
@@ -64,6 +67,10 @@ class TaskPublishers:
         """Publishes the run's newest state with a task's part replaced, under the next number.
 
         The number of a task's own publication is not used.
+
+        Raises:
+          RelaaxError: the run already has a publication with that number; or an error of the run's
+            publisher.
         """
         with self._lock:
             newest = self._require_lease()
@@ -84,7 +91,7 @@ class TaskPublishers:
             if reply.outcome != "applied" and not reply.finished:
                 raise RelaaxError(
                     f"publication {merged.number} of task {task} was ignored, because the run "
-                    "already has one with that number; see the previous error"
+                    "already has one with that number; restart the parameter server"
                 )
             if reply.outcome == "applied":
                 newest = replace(

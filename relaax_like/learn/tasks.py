@@ -35,7 +35,7 @@ class Tasks:
     in any asynchronous learner.
 
     Attributes:
-      algorithms: task -> its Algorithm.
+      algorithms: task -> its Algorithm; the argument.
 
     Raises:
       ConfigError: no task, a name that cannot be part of variables' names, or not an Algorithm.

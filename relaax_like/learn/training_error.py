@@ -71,6 +71,9 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
     Args:
       path: the file, or the run's folder.
 
+    Returns:
+      The arrays of the table above, by name.
+
     Raises:
       ConfigError: there is no such file, or it is damaged.
     """

@@ -85,7 +85,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
           data: an iteration.
 
         Raises:
-          RelaaxError: it cannot be learned from; nothing has changed.
+          RelaaxError: the iteration cannot be learned from; nothing has changed.
         """
         self._dense = dense = make_dense(stack_history(data.rollout))
         rollout = dense.rollout
