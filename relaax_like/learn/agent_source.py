@@ -71,7 +71,7 @@ class AgentSource(Source):
         """Converts a received rollout to the form that updates read.
 
         Raises:
-          InvalidInputError: it does not fit this run.
+          InvalidInputError: the rollout does not fit this run.
         """
         return self._layout.conform(rollout)
 
@@ -87,7 +87,7 @@ class AgentSource(Source):
 
         Args:
           rollout: to learn from.
-          episodes: that ended in it.
+          episodes: those that ended in the rollout.
           env_steps: number of environment steps to count; None: those of the rollout.
           origin: the message that contained it; None: it is from this process.
           is_urgent: whether its agent cannot wait; see `LearnRequest`.
@@ -115,7 +115,7 @@ class AgentSource(Source):
 
         Args:
           env_steps: 0 or more.
-          episodes: that ended among them.
+          episodes: those that ended within these steps.
           origin: the message that contained them; None: they are from this process.
         """
         self._tally.add(env_steps, episodes, origin)

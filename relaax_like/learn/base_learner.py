@@ -136,8 +136,8 @@ class BaseLearner:
         self._config = make_base_learner_config(config)
         if not 0 <= rank < world_size:
             raise ConfigError(
-                f"rank is {rank} and world_size is {world_size}, expected a rank of 0 or more, "
-                "below world_size"
+                f"rank is {rank}, expected 0 or more and less than world_size, which is "
+                f"{world_size}"
             )
         if world_size > 1 and not self._config.use_distributed:
             raise ConfigError(
@@ -263,7 +263,7 @@ class BaseLearner:
         """Calls all hooks of a position.
 
         Raises:
-          ConfigError: there is no such position.
+          ConfigError: `name` is not a position.
         """
         if name not in self._hooks:
             raise ConfigError(f"hook position {name!r}, expected one of {', '.join(POSITIONS)}")
@@ -363,7 +363,7 @@ class BaseLearner:
         """The policy to train.
 
         Raises:
-          RuntimeError: it has not been set yet.
+          RuntimeError: the policy has not been set yet.
         """
         return self._require_policy()
 

@@ -57,7 +57,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     Raises:
       InvalidInputError: the policy's state contains something other than plain arrays; the error
         names it.
-      SnapshotError: it could not be written; an existing file is unchanged.
+      SnapshotError: the file could not be written; an existing file is unchanged.
     """
     arrays = {name: _check_array(name, array) for name, array in checkpoint.policy.items()}
     metadata = {

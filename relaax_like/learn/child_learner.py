@@ -126,8 +126,8 @@ class ChildLearner:
         """Returns the child, and starts one if there is none.
 
         Raises:
-          ConfigError: it has exited with a status in `fatal`.
-          ServerUnavailableError: it cannot be started, or this process is shutting down.
+          ConfigError: the child has exited with a status in `fatal`.
+          ServerUnavailableError: the child cannot be started, or this process is shutting down.
         """
         with self._lock:
             if self._stopping.is_set():
@@ -162,7 +162,7 @@ class _Child:
     The program's output is copied to the standard output of this process.
 
     Raises:
-      OSError: it cannot be started.
+      OSError: the program cannot be started.
     """
 
     def __init__(

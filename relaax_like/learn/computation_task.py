@@ -454,7 +454,7 @@ class ComputationTask:
         """Returns the result of `compile_form` for batches like this one.
 
         Args:
-          form: its name.
+          form: name of the compiled form.
           batch: from `_make_batch`.
           compile_form: called with batch, signatures of its tensors, and whether XLA compiles it.
           worth: number of times that a shape must have occurred to be compiled separately.

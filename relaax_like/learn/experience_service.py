@@ -98,7 +98,7 @@ class ExperienceService(ExperienceSink):
       max_rollout_bytes: longest serialised rollout that is accepted.
       on_failure: called, from the thread, when learning has permanently failed; by default logs it.
       waits: whether agents wait for an incomplete iteration; False: only for complete ones.
-      task: its name, for log lines; "": the only one, without a name.
+      task: name of the task, for log lines; "": the only task.
       has_others: whether other tasks of the run learn, too. Then no agent waits for an incomplete
         iteration: an agent that waits for one task would delay the others.
     """
@@ -258,7 +258,7 @@ class ExperienceService(ExperienceSink):
     def _try_to_add(
         self, source: "AgentSource", experience: Experience, rollout: Rollout | None
     ) -> bool:
-        """Adds experience, unless it was added before; False: the queue is full, or it ends."""
+        """Adds experience once; False: the queue is full, or the service is stopping."""
         with self._changed:
             if self._stopping:
                 return False
@@ -375,7 +375,7 @@ class ExperienceService(ExperienceSink):
             logger.info("%d %s%s were received but not learned from", waiting, what, self._of_task)
 
     def _take(self, learned: LearnerUpdate | None, finished: bool) -> None:
-        """Applies the result of a turn, and whether the training has finished."""
+        """Takes the result of a turn of the loop, and whether the training has finished."""
         with self._changed:
             self._finished = finished
             if learned is not None:

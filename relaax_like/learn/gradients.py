@@ -247,8 +247,8 @@ def merge_numbers(
 
     Args:
       numbers: of the previous phases.
-      own: of the phase.
-      groups: that it updates.
+      own: numbers of the phase.
+      groups: variable groups that the phase updates.
     """
     costs = {name: number for name, number in own.items() if name in groups}
     return {**own, **numbers, **costs}
@@ -290,7 +290,8 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
     """Returns the phases of an update.
 
     Raises:
-      ConfigError: they do not update each trained group exactly once; the error names the line.
+      ConfigError: the phases do not update each trained group exactly once, or none of them runs in
+        every update, or `frozen` names an unknown group; the error names the line.
     """
     known = ", ".join(groups)
     for group in algorithm.frozen:

@@ -88,7 +88,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
     @property
     def is_recording(self) -> bool:
-        """Whether this learner is the first of those that made the newest iteration's updates."""
+        """Whether this learner is the first of all that made the newest iteration's updates."""
         return self._has_updated and self._entered.rank == 0
 
     def data_preprocess(self, data: Any) -> dict[str, Any]:
@@ -121,8 +121,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
             costs = {} if self._is_out else self._learn(arguments)
         except _OutError:
             logger.warning(
-                "the other learners have continued without this one, because it took longer than "
-                "combine.max_wait_sec; it enters the next iteration"
+                "the other learners have continued without this one (see combine.max_wait_sec); it "
+                "enters the next iteration"
             )
             costs = {}
             self.rows = {}

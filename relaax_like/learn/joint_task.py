@@ -94,7 +94,7 @@ class JointTask(ComputationTask):
         return [i for i, phase in enumerate(self._phases) if number % phase.every == 0]
 
     def find_waiting(self, number: int) -> set[str]:
-        """Returns the variable groups that the update of this number leaves as they are."""
+        """Returns the variable groups that the update of this number does not change."""
         due = {g for i in self.find_due(number) for g in self._phases[i].groups}
         return {g for phase in self._phases for g in phase.groups if g not in due}
 
@@ -344,7 +344,7 @@ class _Prepare:
     Attributes:
       rounds: each returns the sums that depend on those of the previous rounds.
       results: returns the prepared tensors.
-      names: of these, by part.
+      names: part -> names of its tensors.
     """
 
     rounds: Sequence[Any]
@@ -403,7 +403,7 @@ def _exchange_rounds(
       call: the compiled functions that compute this learner's sums.
       numbers, parts: inputs of `call`.
       reduce: makes sums over all learners.
-      first_sums: those of the first round, if they are known already; None or `[0]`: they are not.
+      first_sums: sums of the first round, if they are known already; None or `[0]`: unknown.
     """
     known, rounds = np.zeros(MAX_SUMS), call.rounds
     if first_sums is not None and first_sums.size:

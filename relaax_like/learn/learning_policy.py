@@ -53,7 +53,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         """Resumes from the state of a parameter server.
 
         Raises:
-          InvalidInputError: it belongs to another model or optimizer.
+          InvalidInputError: the state belongs to another model or optimizer.
         """
         self._task.set_values(lease.manifest.unpack(lease.values))
         self._set_optimizers(lease.slots, lease.slot_names, lease.steps)
@@ -143,7 +143,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         Args:
           what: the problem.
           arguments: of the update.
-          metrics: its costs, if they were computed.
+          metrics: costs of the update, if they were computed.
         """
         arrays = {
             "task": np.array(self._task.name),

@@ -53,7 +53,7 @@ class Cut:
         )
 
     def _is_all(self, tensor: tf.Tensor, chosen: tf.Tensor) -> bool:
-        """Returns whether a minibatch has all rows; then they stay in order."""
+        """Returns whether a minibatch has all rows, which then stay in order."""
         length = tensor.shape[self.axes[0]]
         return length is not None and length == chosen.shape[0]
 
@@ -79,7 +79,7 @@ def plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> Cut:
     """Returns how minibatches are taken from a batch.
 
     Args:
-      batch: its tensors, by part and name.
+      batch: the tensors, by part and name.
       leading_axes: 1 for a batch `[B, ...]`, 2 for rollouts `[T, k, ...]`.
       minibatch_of: "steps" or "rollouts".
 

@@ -13,7 +13,7 @@ from relaax_like.experience.recordings import Recording
 from relaax_like.experience.rollout import Arrays, Rollout, concatenate, get_valid, stack_history
 from relaax_like.experience.trajectory_files import DamagedFileError
 from relaax_like.learn.learner_loop import Source
-from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError
@@ -207,7 +207,9 @@ def _conform(file: Recording, model: Model, action_spaces: Mapping[str, Space]) 
         return layout.conform(dataclasses.replace(rollout, states=memory))
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"{file.name} does not fit the algorithm's settings: {error}", error.field
+            f"{file.name} does not fit the algorithm's settings: {remove_question(error)}; correct "
+            "the settings, or remove the file",
+            error.field,
         ) from error
 
 

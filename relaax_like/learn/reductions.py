@@ -28,9 +28,9 @@ class Reductions:
     Args:
       known: `[MAX_SUMS] float64`.
       learners: `[] float32`, number of learners that have rows.
-      valid: `Batch.valid`, whose sum over all learners is already known; None: it is not.
-      count: that sum, `[] float32`.
-      place: where the algorithm's code is, for errors.
+      valid: `Batch.valid`, whose sum over all learners is already known; None: it is not known.
+      count: sum of `valid` over all learners, `[] float32`.
+      place: `FILE:LINE` of the algorithm's code, for errors.
     """
 
     def __init__(

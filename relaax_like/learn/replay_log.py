@@ -63,9 +63,9 @@ class ReplayRecord:
     """A rollout, or only counts, that a table's source accepted.
 
     Attributes:
-      rollout: that was inserted; None: steps and episodes alone.
-      episodes: that are counted with it.
-      env_steps: number of environment steps that are counted with it.
+      rollout: the rollout; None: the record has only steps and episodes.
+      episodes: those that are counted with the record.
+      env_steps: number of environment steps that are counted with the record.
       origin: the message that contained it; None: it is from this process.
       steps: environment steps that the table had taken before, over the whole run.
       minibatches: number that had been drawn before, over the whole run.

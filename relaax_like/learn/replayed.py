@@ -17,7 +17,7 @@ from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
 from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
-from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.replay import (
@@ -334,9 +334,9 @@ class Replayed(AgentSource):
                     self._note_seen(handled)
         except InvalidInputError as error:
             raise ConfigError(
-                f"{self._log.directory}: its experience does not fit this run: {error}; continue "
-                "with the spaces and settings of the run that wrote it, or use another "
-                "checkpoint_dir"
+                f"{self._log.directory}: its experience does not fit this run: "
+                f"{remove_question(error)}; continue with the spaces and settings of the run that "
+                "wrote it, or use another checkpoint_dir"
             ) from error
 
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:

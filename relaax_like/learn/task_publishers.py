@@ -140,7 +140,7 @@ class TaskPublisher(Publisher):
 
     Args:
       publishers: of all tasks.
-      task: its name.
+      task: name of the task.
     """
 
     def __init__(self, publishers: TaskPublishers, task: str):
@@ -192,7 +192,7 @@ def _find_places(task: str, own: Manifest, run: Manifest) -> list[int]:
     """Returns the positions of a task's variables among those of the run.
 
     Raises:
-      InvalidInputError: one is missing, or is a different array; the error names it.
+      InvalidInputError: a variable is missing, or is a different array; the error names it.
     """
     places = {segment.name: index for index, segment in enumerate(run.segments)}
     found = []

@@ -409,7 +409,7 @@ class LearningTask(ComputationTask):
         return call
 
     def _make_step(self, batch: Parts, names: "_Names") -> Step:
-        """Returns one update, to be traced; that fills `names`."""
+        """Returns the function that makes one update; tracing it fills `names`."""
 
         def step(
             global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor
@@ -622,6 +622,6 @@ def _is_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def _validate_groups(field: str, named: Sequence[str] | Mapping[str, Any], groups: Any) -> None:
     if sorted(named) != sorted(groups):
         raise ConfigError(
-            f"{field}: for the groups {', '.join(named) or 'none'}, expected one for each variable "
-            f"group of the model: {', '.join(groups)}; correct Config.optimizers"
+            f"{field}: {', '.join(named) or 'none'}, expected one for each variable group of the "
+            f"model: {', '.join(groups)}; correct Config.optimizers"
         )
