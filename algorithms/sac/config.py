@@ -40,8 +40,8 @@ class Config(ContinuousReplayConfig):
     actor_value: Literal["min", "mean"] = "min"
     """What the actor maximises: the smallest of the critics' values, or their mean (REDQ)."""
     actor_every: int = Field(default=1, ge=1)
-    """Updates of the critics between two of actor and temperature; with many updates per step, as
-    many as these."""
+    """Updates of the critics for each update of actor and temperature; with many updates per step,
+    usually the number of these."""
     critic_layer_norm: bool = False
     """Normalise the hidden layers of the critics before their activation (DroQ)."""
     critic_dropout: float = Field(default=0.0, ge=0, lt=1)
