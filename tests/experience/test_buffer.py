@@ -389,7 +389,7 @@ def test_an_unfinished_trajectory_is_neither_sampled_nor_joined() -> None:
         lambda: buffer.push_trajectory(**TRAJECTORY),
     )
     for call in calls:
-        with pytest.raises(InvalidInputError, match="of 1 steps has not ended"):
+        with pytest.raises(InvalidInputError, match=r"with 1 step\(s\), has not ended"):
             call()
 
 
