@@ -55,8 +55,8 @@ class Config(ContinuousReplayConfig):
     def _validate_critics(self) -> Self:
         if self.target_critics is not None and self.target_critics > self.critics:
             raise ValueError(
-                f"target_critics: {self.target_critics}, but there are {self.critics} critics; "
-                "lower it, or raise critics"
+                f"target_critics: {self.target_critics}, expected at most the number of critics, "
+                f"{self.critics}; lower target_critics, or raise critics"
             )
         return self
 

@@ -383,7 +383,7 @@ class BatchAgent(abc.ABC):
 
         FLARE's order: reset, init states; while alive and not timed out: predict, step, store; then
         one more prediction at the final observation. FLARE also stores that one, with zero rewards,
-        because its rows do not have a successor. Ours do: the last step is stored with the final
+        because its rows do not have a successor. Here, the last step is stored with the final
         observation and with what ended the episode, so the extra row would add no information. The
         last prediction and its memory are dropped.
         """

@@ -153,10 +153,11 @@ class ComputationDataProcessor:
         Args:
           rollout: its arrays are not copied.
           episodes: those that ended during the rollout.
-          on_done: called from another thread when the values learned from the rollout are in force
-            (or when it could not be used).
-          env_steps: number to count with it: 0 if another task counts the agent's steps, more than
-            the rollout has if others were discarded before it; None: the rollout's own.
+          on_done: called from another thread when the values learned from the rollout are in force,
+            or when the rollout could not be used.
+          env_steps: number of environment steps to count with the rollout: 0 if another task counts
+            the agent's steps, more than its own if rollouts were discarded before it; None: its
+            own.
           agent: name of the agent that played it.
           is_urgent: whether the agent cannot wait; see `LearnRequest`.
         """

@@ -50,7 +50,7 @@ class Buffer:
         buffer = Buffer(discount=0.99, gae_lambda=0.95)
         buffer.push(state, action, reward, value)        # each step
         buffer.push_additional_info({"foot forces": forces})
-        buffer.end_trajectory(terminal_value=0.0)        # V of the last state where it was cut off
+        buffer.end_trajectory(terminal_value=0.0)        # or V of the last state, if truncated
         for minibatch in buffer.sample(64, rng=rng): ...
         merged = buffer + other
 

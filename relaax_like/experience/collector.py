@@ -48,7 +48,8 @@ class DataHandler(Protocol):
     """A user's changes to experience; any object with these two methods.
 
     An algorithm has one if its `algorithm.py` has a function `make_data_handler(config)`.
-    Environment steps are counted before it is called: its changes do not affect the counts.
+    Environment steps are counted before the handler is called: its changes do not affect the
+      counts.
 
     The methods are called in the thread that adds or learns, so possibly at the same time.
     """

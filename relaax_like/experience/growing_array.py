@@ -74,7 +74,8 @@ class GrowingArray:
         if array is None:
             if dtype.kind not in _KINDS:
                 raise InvalidInputError(
-                    f"{self._field} is {dtype}, expected a number or an array of them", self._field
+                    f"{self._field} has dtype {dtype}, expected a number or an array of numbers",
+                    self._field,
                 )
             array = np.empty((0, *shape), dtype)
         elif shape != array.shape[1:] or not (

@@ -438,7 +438,7 @@ class BaseLearner:
 
     @property
     def reduce_log(self) -> ReduceLog:
-        """Averages log variables over all learners; without other learners, copies them."""
+        """The argument `reduce_log`; None was passed: a function that returns a copy."""
         return self._reduce_log or dict
 
     # Parts.

@@ -92,7 +92,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise SnapshotError(
             f"{path}: damaged, or not a learner's checkpoint ({error}); use another one"
         ) from error
-    raise SnapshotError(f"{path}: not a learner's checkpoint, but another .npz file")
+    raise SnapshotError(
+        f"{path}: not a learner's checkpoint, but another .npz file; pass a file that a learner "
+        "has written"
+    )
 
 
 def _check_array(name: str, array: Any) -> np.ndarray:

@@ -154,13 +154,13 @@ class ExperienceService(ExperienceSink):
         self._thread.start()
 
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
-        """Ends after the current iteration, and logs what was not learned from.
+        """Stops learning after the current iteration, and logs what was not learned from.
 
         Agents are not notified of publications after `timeout_sec`. A call after that does not
         wait.
 
         Args:
-          timeout_sec: longest wait; None: until it has ended.
+          timeout_sec: longest wait; None: until the learning thread has ended.
         """
         with self._changed:
             self._stopping = True
@@ -355,7 +355,8 @@ class ExperienceService(ExperienceSink):
                 self._clients[client_id] = _Client(known.incarnation, received, known.counted)
             self._changed.notify_all()
         what = (
-            f"{self._columns} {'rollouts' if self._waits else 'episodes'}{self._of_task} at a time"
+            f"{self._columns} {'rollout(s)' if self._waits else 'episode(s)'}{self._of_task} at a "
+            "time"
         )
         if not loop.source.holds_agents:
             what = f"from a replay table{self._of_task}"

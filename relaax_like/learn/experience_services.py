@@ -73,7 +73,7 @@ class ExperienceServices:
             service.start()
 
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
-        """Ends each one after its current iteration; see `ExperienceService.stop`."""
+        """Stops all services, each after its current iteration; see `ExperienceService.stop`."""
         with futures.ThreadPoolExecutor(len(self._services)) as executor:
             stops = [executor.submit(one.stop, timeout_sec) for one in self._services.values()]
         for stop in stops:

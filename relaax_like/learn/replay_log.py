@@ -45,7 +45,7 @@ _LENGTH = struct.Struct("<I")
 _PRIORITIES = "priorities.npz"
 _KIND = "priorities 1"
 _SEGMENT_BYTES = 32 << 20
-# Bytes that a power cut can lose; agents wait for a disk that is slower than they are.
+# Bytes that a power failure can lose; agents wait for a disk that is slower than they are.
 _MAX_UNSYNCED_BYTES = 256 << 20
 
 
@@ -88,11 +88,15 @@ class ReplayLog:
         log.append(record)                        # then insert it, then acknowledge it
         log.close(table.get_priorities())
 
-    Written records survive the end of the process, even if it is killed; a power cut loses those of
-    the last second, with `strict` none. Files all of whose rows have left the table are removed.
+    Written records survive the end of the process, even if it is killed; a power failure loses the
+    records of the last second, or none with `strict`. A file is removed when all of its rows have
+    left the table.
 
-    If the disk is full, the run continues without the log until its next start, and one line of the
-    log says so. Calls come one at a time.
+    If the disk is full, the run continues without writing records until its next start, and logs
+    this once. Not thread-safe.
+
+    Attributes:
+      directory: as the argument.
 
     Args:
       directory: folder of the records; belongs to the log.
@@ -237,7 +241,12 @@ class ReplayLog:
 
 
 def find_damage(directory: Path) -> tuple[Damage | None, Damage | None]:
-    """Reads all of a log; returns what prevents a start, and what a crash left torn at its end."""
+    """Reads all of a log, for a report.
+
+    Returns:
+      The damage that prevents a start; and the incomplete record that a crash left at the end,
+      which does not prevent it. None for each that was not found.
+    """
     reader = _open(directory)
     try:
         for _ in reader:

@@ -41,7 +41,7 @@ class RolloutBarrier:
         barrier.release(tickets_that_were_learned_from)
 
     On-policy learning needs agents to wait until an iteration has been learned from. But if the
-    agents that still play cannot complete it, the waiting ones would wait forever; then these
+    agents that still play cannot complete it, the waiting agents would wait forever; they then
     continue with the same policy. Not thread-safe.
 
     Args:

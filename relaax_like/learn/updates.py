@@ -623,5 +623,6 @@ def _validate_groups(field: str, named: Sequence[str] | Mapping[str, Any], group
     if sorted(named) != sorted(groups):
         raise ConfigError(
             f"{field}: {', '.join(named) or 'none'}, expected one for each variable group of the "
-            f"model: {', '.join(groups)}; correct Config.optimizers"
+            f"model: {', '.join(groups)}; correct relaax-parameter-server.{field}, or {field} of "
+            "the algorithm's Config"
         )

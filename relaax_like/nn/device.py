@@ -33,7 +33,7 @@ def uses_gpu() -> bool:
 
 
 def hold_gpu() -> contextlib.AbstractContextManager[Any]:
-    """Returns a lock for threads that compute; without a GPU, one that does nothing.
+    """Returns a context manager that locks the GPU for a thread; it does nothing without a GPU.
 
     Operations that are not compiled are not thread-safe on a GPU: of 6 000 calls in two threads of
     TensorFlow 2.21, 54 had the shape of the other thread's call.

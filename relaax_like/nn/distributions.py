@@ -206,7 +206,7 @@ class EpsilonGreedy(Categorical):
 
 
 class DrawnEpsilonGreedy(EpsilonGreedy):
-    """An epsilon-greedy policy whose values are random; its best action is that of their means.
+    """An epsilon-greedy policy with random values; `mode` is the best action of their means.
 
     Args:
       means: `[B, n] float32`, finite; the mean value of each action.

@@ -22,8 +22,8 @@ class RateLimiter:
     the deficit is above `tolerance - updates_per_step * max_segment_steps`, sampling only if it is
     below `max_minibatches`.
 
-    It only counts; `Table` has the lock, and waits. Source of the idea: Cassirer et al. 2021,
-    https://arxiv.org/abs/2102.04736, section 3.4 (samples per insert).
+    The limiter only counts; `Table` has the lock, and waits. Source of the idea: Cassirer et al.
+    2021, https://arxiv.org/abs/2102.04736, section 3.4 (samples per insert).
 
     Attributes:
       updates_per_step, warm_up_steps, max_segment_steps, max_minibatches: as the arguments.

@@ -326,7 +326,7 @@ def test_a_step_of_another_kind_is_refused_and_leaves_no_trace(case: str) -> Non
 
 
 def test_what_is_no_number_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="state is <U5, expected a number"):
+    with pytest.raises(InvalidInputError, match="state has dtype <U5, expected a number or"):
         Buffer(0.5, 0.5).push("hello", 0, 0.0, 0.0)
 
 
