@@ -14,7 +14,7 @@ class Config(ActorCriticConfig):
 
     batch_size: int = Field(default=64, ge=1)
     """Steps per update, at most the number of steps in the smallest file; with a recurrent network,
-    columns of a file per update."""
+    slots of a file per update."""
 
     learn_from: Literal["recordings", "overridden"] = "recordings"
     """`recordings`: the files of `learner.offline`. `overridden`: steps of connected clients in
@@ -33,7 +33,7 @@ class Config(ActorCriticConfig):
         if self.num_steps % self.rollout_steps:
             raise ValueError(
                 f"num_steps: {self.num_steps} is not a multiple of rollout_steps "
-                f"({self.rollout_steps})"
+                f"{self.rollout_steps}; an iteration consists of complete rollouts"
             )
         return self
 

@@ -30,9 +30,12 @@ class CQLModel(Model):
     """An actor that squashes a Gaussian into the action's bounds; critics; the temperature.
 
     Attributes:
+      space: of the action, a Box.
+      encoder, head: the networks of the actor.
+      critics, targets: the critics and their `Target`.
       log_alpha: the logarithm of the temperature.
-      log_volume: of half the action's box: what log-probabilities of actions scaled to [-1, 1] have
-        more than those of the environment's.
+      log_volume: sum of log((high - low) / 2) over the action's components: the difference between
+        the log-probability of an action scaled to [-1, 1] and that of the same action unscaled.
     """
 
     autograph = False
@@ -67,7 +70,7 @@ class CQLModel(Model):
         return {"action": self._make_policy(self._compute(inputs))}, states
 
     def draw(self, inputs: Tensors, number: int, random: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Draws several actions of each observation.
+        """Draws several actions for each observation.
 
         Args:
           inputs: by name, `[B, size]`.

@@ -20,7 +20,7 @@ class DQN(Algorithm):
 
     @property
     def max_gradient_norm(self) -> Any:
-        """Of all variables."""
+        """Limit for the gradient of all variables together; see `Algorithm`."""
         return self.config.max_gradient_norm
 
     def learn(self, batch: Batch) -> Losses:
@@ -86,8 +86,9 @@ def project(probabilities: tf.Tensor, support: Any, reached: tf.Tensor) -> tf.Te
 
     Args:
       probabilities: of each atom, `[..., N]`.
-      support: returns z_i in equal distances, `[N] float32`; all others are clipped to them.
-      reached: return of each atom, `[..., N]`, between which the neighbours share.
+      support: returns z_i in equal distances, `[N] float32`.
+      reached: return that each atom moves to, `[..., N]`, clipped to the range of the support; its
+        probability is divided between the two nearest z_i.
 
     Returns:
       Probabilities of the support, `[..., N]`.
@@ -107,8 +108,8 @@ def compute_quantile_cost(atoms: tf.Tensor, goals: tf.Tensor) -> tuple[tf.Tensor
     Dabney et al. 2018, equations 9 and 10 with kappa = 1, https://arxiv.org/abs/1710.10044.
 
     Args:
-      atoms: `[..., N]`.
-      goals: `[..., M]`.
+      atoms: predicted returns, `[..., N]`.
+      goals: target returns, `[..., M]`.
     """
     errors = goals[..., None, :] - atoms[..., None]  # [..., N, M]
     number = atoms.shape[-1]

@@ -31,8 +31,9 @@ class DistributionConfig(Settings):
                 )
         elif self.v_min is None or self.v_max is None or self.v_min >= self.v_max:
             raise ValueError(
-                f"v_min {self.v_min}, v_max {self.v_max}: kind categorical needs both, with v_min "
-                "below v_max; set them to the smallest and largest discounted return"
+                f"v_min is {self.v_min} and v_max is {self.v_max}, but kind: categorical needs two "
+                "numbers, v_min below v_max; set them to the smallest and the largest discounted "
+                "return"
             )
         return self
 

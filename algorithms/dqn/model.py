@@ -32,7 +32,10 @@ class QNetwork(Module):
     equation 9 (https://arxiv.org/abs/1511.06581).
 
     Attributes:
-      support: z_i, `[N] float32`, of kind categorical.
+      encoder: the layers before the heads.
+      advantages: head of the actions.
+      value: head of the state; None without `dueling`.
+      support: z_i, `[N] float32`, of kind categorical; otherwise empty.
     """
 
     def __init__(self, config: Config, seed: int):
@@ -56,7 +59,12 @@ class QNetwork(Module):
         return self.encoder(inputs, memory, begins)
 
     def compute_atoms(self, features: Any, random: Any = None) -> Any:
-        """Returns `[..., num_actions, N]`; `random` as in a call."""
+        """Returns the atoms, `[..., num_actions, N]`.
+
+        Args:
+          features: from `encode`.
+          random: draws the noise of noisy layers; None: no noise.
+        """
         atoms = self._reshape(self._apply(self.advantages, features, random), self._shape)
         if self.value is None:
             return atoms
@@ -65,7 +73,7 @@ class QNetwork(Module):
         return value + atoms - mean(atoms, -2, keepdims=True)
 
     def to_values(self, atoms: Any) -> Any:
-        """Returns the mean of distributions `[..., N]`, `[...]`."""
+        """Returns the mean of the distribution that atoms `[..., N]` describe: a value, `[...]`."""
         if not self._kind:
             return atoms[..., 0]
         in_numpy = isinstance(atoms, np.ndarray)
@@ -88,7 +96,12 @@ class QNetwork(Module):
 
 
 class DQNModel(Model):
-    """Action values, and a target network: a copy that is updated more slowly."""
+    """Action values, and a target network: a copy that is updated more slowly.
+
+    Attributes:
+      online: the network that acts and learns.
+      target: its `Target`.
+    """
 
     autograph = False
     acting: Sequence[str] = ("online",)

@@ -19,7 +19,7 @@ class IMPALA(Algorithm):
 
     @property
     def max_gradient_norm(self) -> Any:
-        """Of all variables."""
+        """Limit for the gradient of all variables together; see `Algorithm`."""
         return self.config.max_gradient_norm
 
     def learn(self, batch: Batch) -> Losses:

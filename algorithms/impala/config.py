@@ -56,7 +56,7 @@ class Config(ActorCriticConfig):
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
-        """The file's optimizer for each variable group."""
+        """The setting `optimizer` for each variable group, with the learning rate's schedule."""
         changes: dict[str, object] = {"learning_rate": self.learning_rate}
         if self.learning_rate_end is not None:
             changes |= {

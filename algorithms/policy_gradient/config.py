@@ -31,6 +31,10 @@ class Config(AlgorithmConfig):
         return {ACTION: Discrete(n=self.num_actions)}
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments with spaces that this network does not support."""
+        """Refuses environments with spaces that this network does not support.
+
+        Raises:
+          InvalidInputError: such a space; the error says which setting to change.
+        """
         validate_vector(observation_spaces, self.state_size)
         validate_discrete(action_spaces, self.num_actions)

@@ -17,6 +17,13 @@ class Agent:
 
     It needs no base class: the rlx server only requires `act`, `reward_and_act` and
     `reward_and_reset`.
+
+    Attributes:
+      exploit: whether to choose the more probable action instead of drawing one.
+      network: its copy of the weights.
+      global_t: newest known environment steps of the run.
+      episode_reward: sum of the current episode's rewards.
+      states, actions, rewards: those of the current episode.
     """
 
     def __init__(self, config: Config, parameter_server: ParameterServerClient):
@@ -35,7 +42,7 @@ class Agent:
         self.network.assign_values(parameter_server.get_values())
 
     def act(self, state: np.ndarray) -> int:
-        """Samples action 0 with probability pi(state), otherwise 1."""
+        """Returns action 0 with probability pi(state), else 1; if `exploit`, the likelier one."""
         state = np.asarray(state, np.float32).ravel()
         pi = self.network.run_policy(state)
         draw = 0.5 if self.exploit else self.random.uniform()

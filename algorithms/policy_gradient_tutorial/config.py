@@ -36,6 +36,10 @@ class Config(AlgorithmConfig):
         return {ACTION: Discrete(n=2)}
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments with spaces that this network does not support."""
+        """Refuses environments with spaces that this network does not support.
+
+        Raises:
+          InvalidInputError: such a space; the error says which setting to change.
+        """
         validate_vector(observation_spaces, self.state_size)
         validate_discrete(action_spaces, 2)

@@ -63,16 +63,19 @@ class AgentPolicyNN(GlobalPolicyNN):
         """Computes the gradients of the loss with respect to W1 and W2.
 
         With pi = P(action 0), log-likelihood = log(pi) for action 0 and log(1 - pi) for action 1,
-        which is the seed's log(a * (a - pi) + (1 - a) * (pi - a)):
+        which the tutorial writes as log(a * (a - pi) + (1 - a) * (pi - a)):
 
             loss = -mean(log-likelihood * advantage)
 
         Williams 1992 (REINFORCE, https://doi.org/10.1007/BF00992696).
 
         Args:
-          states: [T, state_size].
-          actions: [T, 1], 0 or 1.
-          advantages: [T, 1].
+          states: `[T, state_size]`.
+          actions: `[T, 1]`, 0 or 1.
+          advantages: `[T, 1]`.
+
+        Returns:
+          Gradients `[state_size, layer_size]` and `[layer_size, 1]`, float32.
         """
         batch = [np.asarray(array, np.float32) for array in (states, actions, advantages)]
         return [gradient.numpy() for gradient in self._gradients(*batch)]

@@ -110,8 +110,8 @@ class Config(ActorCriticConfig):
     def _validate_rewards(self) -> Self:
         if self.rewards is not None and self.normalize_rewards:
             raise ValueError(
-                "normalize_rewards: supports one reward, but rewards names several; turn it off, "
-                "and scale the weights of rewards instead"
+                "normalize_rewards: cannot be true if rewards is set; set it to false, and scale "
+                "the weights of rewards instead"
             )
         return self
 
@@ -123,7 +123,8 @@ class Config(ActorCriticConfig):
         given.append(self.mirror > 0)
         if self.image is not None and any(given):
             raise ValueError(
-                "mirror_observation: images cannot be mirrored; only vector observations can"
+                "mirror_observation: images cannot be mirrored, only vectors; set state_size "
+                "instead of image, or remove the mirror keys"
             )
         if self.actions is not None and any(given):
             raise ValueError(
@@ -137,7 +138,8 @@ class Config(ActorCriticConfig):
             )
         if self.num_states is not None and any(given):
             raise ValueError(
-                "mirror_observation: integers cannot be mirrored; only vector observations can"
+                "mirror_observation: integers cannot be mirrored, only vectors; set state_size "
+                "instead of num_states, or remove the mirror keys"
             )
         if self.lacks_spaces:
             return self
@@ -155,9 +157,10 @@ class Config(ActorCriticConfig):
                 ends = sorted((sign * space.low[index], sign * space.high[index]))
                 if ends != [space.low[place], space.high[place]]:
                     raise ValueError(
-                        f"mirror_action: mirroring would move component {index} outside the "
-                        f"bounds of component {place}, {space.low[place]:g} to "
-                        f"{space.high[place]:g}; correct mirror_action or the bounds"
+                        f"mirror_action: the mirrored bounds of component {index} are {ends[0]:g} "
+                        f"to {ends[1]:g}, expected those of component {place}, "
+                        f"{space.low[place]:g} to {space.high[place]:g}; correct mirror_action or "
+                        "the bounds"
                     )
             return
         if -1 in mirror.signs:

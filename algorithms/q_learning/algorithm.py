@@ -20,7 +20,7 @@ class QLearning(Algorithm):
         """Returns the cost of a step.
 
             delta = r + discount max_a' Q(x', a') - Q(x, a)
-            cost = delta^2 / 2
+            cost = sum of delta^2 / 2
 
         discount is 0 after a termination. The target is constant, so a step of gradient descent
         adds alpha delta x to the weights of a.

@@ -42,9 +42,9 @@ class SAC(Algorithm):
             actor:        mean(alpha log pi(a~|x) - min_i Q_i(x, a~))
             temperature:  -log alpha mean(log pi(a~|x) + H)
 
-        Equations 5, 7 and 18, with the logarithm of alpha in the last, as is usual; H is
-        `entropy_target`, or a fraction of log(num_actions). Log-probabilities are of actions scaled
-        to [-1, 1].
+        Equations 5 (without the factor 1/2), 7 and 18, with log alpha instead of alpha in the last,
+        as is usual; H is `entropy_target`, or a fraction of log(num_actions). Log-probabilities are
+        of actions scaled to [-1, 1].
 
         The smallest value in y is of `target_critics` critics drawn at random (REDQ: Chen et al.
         2021, https://arxiv.org/abs/2101.05982, algorithm 1); with `actor_value: mean` the actor's
@@ -92,7 +92,8 @@ class SAC(Algorithm):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns value and log-probability of an action of the policy, `[...]` each.
 
-        They are those of an action that is drawn, or with discrete actions the means over all.
+        A continuous action is drawn; for discrete actions, the results are the expectations under
+        the policy.
 
         Args:
           critics: the critics or their targets.

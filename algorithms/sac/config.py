@@ -40,8 +40,8 @@ class Config(ContinuousReplayConfig):
     actor_value: Literal["min", "mean"] = "min"
     """What the actor maximises: the smallest of the critics' values, or their mean (REDQ)."""
     actor_every: int = Field(default=1, ge=1)
-    """Updates of the critics between two of actor and temperature; with many updates per step, as
-    many as these."""
+    """Updates of the critics for each update of actor and temperature; with many updates per step,
+    usually the number of these."""
     critic_layer_norm: bool = False
     """Normalise the hidden layers of the critics before their activation (DroQ)."""
     critic_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -55,8 +55,8 @@ class Config(ContinuousReplayConfig):
     def _validate_critics(self) -> Self:
         if self.target_critics is not None and self.target_critics > self.critics:
             raise ValueError(
-                f"target_critics: {self.target_critics}, but there are {self.critics} critics; "
-                "lower it, or raise critics"
+                f"target_critics: {self.target_critics}, expected at most the number of critics, "
+                f"{self.critics}; lower target_critics, or raise critics"
             )
         return self
 

@@ -37,8 +37,11 @@ class SACModel(Model):
     Attributes:
       space: of the action: a Box or Discrete.
       log_alpha: the logarithm of the temperature; None: it is fixed.
-      log_volume: of half the action's box: what log-probabilities of actions scaled to [-1, 1] have
-        more than those of the environment's; 0 if it is discrete.
+      log_volume: sum of log((high - low) / 2) over the action's components: the difference between
+        the log-probability of an action scaled to [-1, 1] and that of the same action unscaled; 0
+        if the action is discrete.
+      encoder, head: the networks of the actor.
+      critics, targets: the critics and their `Target`.
     """
 
     autograph = False

@@ -21,7 +21,7 @@ class Config(DiscreteConfig):
     """Alpha, by environment steps of all slots together: a number, or a linear schedule that
     falls."""
     updates_at_once: int = Field(default=1, ge=1)
-    """Number of updates that are made together, in one call; with as many slots, all of a step."""
+    """Number of updates that are made together, in one call; for example, the number of slots."""
 
     @model_validator(mode="after")
     def _validate_linear(self) -> Self:

@@ -11,7 +11,7 @@ from .config import Config
 
 
 class LinearModel(Model):
-    """Q(x, a) = x . w_a; of an integer x, which is a one-hot vector, that is a table.
+    """Q(x, a) = x . w_a; for an integer x, which becomes a one-hot vector, this is a table.
 
     All values are 0 at the start.
     """

@@ -16,7 +16,12 @@ from .config import Config
 
 
 class Actor(Module):
-    """Maps an observation to an action scaled to [-1, 1], in NumPy for arrays."""
+    """Maps an observation to an action scaled to [-1, 1], in NumPy for arrays.
+
+    Args:
+      config: describes the observation, the action and the layers.
+      seed: of the initial values.
+    """
 
     def __init__(self, config: Config, seed: int):
         super().__init__()
@@ -32,7 +37,13 @@ class Actor(Module):
 
 
 class TD3BCModel(Model):
-    """An actor without randomness; two critics; targets of both."""
+    """An actor without randomness; two critics; targets of both.
+
+    Attributes:
+      space: of the action, a Box.
+      actor, critics: the networks.
+      target_actor, target_critics: their targets.
+    """
 
     autograph = False
     acting: Sequence[str] = ("actor",)
@@ -55,7 +66,7 @@ class TD3BCModel(Model):
         return [("action", {"shape": list(self.space.shape)})]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
-        """Returns the action, which is not drawn."""
+        """Returns a distribution of one action only, and the memory unchanged."""
         action = self.unscale(self.actor(inputs))
         if isinstance(action, np.ndarray):
             return {"action": numpy_distributions.Deterministic(action)}, states
@@ -64,7 +75,7 @@ class TD3BCModel(Model):
         return {"action": distributions.Deterministic(action)}, states
 
     def unscale(self, scaled: Any) -> Any:
-        """Returns the environment's action of one scaled to [-1, 1]; an array or a tensor."""
+        """Converts actions scaled to [-1, 1] to the environment's; for arrays and tensors."""
         low, high = self.space.low, self.space.high
         return low + 0.5 * (high - low) * (scaled + 1.0)
 

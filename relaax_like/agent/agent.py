@@ -30,7 +30,11 @@ class Agent(abc.ABC):
     Attributes:
       config: the algorithm's `Config`.
       parameter_server: provides weights and receives gradients.
-      exploit: choose the best actions; learn nothing. Set by the host.
+      exploit: whether to choose the best actions and learn nothing. Set by the host.
+
+    Args:
+      config: as the attribute.
+      parameter_server: as the attribute.
     """
 
     def __init__(self, config: Any, parameter_server: ParameterServerClient):

@@ -244,12 +244,16 @@ class BatchAgent(abc.ABC):
           truncated: [k] bool, not where terminated.
           ended: [k] bool, either of them; None if no episode ended.
           final_observations: name -> [k, ...], rows of slots that were truncated.
-          episodes: that ended in this step.
+          episodes: those that ended in this step.
           executed: what was carried out instead of the last actions; None: the actions themselves.
           absent: [k] bool, slots whose observations are meaningless and which need no action; None:
             no slot.
 
         `executed` and `absent` are for agents whose `can_be_absent` is True.
+
+        Raises:
+          InvalidInputError: the third rollout in a row has numbers that cannot be learned from; the
+            error names array, step and slot.
         """
         self._executed, self._absent_next = executed, absent
         if rewards is None:
@@ -283,7 +287,7 @@ class BatchAgent(abc.ABC):
             self._observations = observations
 
     def request(self) -> Request:
-        """Returns the rows that a task must predict for."""
+        """Returns the request to be answered next; the same one until `take` is called."""
         if self._request is None:
             self._asked = {}
             self._predicting = self._cts_predict(self._observations, self._states)
@@ -362,6 +366,9 @@ class BatchAgent(abc.ABC):
 
         Returns:
           The total reward of each episode, not shaped. Every complete rollout was learned from.
+
+        Raises:
+          ValueError: the agent has several slots.
         """
         if self._slots != 1:
             raise ValueError(f"run: the agent has {self._slots} slots, expected 1; use slots=1")
@@ -376,7 +383,7 @@ class BatchAgent(abc.ABC):
 
         FLARE's order: reset, init states; while alive and not timed out: predict, step, store; then
         one more prediction at the final observation. FLARE also stores that one, with zero rewards,
-        because its rows do not have a successor. Ours do: the last step is stored with the final
+        because its rows do not have a successor. Here, the last step is stored with the final
         observation and with what ended the episode, so the extra row would add no information. The
         last prediction and its memory are dropped.
         """

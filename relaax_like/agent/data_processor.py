@@ -102,7 +102,7 @@ class ComputationDataProcessor:
         self._learner.start(self._take)
 
     def stop(self) -> None:
-        """Stops learning after the request in progress. Idempotent."""
+        """Stops the learner; see `Learner.stop`. Idempotent."""
         self._learner.stop()
 
     def take_state(self) -> dict[str, Any]:
@@ -121,7 +121,11 @@ class ComputationDataProcessor:
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Chooses actions for all requests, in one call for acting and one for exploiting agents.
 
+        Returns:
+          One prediction for each request, in their order.
+
         Raises:
+          ConfigError: the policy reads variables that `Model.acting` does not name.
           RelaaxError: the error that was passed to `fail`.
         """
         if self._failure is not None:
@@ -148,11 +152,12 @@ class ComputationDataProcessor:
 
         Args:
           rollout: its arrays are not copied.
-          episodes: that ended during it.
-          on_done: called from another thread when the values learned from the rollout are in force
-            (or when it could not be used).
-          env_steps: number to count with it: 0 if another task counts the agent's steps, more than
-            the rollout has if others were discarded before it; None: the rollout's own.
+          episodes: those that ended during the rollout.
+          on_done: called from another thread when the values learned from the rollout are in force,
+            or when the rollout could not be used.
+          env_steps: number of environment steps to count with the rollout: 0 if another task counts
+            the agent's steps, more than its own if rollouts were discarded before it; None: its
+            own.
           agent: name of the agent that played it.
           is_urgent: whether the agent cannot wait; see `LearnRequest`.
         """

@@ -36,7 +36,7 @@ class ObservationHistory:
           slots: k.
 
         Raises:
-          ConfigError: a number below 1.
+          ConfigError: a number is below 1.
         """
         for name, value in (("length", length), ("slots", slots)):
             if value < 1:
@@ -63,7 +63,8 @@ class ObservationHistory:
           Name -> `[k, ..., length * d]` of the same dtype.
 
         Raises:
-          InvalidInputError: in the first call, an array without a last axis to join on.
+          InvalidInputError: in the first call, an array has another number of slots, or no last
+            axis to join on.
         """
         first = not self._joined
         joined = {}

@@ -48,7 +48,7 @@ class OnlineHelper:
 
     Attributes:
       discarded_rollouts: number of complete rollouts discarded because learning was too slow.
-      discarded_steps: number of environment steps in them.
+      discarded_steps: number of environment steps in these.
       refused_rollouts: number of rollouts with NaN, infinity or numbers that are too large.
       client: as the argument.
       overridden: as the argument.
@@ -221,8 +221,8 @@ class OnlineHelper:
         If the rollout is now complete, submits it with the episodes that were added.
 
         Raises:
-          InvalidInputError: it has numbers that cannot be learned from, as had the previous ones;
-            the error names array, step and slot.
+          InvalidInputError: the rollout has numbers that cannot be learned from, and so had the two
+            before it; the error names array, step and slot.
         """
         is_due = self._max_segment_sec is not None and time.monotonic() >= self._due_at
         rollout = self._buffer.add_outcome(
@@ -265,7 +265,7 @@ class OnlineHelper:
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
         """Adds episodes that end in the step whose outcome is added next.
 
-        Those whose return is too large to learn from are left out: they would distort the mean.
+        Episodes whose return is too large to learn from are left out: they would distort the mean.
         """
         self._episodes.extend(e for e in episodes if abs(e.episode_return) <= MAX_RETURN)
 
@@ -313,7 +313,7 @@ class OnlineHelper:
         self._processor.report(ended, self._take_env_steps(env_steps))
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
-                f"{error}; {_MAX_REFUSED} rollouts in a row were rejected; check the simulator at "
+                f"{error}; {_MAX_REFUSED} rollouts in a row were refused; check the simulator at "
                 "that step, or scale its numbers",
                 error.field,
             )

@@ -85,6 +85,14 @@ class NumpyActor:
           states: the memory, by name.
           exploit: whether to choose the best actions.
           ranks: `[B] float32`, entry "rank" of `explore`; None: zeros.
+
+        Returns:
+          Actions and next memory by name, `[B, ...]`; the log-probability of all actions of a row
+          together, `[B] float32`; and the version of the values.
+
+        Raises:
+          ConfigError: the policy reads variables that `Model.acting` does not name; only the first
+            call checks this.
         """
         version = self._take_up()
         if self._exploration.names:
@@ -132,6 +140,8 @@ class CompiledActor:
     """Runs a model's policy as one compiled TensorFlow call, padded to powers of two.
 
     The padding keeps the number of compiled batch sizes small. Thread-safe.
+
+    For the attributes and the arguments, see `NumpyActor`.
     """
 
     def __init__(self, model: Model, seed: int, config: Any = None):
@@ -151,7 +161,7 @@ class CompiledActor:
         self._names: tuple[list[str], list[str]] = ([], [])
 
     def set_values(self, values: Sequence[np.ndarray], version: int) -> None:
-        """Sets the values of all variables, in manifest order."""
+        """Sets the values of all variables, in manifest order, and their version."""
         with self._lock:
             for variable, value in zip(self._variables, self._subset.mask(values), strict=True):
                 variable.assign(value)
@@ -291,9 +301,9 @@ class _Subset:
         if any(np.isnan(np.asarray(part)).any() for part in (*parts, prediction.log_prob)):
             model = type(self._model)
             raise ConfigError(
-                f"{describe_place(model, 'acting')}: acting is {tuple(self._model.acting)}, but "
-                "policy reads variables of other attributes (the first action is NaN); add these "
-                "attributes to acting"
+                f"{describe_place(model, 'acting')}: `acting` is {tuple(self._model.acting)}, but "
+                "`policy` reads variables of other attributes (the first action is NaN); add these "
+                "attributes to `acting`"
             )
         self._is_valid = True
 
@@ -305,7 +315,10 @@ def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False)
     """Returns the fastest actor for a model; for the arguments, see `NumpyActor`.
 
     A model whose `policy` returns NumPy results for arrays, because it consists of our layers only,
-    acts in NumPy; any other is compiled.
+    acts in NumPy; any other is compiled, and then `whole` has no effect.
+
+    Raises:
+      ConfigError: `Model.acting` names an attribute without variables.
     """
     actor = NumpyActor(model, seed, config, whole)
     try:

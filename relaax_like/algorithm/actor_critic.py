@@ -1,4 +1,4 @@
-"""ActorCritic: the Model of a policy and a value function, built from the YAML's settings."""
+"""ActorCritic: the Model of a policy and a value function, built from the YAML file's settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Unrolled:
     """What an actor-critic computes for a rollout `[T, k, ...]`.
 
     Attributes:
-      distribution: of `action`, over the T * k rows; with `actions` in the settings of all actions.
+      distribution: of `action`, over the T * k rows; with `actions` in the settings a `Joint` of
+        all actions.
       parameters: of the distribution, as `make_distribution` takes them, `[T, k, n] float32`.
       values: V, `[T, k] float32`.
       states: the memory after each step, name -> `[T, k, size]`.
@@ -81,6 +82,21 @@ class ActorCritic(Model):
     Consists of our layers only, so it acts in NumPy, unless it has convolutions. If layers are
     recurrent, each network has its own memory. Each leaf of the action space has its own columns
     of the policy's outputs, in the order of the leaves' names.
+
+    Attributes:
+      heads: leaf of the action space -> its `PolicyHead`.
+      trunk: the layers that policy and value function share; None: they share none.
+      actor: the network of the policy.
+      critic: the network of the value function.
+      normalizers: leaf of the observation -> its `Normalizer`, if it is normalised.
+
+    Args:
+      config: describes observations, actions, rewards and layers.
+      seed: of the initial values.
+
+    Raises:
+      ConfigError: the settings do not define observations and actions, or a convolution does not
+        fit the input.
     """
 
     def __init__(self, config: ActorCriticConfig, seed: int = 0):
@@ -130,7 +146,7 @@ class ActorCritic(Model):
         return [(name, {"shape": [1]}) for name in rewards]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
-        """Returns the distribution of each action; in NumPy for arrays."""
+        """Returns the distribution of each action, and the next memory; in NumPy for arrays."""
         x, next_states = self._look(inputs, states)
         outputs, state = self.actor(x, states.get(POLICY))
         if state is not None:
@@ -145,11 +161,11 @@ class ActorCritic(Model):
         return policies, next_states
 
     def value(self, inputs: Tensors, states: Tensors, critic: Network | None = None) -> tf.Tensor:
-        """Returns V(observation), `[B] float32`.
+        """Returns V(observation), `[...] float32`; each row is a separate step.
 
         Args:
-          inputs: observations by leaf, `[B, ...]`.
-          states: the memory before them.
+          inputs: observations by leaf, `[..., *shape]`.
+          states: the memory before them, name -> `[..., size]`.
           critic: computes the values, such as the `Target` of this model's critic; None: this
             model's critic.
         """
@@ -169,7 +185,7 @@ class ActorCritic(Model):
         return Unrolled(distribution, parameters, values, memory)
 
     def evaluate(self, batch: Batch) -> Evaluation:
-        """Computes policy and values of all rows of a batch."""
+        """Computes policy and values of all rows of a batch; rollouts step by step."""
         parameters, values, memory = self._compute(batch.inputs, batch.memory, batch.begins)
         return Evaluation(self.make_distribution(parameters), parameters, values, memory)
 
@@ -194,7 +210,7 @@ class ActorCritic(Model):
         )
 
     def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Returns the policy's mean actions, from the parameters of an `Unrolled`.
+        """Returns the policy's mean actions, from the parameters of an `Evaluation` or `Unrolled`.
 
         Args:
           parameters: `[..., n]`.

@@ -33,10 +33,11 @@ class Algorithm:
       frozen: variable groups that are not trained.
       autograph: whether its methods, or those of its model, have an `if` or a loop that depends on
         the value of a tensor. False halves the tracing time.
+      seed: as the argument.
 
     Args:
       model: the network.
-      config: the settings.
+      config: the settings; None: the defaults of `AlgorithmConfig`.
       seed: of the random numbers.
     """
 
@@ -82,6 +83,9 @@ class Algorithm:
 
         Each variable group that is not `frozen` needs a cost; a cost only trains the group of its
         name.
+
+        Raises:
+          NotImplementedError: the class does not override this method.
         """
         raise NotImplementedError(
             f"{type(self).__name__} does not learn: it has no method learn; define it"

@@ -88,7 +88,7 @@ class Batch:
         return self.sum(x) / self._count()
 
     def normalize(self, x: tf.Tensor) -> tf.Tensor:
-        """Shifts and scales valid rows of `x`, `[...]`, to mean 0 and standard deviation 1."""
+        """Shifts and scales valid rows of `x`, `[...]`, to mean 0 and deviation 1; others are 0."""
         rows = self._count()
         if self.reduction is not None:
             return self._normalize_jointly(x, rows)

@@ -23,6 +23,10 @@ from relaax_like.wire.errors import ConfigError
 class Critics(Module):
     """Several networks that each estimate the value of an action, given vector observations.
 
+    Attributes:
+      networks: one for each critic.
+      normalizers: as the argument; {} for None.
+
     Args:
       config: describes the observation, the action, and the layers of each network.
       seed: of the initial values.
@@ -31,6 +35,9 @@ class Critics(Module):
       dropout: fraction of the units of hidden layers that are left out, at random, where `random`
         is given. Both: Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, section 3.1.
       normalizers: of observations by name, those of the actor's encoder; others are not normalised.
+
+    Raises:
+      ConfigError: a layer does not fit, or with layer_norm or dropout is not dense.
     """
 
     def __init__(
@@ -64,10 +71,9 @@ class Critics(Module):
 
         Args:
           inputs: observations by name, `[..., size]`.
-          action: `[..., d]`, within the bounds; it is scaled to [-1, 1] first. Further axes are
-            allowed before the last one, `[..., n, d]`: then there are n values of each observation,
-            `[..., n, number]`.
-          random: draws which units are left out (`Algorithm.random`); None: none are.
+          action: `[..., d]`, within the bounds; it is scaled to [-1, 1] first. Or `[..., n, d]`, n
+            actions for each observation; then the result is `[..., n, number]`.
+          random: draws which units are left out (`Algorithm.random`); None: all units are used.
         """
         x = self._join(inputs, action)
         if self._is_regular:
@@ -75,7 +81,7 @@ class Critics(Module):
         return tf.concat([network(x) for network in self.networks], -1)
 
     def compute_first(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
-        """Returns the value of the first critic alone, `[...]`."""
+        """Returns the value of the first critic alone, `[...]`; for the arguments, see a call."""
         return self.networks[0](self._join(inputs, action))[..., 0]
 
     def _join(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
@@ -102,7 +108,8 @@ class DiscreteCritics(Module):
     Args:
       config: describes the observation and the layers of each network.
       actions: number of actions.
-      seed, number, layer_norm, dropout, normalizers: see `Critics`.
+      seed, number, layer_norm, dropout, normalizers: see `Critics`, also for the attributes and the
+        errors.
     """
 
     def __init__(
@@ -131,7 +138,7 @@ class DiscreteCritics(Module):
         self.networks = [make(i) for i in range(1, number + 1)]
 
     def __call__(self, inputs: Tensors, random: Any = None) -> tf.Tensor:
-        """Returns the values, `[..., actions, number] float32`; `random` as for `Critics`."""
+        """Returns the values, `[..., actions, number] float32`; see `Critics`."""
         x = _join(inputs, self._names, self.normalizers)
         if self._is_regular:
             return tf.stack([network(x, random) for network in self.networks], -1)
@@ -148,7 +155,7 @@ class RegularNetwork(Module):
       inputs: length of the last axis of x.
       seed: of the initial values.
       layer_norm: whether hidden layers are normalised.
-      dropout: fraction of the units that are left out.
+      dropout: fraction of the units that are left out, if `random` is passed.
       outputs: number of outputs.
 
     Raises:
@@ -173,8 +180,8 @@ class RegularNetwork(Module):
         for index, layer in enumerate(config.layers):
             if not isinstance(layer, DenseConfig):
                 raise ConfigError(
-                    f"network: layer {index} of a critic with layer normalisation or dropout is "
-                    "not dense; list numbers of units alone"
+                    f"network: layer {index} (the first one is 0) is not dense, but critics with "
+                    "layer normalisation or dropout need dense layers; list only numbers of units"
                 )
             dense = Dense(
                 f"{name}.{index}",
@@ -204,7 +211,12 @@ class RegularNetwork(Module):
 
 
 class DeterministicActor(Module):
-    """Maps an observation to an action within the bounds; acts in NumPy."""
+    """Maps an observation to an action within the bounds; acts in NumPy.
+
+    Args:
+      config: describes the observation, the action and the layers.
+      seed: of the initial values.
+    """
 
     def __init__(self, config: ContinuousConfig, seed: int):
         super().__init__()
@@ -225,13 +237,15 @@ class DeterministicModel(Model):
 
     Attributes:
       space: of the action.
+      actor, critics: the networks.
+      target_actor, target_critics: their targets.
 
     Args:
       config: describes the observation, the action, and the layers of each network.
       seed: of the initial values.
       critics: number of critics.
-      target_every: updates of the critics between two of their targets; that of the actor moves
-        after each step of the actor.
+      target_every: number of the critics' optimizer steps between two updates of their target; the
+        target of the actor is updated after each step of the actor.
     """
 
     autograph = False
@@ -257,6 +271,6 @@ class DeterministicModel(Model):
     def policy(
         self, inputs: Tensors, memory: Tensors, explore: Tensors
     ) -> tuple[dict[str, Any], Tensors]:
-        """Returns the action, with noise where it is drawn."""
+        """Returns the policy, which adds noise to drawn actions, and the memory unchanged."""
         policy = make_noisy_policy(self.space, self.actor(inputs), explore["exploration_noise"])
         return {"action": policy}, memory

@@ -38,13 +38,18 @@ class Encoder(Module):
 
     Attributes:
       features: number of features.
+      network: the layers.
       normalizers: of the leaves that are normalised.
 
     Args:
       config: describes the observations and the layers.
       seed: of the initial values.
       name: first part of the variables' names, and name of its memory.
-      normalizers: those of another encoder of the model, which this one is to share; None: its own.
+      normalizers: those of another encoder of the model, to share them; None: makes new ones.
+
+    Raises:
+      ConfigError: the settings do not define observations and actions, or a convolution does not
+        fit the input.
     """
 
     def __init__(

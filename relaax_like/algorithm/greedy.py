@@ -101,7 +101,7 @@ class GreedyPolicy:
         file.write_bytes(model.SerializeToString())
 
     def run_saved(self, folder: Path, inputs: Arrays) -> dict[str, np.ndarray]:
-        """Loads a SavedModel that `save` has written, and computes the outputs."""
+        """Loads a SavedModel that `save` has written; returns its outputs by name, `[B, ...]`."""
         signature = tf.saved_model.load(str(folder)).signatures["serving_default"]
         found = signature(**{self.keys[n]: tf.constant(a) for n, a in inputs.items()})
         return {name: found[self.keys[name]].numpy() for name in self.outputs}
@@ -130,7 +130,14 @@ class GreedyPolicy:
         return {name: np.asarray(array) for name, array in found.items()}
 
     def make_random_inputs(self, rows: int, seed: int) -> dict[str, np.ndarray]:
-        """Draws inputs `[rows, ...]`; normalised ones by the policy's mean and deviation."""
+        """Draws inputs `[rows, ...]`, by name, for tests of exported files.
+
+        Inputs that the policy normalises have its running mean and standard deviation.
+
+        Args:
+          rows: number of rows.
+          seed: of the draws.
+        """
         random = np.random.default_rng(seed)
         moments = {n.statistic: n for n in get_normalizers(self._model)}
         inputs: dict[str, np.ndarray] = {}

@@ -27,46 +27,48 @@ Tensors = Mapping[str, Any]
 class Model(Module, abc.ABC):
     """A network without an objective, so that one model serves several algorithms.
 
-    class CartPoleModel(Model):
-        def get_input_specs(self):
-            return [("observation", dict(shape=[4]))]
-        def get_action_specs(self):
-            return [("action", dict(shape=[], dtype="int64"))]
-        def policy(self, inputs, states):
-            return {"action": Categorical(self.net(inputs["observation"]))}, states
+        class CartPoleModel(Model):
+            def get_input_specs(self):
+                return [("observation", dict(shape=[4]))]
+            def get_action_specs(self):
+                return [("action", dict(shape=[], dtype="int64"))]
+            def policy(self, inputs, states):
+                return {"action": Categorical(self.net(inputs["observation"]))}, states
+
+    Attributes:
+      xla: whether XLA compiles the model. On a CPU, XLA is faster for all layers but convolutions.
+      autograph: whether `policy` has an `if` or a loop that depends on the value of a tensor, when
+        agents act with it or it is exported; False halves the tracing time. For learning, see
+        `Algorithm.autograph`.
+      acting: attributes whose variables `policy` reads; agents pull only these. Empty: all.
+      groups: variable group -> attributes whose variables it contains. All other variables are in
+        the group "default".
+      lock: held while the variables are set, and while a compiled prediction reads them.
     """
 
-    # Whether XLA compiles the model. On a CPU, XLA is faster for all layers but convolutions.
     xla = True
-    # Whether `policy` has an `if` or a loop that depends on the value of a tensor, when agents act
-    # with it or it is exported; False halves the tracing time. For learning, see
-    # `Algorithm.autograph`.
     autograph = True
-    # Attributes whose variables `policy` reads; agents pull only these. Empty: all.
     acting: Sequence[str] = ()
-    # Variable group -> attributes whose variables it contains. All other variables are in the group
-    # "default".
     groups: Mapping[str, Sequence[str]] = {}
 
     def __init__(self, name: str | None = None):
         super().__init__(name=name)
-        # Held while the variables are set, and while a compiled prediction reads them.
         self.lock = threading.Lock()
 
     @abc.abstractmethod
     def get_input_specs(self) -> Specs:
-        """Names and shapes of the observations that the network reads."""
+        """Returns names and shapes of the observations that the network reads."""
 
     def get_state_specs(self) -> Specs:
-        """Names and shapes of the short-term memory; by default none."""
+        """Returns names and shapes of the short-term memory; by default none."""
         return []
 
     @abc.abstractmethod
     def get_action_specs(self) -> Specs:
-        """Names and shapes of the actions."""
+        """Returns names and shapes of the actions."""
 
     def get_privileged_specs(self) -> Specs:
-        """Names and shapes of observations that are used only for learning; by default none.
+        """Returns names and shapes of observations used only for learning; by default none.
 
         A critic can read them with the others, in `batch.inputs` and `batch.next_inputs`, as in
         Pinto et al. 2018 (asymmetric actor critic, https://arxiv.org/abs/1710.06542). The policy
@@ -75,7 +77,7 @@ class Model(Module, abc.ABC):
         return []
 
     def get_reward_specs(self) -> Specs:
-        """Names and shapes of the rewards; by default one number named `reward`.
+        """Returns names and shapes of the rewards; by default one number named `reward`.
 
         The environment sends `[r]` rewards for each action: those of the first name, then those of
         the second, and so on. Each shape is `[n]`, and r is the sum.
@@ -154,7 +156,7 @@ def get_groups(model: Model) -> tuple[str, ...]:
 
 
 def get_targets(model: Model) -> list[Target[Any]]:
-    """Returns the targets."""
+    """Returns the model's `Target` modules."""
     return [module for module in model.submodules if isinstance(module, Target)]
 
 
@@ -162,7 +164,8 @@ def get_acting_names(model: Model) -> frozenset[str] | None:
     """Returns the names of the variables that `Model.acting` allows `policy` to read; None: all.
 
     Raises:
-      ConfigError: the model has no such attribute; the error names the line.
+      ConfigError: the model has no such attribute, or the attribute has no variables; the error
+        names the line.
     """
     if not model.acting:
         return None
@@ -171,8 +174,8 @@ def get_acting_names(model: Model) -> frozenset[str] | None:
         found = _find_names(getattr(model, attribute, None))
         if not found:
             raise ConfigError(
-                f"{describe_place(type(model), 'acting')}: acting names {attribute!r}, but the "
-                "model has no attribute of that name with variables; correct acting"
+                f"{describe_place(type(model), 'acting')}: `acting` contains {attribute!r}, but "
+                "the model has no attribute of that name with variables; correct `acting`"
             )
         names |= found
     return frozenset(names)

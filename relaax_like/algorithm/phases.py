@@ -10,13 +10,16 @@ class Phase:
     computed.
 
     Attributes:
-      groups: variable groups that are updated.
-      every: n; the phase runs in every n-th update.
+      groups: variable groups that are updated; the positional arguments, at least one.
+      every: n, 1 or more; the phase runs in every n-th update.
+
+    Raises:
+      ValueError: no group, a group is named twice, or `every` is below 1.
     """
 
     def __init__(self, *groups: str, every: int = 1):
         if not groups:
-            raise ValueError("Phase: no variable group; name those that it updates")
+            raise ValueError("Phase: no variable group; name the groups that it updates")
         if len(set(groups)) < len(groups):
             raise ValueError(
                 f"Phase: {', '.join(groups)}: a group is named twice; name each group once"

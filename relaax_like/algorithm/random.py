@@ -34,7 +34,7 @@ class StatelessRandom:
     def uniform(
         self, shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = None
     ) -> tf.Tensor:
-        """Draws from [minval, maxval): floats up to 1 by default, or integers."""
+        """Draws from [minval, maxval), `[0, 1)` by default; float32, or an integer dtype."""
         dtype = tf.float32 if dtype is None else dtype
         if maxval is None and dtype == tf.float32:
             maxval = 1.0

@@ -57,7 +57,13 @@ def _is_tunable(field: Any) -> bool:
 
 
 class TracedConfig:
-    """A config whose tunable settings and schedules are tensors."""
+    """A config whose tunable settings and schedules are tensors.
+
+    Args:
+      config: of the algorithm.
+      values: tunable setting -> its tensor.
+      global_t: environment steps, `[] int64`, for schedules.
+    """
 
     def __init__(self, config: Any, values: Mapping[str, tf.Tensor], global_t: tf.Tensor):
         self._config = config
@@ -82,6 +88,12 @@ class Traced:
 
     Attributes:
       discount: of the plan, `[] float32`.
+
+    Args:
+      algorithm: its `config`, `global_t` and `random` are replaced within the block.
+      settings: of the algorithm.
+      values: their current values, as in `Settings.values`.
+      global_t: environment steps of the whole run, `[] int64`.
     """
 
     def __init__(
@@ -95,7 +107,7 @@ class Traced:
         self._traced = TracedConfig(self._config, named, global_t)
 
     def draw_for(self, name: str, step: tf.Tensor) -> None:
-        """Starts a new series of random numbers."""
+        """Starts a new series of random numbers for the algorithm; see `StatelessRandom`."""
         self._algorithm.random = StatelessRandom(self._algorithm.seed, name, step)
 
     def __enter__(self) -> Traced:

@@ -28,8 +28,8 @@ class Minibatch:
       rewards: `[B]` or `[T, N] float32`.
       values: same shape, V(x_t) when the action was chosen.
       returns: same shape, lambda-returns, the targets of the value function.
-      advantages: same shape, returns - values; mean 0 and standard deviation 1 over the complete
-        buffer.
+      advantages: same shape, returns - values, normalised to mean 0 and standard deviation 1 over
+        the complete buffer.
       mask: same shape, 1 for a step, 0 for padding.
       extras: name -> `[B, ...]` or `[T, N, ...]`, from `push_additional_info`.
     """
@@ -50,13 +50,17 @@ class Buffer:
         buffer = Buffer(discount=0.99, gae_lambda=0.95)
         buffer.push(state, action, reward, value)        # each step
         buffer.push_additional_info({"foot forces": forces})
-        buffer.end_trajectory(terminal_value=0.0)        # V of the last state where it was cut off
+        buffer.end_trajectory(terminal_value=0.0)        # or V of the last state, if truncated
         for minibatch in buffer.sample(64, rng=rng): ...
         merged = buffer + other
 
     Advantages and returns are those of generalised advantage estimation (Schulman et al. 2016,
     equation 16, https://arxiv.org/abs/1506.02438), computed when a trajectory ends. Not
     thread-safe; everything stays in memory.
+
+    Attributes:
+      discount: as the argument.
+      gae_lambda: as the argument.
     """
 
     def __init__(self, discount: float, gae_lambda: float):
@@ -115,8 +119,8 @@ class Buffer:
           value: one number, V(state).
 
         Raises:
-          InvalidInputError: shape, dtype or names are not those of the first step. Nothing is
-            stored.
+          InvalidInputError: reward or value is not one number; or shape, dtype or names are not
+            those of the first step. Nothing is stored.
         """
         row = self._length
         self._rewards.put(row, _to_number(reward, "reward"))
@@ -143,10 +147,12 @@ class Buffer:
         """Ends the trajectory and computes its returns.
 
         Args:
-          terminal_value: V of the state after the last step; 0 if the episode terminated.
+          terminal_value: one number, V of the state after the last step; 0 if the episode
+            terminated.
 
         Raises:
-          InvalidInputError: no step was pushed, or additional info was not pushed for each step.
+          InvalidInputError: no step was pushed since the last end, additional info was not pushed
+            for each step, or terminal_value is not one number.
         """
         start, stop = self._traj_idx[-1], self._length
         if start == stop:
@@ -160,7 +166,7 @@ class Buffer:
                 "additional info",
             )
         rewards, values = self._rewards.view(stop)[start:], self._values.view(stop)[start:]
-        terminal_value = _to_number(terminal_value, "value")
+        terminal_value = _to_number(terminal_value, "terminal_value")
         next_values = np.append(values[1:], np.float32(terminal_value))
         # Never terminated: after a termination the value is 0 anyway.
         advantages = compute_gae(
@@ -186,12 +192,14 @@ class Buffer:
           actions: `[T, ...]` or name -> `[T, ...]`.
           rewards: `[T]`.
           values: `[T]`.
-          terminal_value: V of the state after the last step; 0 if the episode terminated.
-          extras: name -> `[T, ...]`, the same names for each trajectory; None: none.
+          terminal_value: one number, V of the state after the last step; 0 if the episode
+            terminated.
+          extras: name -> `[T, ...]`, the same names for each trajectory; None: no extras.
 
         Raises:
-          InvalidInputError: lengths differ; shapes, dtypes or names are not those of the first
-            time; or a trajectory that was pushed by steps has not ended. Nothing is stored.
+          InvalidInputError: T is 0, or lengths differ; shapes, dtypes or names are not those of the
+            first time; terminal_value is not one number; or a trajectory that was pushed by steps
+            has not ended. Nothing is stored.
         """
         self._require_ended()
         rewards, values = np.asarray(rewards), np.asarray(values)
@@ -200,7 +208,7 @@ class Buffer:
             if array.shape != (number,) or not number:
                 raise InvalidInputError(
                     f"{name} has shape {list(array.shape)}, expected [T] with one number for each "
-                    "of T steps, the same T for all",
+                    "of T steps, 1 or more, the same T for rewards and values",
                     name,
                 )
         terminal_value = _to_number(terminal_value, "terminal_value")
@@ -231,8 +239,8 @@ class Buffer:
           rng: draws the order; None: the order differs in each run.
 
         Raises:
-          InvalidInputError: the buffer is empty, a trajectory has not ended, or there are too few
-            steps for one minibatch.
+          InvalidInputError: the buffer is empty, a trajectory has not ended, batch_size is below 1,
+            or there are too few steps for one minibatch.
         """
         self._require_trajectories()
         available = len(self._traj_idx) - 1 if recurrent else self._length
@@ -248,11 +256,11 @@ class Buffer:
         """Returns complete trajectories as one batch `[T, N, ...]`, zero-padded to the longest.
 
         Args:
-          trajectories: their indices, 0 for the first; None: all, in order.
+          trajectories: indices of the trajectories, 0 for the first; None: all, in order.
 
         Raises:
-          InvalidInputError: there is no such trajectory, the buffer is empty, or a trajectory has
-            not ended.
+          InvalidInputError: an index is out of range, no index is given, the buffer is empty, or a
+            trajectory has not ended.
         """
         self._require_trajectories()
         number = len(self._traj_idx) - 1
@@ -313,7 +321,7 @@ class Buffer:
         return Buffer.join([self, other])
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all trajectories: arrays, and dicts of them, as views of the buffer's memory.
+        """Returns all trajectories: arrays, and dicts of arrays, as views of the buffer's memory.
 
         Raises:
           InvalidInputError: the buffer is empty, or a trajectory has not ended.
@@ -380,7 +388,7 @@ class Buffer:
         steps = max(self._length, self._num_extras) - self._traj_idx[-1]
         if steps:
             raise InvalidInputError(
-                f"the last trajectory of {steps} steps has not ended; call end_trajectory "
+                f"the last trajectory, with {steps} step(s), has not ended; call end_trajectory "
                 "first, with the value of its final state if it was truncated",
                 "",
             )

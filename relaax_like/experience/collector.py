@@ -30,10 +30,10 @@ class TrainingData:
 
     Attributes:
       rollout: `[T, columns, ...]`; its `versions` are the oldest that acted at each step.
-      tickets: those whose last column is in this batch; ascending.
+      tickets: of the rollouts whose last column is in this batch; ascending.
       env_steps: number of valid rows that were in no batch before. It differs from the counted
         environment steps if a data handler makes several rollouts of one.
-      mean_version: mean over all of these steps of the version that acted.
+      mean_version: mean of the version that acted, over all rows of the batch.
       keys: `[columns, 2] int64`: ticket, and index of the column among those of its ticket.
     """
 
@@ -48,7 +48,8 @@ class DataHandler(Protocol):
     """A user's changes to experience; any object with these two methods.
 
     An algorithm has one if its `algorithm.py` has a function `make_data_handler(config)`.
-    Environment steps are counted before it is called: its changes do not affect the counts.
+    Environment steps are counted before the handler is called: its changes do not affect the
+      counts.
 
     The methods are called in the thread that adds or learns, so possibly at the same time.
     """
@@ -157,11 +158,11 @@ class Collector:
 
         Args:
           steps: T of each rollout.
-          columns: of each batch; with `max_columns` the minimum.
+          columns: number of columns of each batch; with `max_columns` the minimum.
           capacity: number of columns that can wait, at least `columns`. With rollouts of up to k
             slots, `columns + k - 1` or more always suffices for the next batch.
-          max_columns: maximum number of each batch, unless fewer rollouts would not have `columns`;
-            None: each has exactly `columns`.
+          max_columns: maximum number of columns of each batch, unless fewer rollouts would not have
+            `columns`; None: each batch has exactly `columns`.
           data_handler: applies a user's changes; None: no changes.
           overlap: whether the first row of each column was already in another one.
 
@@ -231,9 +232,10 @@ class Collector:
           Its ticket, 1, 2, 3 ..., which `TrainingData` contains once all of it was taken.
 
         Raises:
-          InvalidInputError: it does not match the first one, or can never fit.
-          CollectorFullError: too many are waiting. A rollout that is added again later passes
-            through the data handler again.
+          InvalidInputError: the rollout does not match the first one, or can never fit; or the data
+            handler returned no rollout.
+          CollectorFullError: too many columns are waiting. A rollout that is added again later
+            passes through the data handler again.
           CollectorClosedError: after `close`.
         """
         return self.add_exps_list([rollout])[0]
@@ -300,8 +302,8 @@ class Collector:
             return
         if self._latest is None:
             raise InvalidInputError(
-                "policy_data was called before any training data was taken; call "
-                "get_training_data first",
+                "policy_data: handle_data_after_learn was called before any training data was "
+                "taken; call get_training_data first",
                 "policy_data",
             )
         self._data_handler.after_learn(self._latest, policy_data)
@@ -310,7 +312,7 @@ class Collector:
         """Forgets slots that send nothing more, given by the first number of `Rollout.starts`."""
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the waiting rollouts, and the counts."""
+        """Returns the waiting rollouts, not copied, and the counts."""
         with self._changed:
             waiting = [
                 {**part._asdict(), "rollout": dict(vars(part.rollout))} for part in self._waiting
@@ -341,7 +343,7 @@ class Collector:
             self._num_added, self._num_taken = int(state["num_added"]), int(state["num_taken"])
 
     def close(self) -> None:
-        """Accepts nothing more, and wakes waiters. Idempotent.
+        """Stops accepting rollouts, and wakes waiters. Idempotent.
 
         Complete batches can still be taken. Then `waiting_columns` are the remaining columns.
         """
@@ -462,8 +464,11 @@ def _find_mean_version(parts: Sequence[Part]) -> float:
 def find_layout(rollout: Rollout, steps: int) -> Layout:
     """Checks that all arrays have `steps` steps and the same slots.
 
+    Returns:
+      Field -> shape without steps and slots, and dtype.
+
     Raises:
-      InvalidInputError: an array does not.
+      InvalidInputError: an array has another number of steps or slots; the error names the field.
     """
     if rollout.next_alive.ndim != 2 or not rollout.slots:
         raise InvalidInputError(
@@ -501,8 +506,8 @@ def _add_to_layout(layout: Layout, field: str, array: np.ndarray, leading: tuple
     if array.shape[: len(leading)] != leading:
         expected = ", ".join(map(str, leading))
         raise InvalidInputError(
-            f"{field} has shape {list(array.shape)}, expected [{expected}, ...], where T is "
-            "the collector's steps and k is the same as in next_alive",
+            f"{field} has shape {list(array.shape)}, expected [{expected}, ...]: the steps of a "
+            "rollout of this collector, and the slots of next_alive",
             field,
         )
     layout[field] = (array.shape[len(leading) :], array.dtype)
@@ -512,7 +517,7 @@ def validate_layout(layout: Layout, first: Layout) -> None:
     """Checks that both layouts are the same.
 
     Raises:
-      InvalidInputError: they differ; the error names the first field.
+      InvalidInputError: the layouts differ; the error names the first field.
     """
     if layout == first:
         return

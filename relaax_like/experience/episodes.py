@@ -69,7 +69,7 @@ class EpisodeCollector(Collector):
     ones are lost with the process. A data handler receives complete episodes, `[L, 1, ...]`.
 
     Attributes:
-      dropped_steps: number of steps that are not part of a complete episode.
+      dropped_steps: number of steps that were dropped, because their episodes were not complete.
     """
 
     def __init__(
@@ -139,7 +139,10 @@ class EpisodeCollector(Collector):
     def add_exps_list(self, exps: Sequence[Rollout]) -> list[int]:
         """Adds several rollouts, all or none of them; see `Collector`.
 
-        A data handler receives each complete episode that ends in them, `[L, 1, ...]`.
+        A data handler receives each complete episode that ends in the rollouts, `[L, 1, ...]`.
+
+        Raises:
+          InvalidInputError: also if a rollout has no `starts`.
         """
         layouts = [_validate(rollout) for rollout in exps]
         tickets: list[int] = []
@@ -290,7 +293,7 @@ def _validate(rollout: Rollout) -> Layout:
     """Checks that a rollout has the starts of its slots; returns its layout.
 
     Raises:
-      InvalidInputError: it does not have them.
+      InvalidInputError: starts are missing, or an array has another number of steps or slots.
     """
     layout = find_layout(rollout, len(rollout.next_alive))
     if rollout.starts is None:
@@ -364,7 +367,7 @@ def join_steps(rollouts: Sequence[Rollout]) -> Rollout:
 def join_columns(rollouts: Sequence[Rollout], length: int) -> Rollout:
     """Joins rollouts of different lengths side by side: `[length, k1 + k2 + ..., ...]`.
 
-    Each is padded with zeros, which are not valid. `versions` are the oldest of each step.
+    Each is padded with rows of zeros, which are not valid. `versions` are the oldest of each step.
 
     Args:
       rollouts: at least one; none is longer than `length`.

@@ -26,7 +26,7 @@ class GrowingArray:
         """Starts without memory.
 
         Args:
-          field: its name in errors.
+          field: name of the array in errors.
           dtype: of single numbers; None: dtype and shape are those of the first element.
         """
         self._field = field
@@ -37,12 +37,12 @@ class GrowingArray:
         """Writes one element.
 
         Args:
-          row: its index, at most one after those in use.
-          element: [...].
+          row: index of the element, at most one after the rows in use.
+          element: `[...]`.
 
         Raises:
-          InvalidInputError: it is not a number or an array of numbers, has another shape than the
-            first, or does not fit into its dtype.
+          InvalidInputError: the element is not a number or an array of numbers, has another shape
+            than the first, or does not fit into its dtype.
         """
         element = np.asarray(element)
         array = self._array
@@ -74,7 +74,8 @@ class GrowingArray:
         if array is None:
             if dtype.kind not in _KINDS:
                 raise InvalidInputError(
-                    f"{self._field} is {dtype}, expected a number or an array of them", self._field
+                    f"{self._field} has dtype {dtype}, expected a number or an array of numbers",
+                    self._field,
                 )
             array = np.empty((0, *shape), dtype)
         elif shape != array.shape[1:] or not (
@@ -101,7 +102,7 @@ class GrowingTree:
         """Starts without memory.
 
         Args:
-          field: its name in errors.
+          field: name of the tree in errors.
         """
         self._field = field
         self._arrays: dict[str | None, GrowingArray] = {}  # None: the one without a name

@@ -97,8 +97,8 @@ class Dense:
     """A rollout whose valid rows are the first ones of each slot, and its source.
 
     Attributes:
-      rollout: its valid rows are the first ones of each column; slots without any come last. It is
-        the source if that has no holes.
+      rollout: its valid rows are the first ones of each column; slots without valid rows come last.
+        If the source has no holes, it is the source.
       order: rows of each column, see `find_order`; None: nothing was moved.
       columns: `[k]`, the source of each column.
       source: the rollout with holes.

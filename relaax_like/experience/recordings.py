@@ -12,17 +12,17 @@ class Recording(Protocol):
 
     @property
     def name(self) -> str:
-        """Describes it in errors: a path, or a data set and its episodes."""
+        """Describes the recording in errors: a path, or a data set and its episodes."""
 
     @property
     def bytes(self) -> int:
-        """Approximate size."""
+        """Approximate size in bytes."""
 
     def read(self) -> Rollout:
         """Reads the rollout.
 
         Raises:
-          DamagedFileError: it cannot be read.
+          DamagedFileError: the recording cannot be read.
         """
 
 
@@ -39,9 +39,9 @@ class RecordedFile:
 
     @property
     def bytes(self) -> int:
-        """Size of the file."""
+        """Size of the file in bytes."""
         return self._path.stat().st_size
 
     def read(self) -> Rollout:
-        """Reads the file, and compares checksums; see `Recording`."""
+        """Reads the file, and verifies its checksums; see `Recording`."""
         return read_trajectories(self._path)

@@ -9,12 +9,12 @@ episodes can begin and end at any step. Two arrays, `[T, k]`, describe what foll
   ended, this is the value of its final observation, never that of the next episode's first one; at
   t = T - 1, the rollout bootstraps from it. After a termination it can be any finite number.
 
-They skip holes: rows `[T, k]` whose `valid` is False. The results are bit-identical to those of the
-same data without these rows, and NaN in the holes.
-
 A value is therefore multiplied by |next_alive| (a truncation bootstraps, a termination does not),
 and terms of later steps by [next_alive = 1] (no trace extends into another episode). Below,
-d_t = gamma |next_alive_t| and c_t = [next_alive_t = 1], and 0 at t = T - 1.
+d_t = gamma |next_alive_t|; c_t = [next_alive_t = 1], except that c_{T-1} = 0.
+
+These functions skip holes: rows whose `valid` is False. The results are bit-identical to those of
+the same data without these rows, and NaN in the holes.
 """
 
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from relaax_like.experience.holes import skip_holes
 
 
 class VTrace(NamedTuple):
-    """The result of `compute_vtrace`; both are `[T, k]`.
+    """The result of `compute_vtrace`; both are `[T, k] float64`.
 
     Attributes:
       targets: v_t, the targets of the value function.

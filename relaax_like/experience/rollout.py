@@ -19,8 +19,8 @@ class Rollout:
     """T rows of k slots; a row is a step of a slot. The reader owns the arrays.
 
     A row that is not valid is a hole: it is not learned from, and recursions over time, such as
-    those of advantages and of memory, continue from the previous valid row. Its arrays contain any
-    finite numbers.
+    those of advantages and of memory, continue from the previous valid row. In a hole, the arrays
+    contain any finite numbers.
 
     Attributes:
       inputs: name -> [T, k, ...], observations from which the actions were chosen.
@@ -58,7 +58,7 @@ class Rollout:
 
     @property
     def slots(self) -> int:
-        """k."""
+        """Number of slots, k."""
         return self.next_alive.shape[1]
 
     @property
@@ -477,7 +477,7 @@ class RolloutBuffer:
     def _take_executed(
         self, holes: "_Holes", actions: Arrays, overridden: np.ndarray
     ) -> np.ndarray:
-        """Returns the slots whose trace is cut."""
+        """Stores the actions that were executed; returns the slots whose trace is cut."""
         t = self._length
         self._put_executed(actions, overridden)
         if self._overridden == "only":
@@ -755,7 +755,12 @@ def find_episodes(starts: np.ndarray, next_alive: np.ndarray) -> tuple[np.ndarra
 
 
 def find_next_starts(starts: np.ndarray, next_alive: np.ndarray) -> np.ndarray:
-    """Returns `starts` of the next rollout, `[k, 3] int64`."""
+    """Returns `starts` of the next rollout, `[k, 3] int64`.
+
+    Args:
+      starts: of this rollout, `[k, 3]`.
+      next_alive: of this rollout, `[T, k]`.
+    """
     ended = next_alive != ALIVE
     following = starts.copy()
     following[:, 2] += len(ended)
@@ -768,6 +773,6 @@ def find_next_starts(starts: np.ndarray, next_alive: np.ndarray) -> np.ndarray:
 
 
 def join_starts(rollouts: Sequence[Rollout]) -> np.ndarray | None:
-    """Returns `starts` of rollouts side by side; None if those of any are unknown."""
+    """Returns `starts` of rollouts side by side; None if any rollout has none."""
     starts = [rollout.starts for rollout in rollouts if rollout.starts is not None]
     return np.concatenate(starts) if len(starts) == len(rollouts) else None

@@ -64,8 +64,8 @@ class TrajectoryWriter:
 
     Args:
       folder: created with the first file; files that are already in it also count.
-      max_bytes: of all files together; a file that would exceed it is not written, which is logged
-        once.
+      max_bytes: of all files together; a file that would exceed it, and all later ones, are not
+        written, which is logged once.
       learner: client id of the learner, if several write to one folder: its files have other
         names, and those of others are only counted when it starts. "": it is the only one.
     """
@@ -98,7 +98,7 @@ class TrajectoryWriter:
 
         Args:
           iteration: number in the file's name; replaces an existing file.
-          rollout: that was learned from.
+          rollout: the rollout that was learned from.
         """
         if self._is_full:
             return
@@ -108,8 +108,8 @@ class TrajectoryWriter:
         if self._bytes + size > self._max_bytes:
             self._is_full = True
             logger.warning(
-                "%s contains %.1f MB, but learner.collect_traj_max_mb is %g: iteration %d and "
-                "later ones are not written; training continues",
+                "%s contains %.1f MB, and learner.collect_traj_max_mb is %g: iteration %d does not "
+                "fit. It and later ones are not written; training continues",
                 self._folder,
                 self._bytes / 1e6,
                 self._max_bytes / 1e6,
@@ -176,7 +176,7 @@ def find_trajectories(folder: Path) -> list[Path]:
 
 
 def read_trajectories(path: Path) -> Rollout:
-    """Reads one file, and compares checksums.
+    """Reads one file, and verifies its checksums.
 
     Raises:
       DamagedFileError: the file does not exist, is damaged, or is of another kind.

@@ -15,11 +15,12 @@ from relaax_like.learn.tally import Tally
 class AgentSource(Source):
     """Takes agents' rollouts, and counts their steps and episodes.
 
-    `conform`, `add`, `add_counts` and `add_sampling` can be called from any thread.
+    A column is the rollout of one slot. `conform`, `add`, `add_counts` and `add_sampling` can be
+    called from any thread.
 
     Attributes:
-      holds_agents: whether agents wait until their rollouts are used up. Otherwise they only wait
-        for room.
+      holds_agents: whether agents wait until their rollouts have been learned from; False: they
+        only wait while the source is full.
 
     Args:
       tally: counts steps and episodes.
@@ -43,17 +44,17 @@ class AgentSource(Source):
 
     @property
     def waiting_columns(self) -> int:
-        """Rollouts of one slot that no iteration has been made of."""
+        """Number of columns that are not in an iteration yet; 0 with a replay table."""
         return 0
 
     @property
     def added_columns(self) -> int:
-        """Rollouts of one slot that ever came."""
+        """Number of columns that were ever added; 0 with a replay table."""
         return 0
 
     @property
     def taken_columns(self) -> int:
-        """Rollouts of one slot that iterations were made of."""
+        """Number of columns that were used in iterations; 0 with a replay table."""
         return 0
 
     @property
@@ -70,7 +71,7 @@ class AgentSource(Source):
         """Converts a received rollout to the form that updates read.
 
         Raises:
-          InvalidInputError: it does not fit this run.
+          InvalidInputError: the rollout does not fit this run.
         """
         return self._layout.conform(rollout)
 
@@ -86,14 +87,15 @@ class AgentSource(Source):
 
         Args:
           rollout: to learn from.
-          episodes: that ended in it.
-          env_steps: to be counted with it; None: the rollout's own.
+          episodes: those that ended in the rollout.
+          env_steps: number of environment steps to count; None: those of the rollout.
           origin: the message that contained it; None: it is from this process.
           is_urgent: whether its agent cannot wait; see `LearnRequest`.
 
         Raises:
           CollectorFullError: too many rollouts are waiting; nothing was added.
-          InvalidInputError: it does not fit this run; nothing was added.
+          CollectorClosedError: the source is closed; nothing was added.
+          InvalidInputError: the rollout does not fit this run; nothing was added.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
         with self._tally.lock:  # an iteration with this rollout is published with its steps
@@ -113,13 +115,13 @@ class AgentSource(Source):
 
         Args:
           env_steps: 0 or more.
-          episodes: that ended among them.
+          episodes: those that ended within these steps.
           origin: the message that contained them; None: they are from this process.
         """
         self._tally.add(env_steps, episodes, origin)
 
     def forget(self, agents: Sequence[int]) -> None:
-        """Forgets slots that will send nothing more; see `Collector`."""
+        """Forgets slots that will send nothing more; see `Collector.forget`."""
 
     def add_sampling(self, client_id: str, seconds: float) -> None:
         """Adds the time that a client has sampled since its last message, excluding waits."""
@@ -145,7 +147,7 @@ class AgentSource(Source):
         return curves
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what is waiting, and removes what is to be counted; see `Source`."""
+        """Removes and returns the steps and episodes that are to be counted; see `Source`."""
         counts = self._tally.take()
         return {
             "env_steps": counts.env_steps,

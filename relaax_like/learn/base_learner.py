@@ -51,7 +51,7 @@ class Policy(Protocol):
         """
 
     def state_dict(self) -> Mapping[str, np.ndarray]:
-        """Returns its complete state, name -> array, which the caller does not keep."""
+        """Returns the complete state, name -> array; the caller does not keep the arrays."""
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
         """Restores what `state_dict` returned; raises an error if the state does not fit."""
@@ -70,7 +70,10 @@ class PriorityInfo(TypedDict):
 
 
 class LearnInfo(TypedDict):
-    """The progress of a learner. `finished`: its run has ended normally."""
+    """The progress of a learner; see the properties of `BaseLearner` with the same names.
+
+    `finished`: whether `start` has ended normally, before the hooks of after_run.
+    """
 
     last_iter: int
     last_step: int
@@ -98,15 +101,18 @@ class BaseLearner:
     `train`, `start` and the hooks run in one thread; the properties and `request_stop` can be used
     in any.
 
+    Attributes:
+      get_data: source of the data for `setup_dataloader`; set it, or override it with a method.
+
     Args:
       config: `BaseLearnerConfig`, or a dict that is merged into its defaults.
       exp_dir: folder of the experiment; checkpoints are written to its subfolder `ckpt`.
-      metrics: recorder for curves, which `close` closes; None: no curves. Learners with a rank
-        above 0 do not use it.
+      metrics: recorder for curves; `close` closes it if it is a `BufferedMetrics`. None: no curves.
+        Learners with a rank above 0 do not use it.
       rank: number of this learner among those that train together.
       world_size: number of learners that train together; above 1 `use_distributed` must be set.
-      reduce_log: averages log variables over them; required if `log_reduce_after_iter` is on,
-        which is the default with several learners.
+      reduce_log: averages log variables over all learners; required if world_size is above 1 and
+        the hook `log_reduce_after_iter` is on, which is then the default.
 
     Raises:
       ConfigError: wrong settings, or settings that contradict these arguments; the error names the
@@ -115,7 +121,6 @@ class BaseLearner:
 
     # Overridden by subclasses.
     _name = "BaseLearner"
-    # The source of data for `setup_dataloader`: set it, or override it with a method.
     get_data: GetData | None = None
 
     def __init__(
@@ -130,7 +135,10 @@ class BaseLearner:
     ):
         self._config = make_base_learner_config(config)
         if not 0 <= rank < world_size:
-            raise ConfigError(f"rank is {rank}, expected 0 to {world_size - 1} (world_size - 1)")
+            raise ConfigError(
+                f"rank is {rank}, expected 0 or more and less than world_size, which is "
+                f"{world_size}"
+            )
         if world_size > 1 and not self._config.use_distributed:
             raise ConfigError(
                 f"use_distributed is false, but world_size is {world_size}; set "
@@ -173,6 +181,7 @@ class BaseLearner:
 
         Raises:
           RuntimeError: there is no policy.
+          Exception: an error of the policy or of a hook.
         """
         self._require_policy()
         begun = time.perf_counter()
@@ -185,11 +194,12 @@ class BaseLearner:
         """Trains with data from the data loader, until `max_iterations` or `request_stop`.
 
         Calls the hooks of before_run first, and those of after_run last. The log variable
-        `data_time` is how many seconds an iteration has waited for data. After a failure,
-        `save_checkpoint` is called before the error is raised.
+        `data_time` is how many seconds an iteration has waited for data. After a failure, except in
+        a hook of before_run, `save_checkpoint` is called before the error is raised.
 
         Raises:
           RuntimeError: there is no policy, or no data loader.
+          Exception: an error of `get_data`, of the policy or of a hook.
         """
         self._require_policy()
         if self._dataloader is None:
@@ -232,9 +242,9 @@ class BaseLearner:
         )
 
     def close(self) -> None:
-        """Ends `start`, drops the data loader and closes the recorder. Idempotent.
+        """Ends `start`, closes the data loader and the recorder. Idempotent.
 
-        It does not wait for `start`: points that `start` still records are lost.
+        Does not wait for `start`: points that `start` still records are lost.
         """
         self.request_stop()
         if self._dataloader is not None:
@@ -253,7 +263,7 @@ class BaseLearner:
         """Calls all hooks of a position.
 
         Raises:
-          ConfigError: there is no such position.
+          ConfigError: `name` is not a position.
         """
         if name not in self._hooks:
             raise ConfigError(f"hook position {name!r}, expected one of {', '.join(POSITIONS)}")
@@ -269,7 +279,10 @@ class BaseLearner:
           name: of the file, such as "best"; None: `iteration_N`.
 
         Raises:
-          ConfigError: there is no such hook.
+          ConfigError: the hook is off.
+          InvalidInputError: the name is not a file name, or the policy's state contains something
+            other than plain arrays.
+          RuntimeError: there is no policy.
           SnapshotError: the checkpoint could not be written.
         """
         hooks = [hook for hook in self._hooks["after_run"] if hook.name == _SAVE_HOOK]
@@ -292,6 +305,9 @@ class BaseLearner:
           `save_checkpoint`; None for a rank above 0, which writes nothing.
 
         Raises:
+          InvalidInputError: the name is not a file name, or the policy's state contains something
+            other than plain arrays.
+          RuntimeError: there is no policy.
           SnapshotError: the checkpoint could not be written.
         """
         policy = self._require_policy()
@@ -315,7 +331,9 @@ class BaseLearner:
         """Resumes from a checkpoint: policy, `last_iter` and `last_step`.
 
         Raises:
+          RuntimeError: there is no policy.
           SnapshotError: there is no such checkpoint, or it is damaged or of another kind.
+          Exception: the policy's error, if the state does not fit.
         """
         policy = self._require_policy()
         content = checkpoints.load_checkpoint(Path(path))
@@ -337,7 +355,7 @@ class BaseLearner:
 
     @property
     def device(self) -> str:
-        """The device for the policy: "cpu", or "cuda:N" with N the rank mod 8."""
+        """The device for the policy: "cpu", or with `use_cuda` "cuda:N", N being the rank mod 8."""
         return f"cuda:{self._rank % _GPUS_PER_HOST}" if self._config.use_cuda else "cpu"
 
     @property
@@ -345,7 +363,7 @@ class BaseLearner:
         """The policy to train.
 
         Raises:
-          RuntimeError: it has not been set yet.
+          RuntimeError: the policy has not been set yet.
         """
         return self._require_policy()
 
@@ -385,7 +403,7 @@ class BaseLearner:
 
     @property
     def tick_time(self) -> float:
-        """Seconds of the newest iteration, including the wait for its data; 0 before the first."""
+        """Seconds of the newest iteration, in `start` with the wait for data; 0 before any."""
         return self._tick_time
 
     @property
@@ -420,7 +438,7 @@ class BaseLearner:
 
     @property
     def reduce_log(self) -> ReduceLog:
-        """Averages log variables over all learners."""
+        """The argument `reduce_log`; None was passed: a function that returns a copy."""
         return self._reduce_log or dict
 
     # Parts.

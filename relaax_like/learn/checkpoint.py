@@ -17,7 +17,7 @@ from relaax_like.wire.errors import DamagedError, InvalidInputError, SnapshotErr
 from relaax_like.wire.ndarray import DTYPES
 
 _KIND = "checkpoint 1"
-# Entry with all that is no array of the policy: JSON as a uint8 array.
+# Entry with everything that is not an array of the policy: JSON as a uint8 array.
 _METADATA = "relaax_learner_checkpoint"
 
 
@@ -40,11 +40,13 @@ def checkpoint_path(exp_dir: Path, name: str) -> Path:
     """Returns the path of an experiment's checkpoint with this name.
 
     Raises:
-      InvalidInputError: the name is not a file name.
+      InvalidInputError: the name is not a file name, or begins with a dot.
     """
     if not name or Path(name).name != name or name.startswith("."):
         raise InvalidInputError(
-            f"checkpoint name {name!r}, expected a file name without a folder, such as best", "name"
+            f"checkpoint name {name!r}, expected a file name without a folder that does not begin "
+            "with a dot, such as best",
+            "name",
         )
     return exp_dir / "ckpt" / f"{name}.npz"
 
@@ -55,7 +57,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     Raises:
       InvalidInputError: the policy's state contains something other than plain arrays; the error
         names it.
-      SnapshotError: it could not be written; an existing file is unchanged.
+      SnapshotError: the file could not be written; an existing file is unchanged.
     """
     arrays = {name: _check_array(name, array) for name, array in checkpoint.policy.items()}
     metadata = {
@@ -72,7 +74,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Reads a complete checkpoint, and compares checksums.
+    """Reads a checkpoint completely, and verifies its checksums.
 
     Raises:
       SnapshotError: there is no such file, it is damaged, or it is not a learner's checkpoint; the
@@ -90,7 +92,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise SnapshotError(
             f"{path}: damaged, or not a learner's checkpoint ({error}); use another one"
         ) from error
-    raise SnapshotError(f"{path}: not a learner's checkpoint, but another .npz file")
+    raise SnapshotError(
+        f"{path}: not a learner's checkpoint, but another .npz file; pass a file that a learner "
+        "has written"
+    )
 
 
 def _check_array(name: str, array: Any) -> np.ndarray:

@@ -49,8 +49,8 @@ class ChildLearner:
         that socket is closed.
       environment: environment variables of the program; None: those of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
-      on_failure: called, from another thread, when it has exited with a status in `fatal`: it is
-        not restarted.
+      on_failure: called, from another thread, when the program has exited with a status in `fatal`,
+        after which it is not restarted.
       fatal: exit statuses after which a restart would fail in the same way.
     """
 
@@ -86,8 +86,8 @@ class ChildLearner:
         """Returns one task's learner; call it once per task, before agents act.
 
         Args:
-          task: its name.
-          manifest: of its values.
+          task: name of the task.
+          manifest: of the task's values.
           names: of the variables that agents need; all others arrive as NaN; None: all.
         """
 
@@ -106,7 +106,7 @@ class ChildLearner:
         return remote.learner(task)
 
     def wait_loaded(self, timeout_sec: float) -> bool:
-        """Waits until the learner of each task has answered once; returns whether they have."""
+        """Waits until the learner of each task has answered once; returns whether all have."""
         end = time.monotonic() + timeout_sec
         return all(r.wait_loaded(end - time.monotonic()) for r in self._learners.values())
 
@@ -126,8 +126,8 @@ class ChildLearner:
         """Returns the child, and starts one if there is none.
 
         Raises:
-          ConfigError: it has exited with a status in `fatal`.
-          ServerUnavailableError: it cannot be started, or this process is shutting down.
+          ConfigError: the child has exited with a status in `fatal`.
+          ServerUnavailableError: the child cannot be started, or this process is shutting down.
         """
         with self._lock:
             if self._stopping.is_set():
@@ -157,10 +157,12 @@ class ChildLearner:
 
 
 class _Child:
-    """One start of the program, with one end of a control socket. Its output is also ours.
+    """One start of the program, with one end of a control socket.
+
+    The program's output is copied to the standard output of this process.
 
     Raises:
-      OSError: it cannot be started.
+      OSError: the program cannot be started.
     """
 
     def __init__(

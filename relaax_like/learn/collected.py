@@ -18,7 +18,7 @@ class Collected(AgentSource):
 
         source = Collected(collector, tally, layout)
         ticket = source.add(rollout, episodes)
-        iteration = source.get(timeout_sec=1.0)
+        iteration = source.get(done=0, timeout_sec=1.0)
 
     Args:
       collector: makes iterations.
@@ -59,7 +59,7 @@ class Collected(AgentSource):
         return self._collector.has_batch
 
     def forget(self, agents: Sequence[int]) -> None:
-        """Forgets slots that will send nothing more; see `Collector`."""
+        """Forgets slots that will send nothing more; see `Collector.forget`."""
         self._collector.forget(agents)
 
     def get(self, done: int, timeout_sec: float) -> TrainingData | None:
@@ -75,7 +75,7 @@ class Collected(AgentSource):
             self._trajectories.write(number, iteration.rollout)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what is waiting, and removes what is to be counted; see `Source`."""
+        """Returns the waiting rollouts, and removes the counts from this source; see `Source`."""
         return {**super().take_state(), "collector": self._collector.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -99,8 +99,9 @@ class ComputationTask:
     Args:
       algorithm: defines what to predict and learn.
       compile_in_background: gradients of a frequent shape are compiled to a faster form, which
-        takes a second: True continues meanwhile, except on a GPU. Then the time when the form is
-        ready, and so the last digits, depend on the clock: not for runs that must be repeatable.
+        takes a second. True: the slower form is used meanwhile, except on a GPU. Then the first use
+        of the faster form, and so the last digits of results, depend on the clock; pass False for
+        runs that must be repeatable.
       clips: whether gradients are clipped according to the algorithm.
       task: name of the task, for which the config can have a plan.
 
@@ -179,7 +180,7 @@ class ComputationTask:
         self._read = self._compile_read()
 
     def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the rewards of each name, `[..., n]`, of `[..., r]` rewards; views."""
+        """Splits rewards `[..., r]` into those of each name, `[..., n]`, as views."""
         columns = get_reward_columns(self._algorithm.model)
         return {name: rewards[..., part] for name, part in columns.items()}
 
@@ -211,13 +212,16 @@ class ComputationTask:
           need: what requires it, for the error.
 
         Raises:
-          ConfigError: it has more; the error names the line.
+          ConfigError: the model has more rewards; the error names the line.
         """
         model = self._algorithm.model
         columns = get_reward_columns(model)
         if max(part.stop for part in columns.values()) > 1:
             place = describe_place(type(model), "get_reward_specs")
-            raise ConfigError(f"{place}: the rewards are {', '.join(columns)}, but {need}")
+            raise ConfigError(
+                f"{place}: the rewards are {', '.join(columns)}, but {need}; define one reward of "
+                "shape [1]"
+            )
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -230,7 +234,7 @@ class ComputationTask:
         return tuple(self._normalizers)
 
     def get_statistic(self, name: str) -> Moments:
-        """Returns a running statistic of the model."""
+        """Returns a running statistic of the model; `name` is one of `statistics`."""
         normalizer = self._normalizers[name]
         with self._lock:
             return Moments(
@@ -264,14 +268,23 @@ class ComputationTask:
         return get_variables(self._algorithm.model)
 
     def set_values(self, values: Sequence[np.ndarray]) -> None:
-        """Sets all variables, in manifest order."""
+        """Sets all variables, in manifest order.
+
+        Raises:
+          InvalidInputError: the number of arrays, or the shape of an array, is not the model's.
+        """
+        if len(values) != len(self._variables):
+            raise InvalidInputError(
+                f"{len(values)} arrays, expected one for each of the model's "
+                f"{len(self._variables)} variables"
+            )
         by_dtype: dict[tf.DType, list[np.ndarray]] = {
             dtype: [] for dtype in self._variables_by_dtype
         }
         for variable, value in zip(self._variables, values, strict=True):
             if value.shape != tuple(variable.shape):
                 raise InvalidInputError(
-                    f"{variable.name}: shape {list(value.shape)}, expected {variable.shape}"
+                    f"{variable.name}: shape {list(value.shape)}, expected {list(variable.shape)}"
                 )
             by_dtype[variable.dtype].append(value.reshape(-1))
         vectors = [tf.constant(np.concatenate(parts), d) for d, parts in by_dtype.items()]
@@ -307,6 +320,9 @@ class ComputationTask:
 
         Returns:
           Actions and next states by name, `[B, ...]`.
+
+        Raises:
+          InvalidInputError: an array is missing, or has a shape other than its spec.
         """
         named = _select(inputs, self._input_specs, "inputs")
         rows = len(next(iter(named.values())))
@@ -359,12 +375,14 @@ class ComputationTask:
         Raises:
           ConfigError: the algorithm has phases, which need several gradients; or its code fails
             during compilation, as it would each time; the error names the line.
+          InvalidInputError: an array is missing, or has a shape other than its spec.
         """
         if self._algorithm.phases:
             place = describe_place(type(self._algorithm), "phases")
             raise ConfigError(
-                f"{place}: phases: this gradient is of all variable groups at the same values; "
-                "derive Agent from BatchAgent, or remove agent.py"
+                f"{place}: phases: an update needs one gradient for each phase, but an agent that "
+                "calls compute_gradients computes one for all variable groups; derive Agent from "
+                "BatchAgent, or remove agent.py"
             )
         batch = self._make_batch(
             inputs,
@@ -436,7 +454,7 @@ class ComputationTask:
         """Returns the result of `compile_form` for batches like this one.
 
         Args:
-          form: its name.
+          form: name of the compiled form.
           batch: from `_make_batch`.
           compile_form: called with batch, signatures of its tensors, and whether XLA compiles it.
           worth: number of times that a shape must have occurred to be compiled separately.
@@ -819,7 +837,7 @@ def find_nearest(name: str, known: Iterable[str]) -> str:
 
 
 def to_int64(number: int) -> tf.Tensor:
-    """Returns a scalar; the lower 63 bits if the number is negative or larger."""
+    """Returns a number as a scalar; only its lowest 63 bits if it is negative or too large."""
     return tf.constant(number & 0x7FFFFFFFFFFFFFFF, tf.int64)
 
 

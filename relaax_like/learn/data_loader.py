@@ -92,6 +92,7 @@ class AsyncDataLoader(Iterator[Any]):
 
         Raises:
           StopIteration: the loader was stopped, or has failed before.
+          RuntimeError: `get_data` raised StopIteration.
           Exception: an error of `get_data`.
         """
         chunks = [self._take() for _ in range(self._chunks_per_batch)]
@@ -107,7 +108,11 @@ class AsyncDataLoader(Iterator[Any]):
             self._condition.notify_all()
 
     def close(self, timeout_sec: float = _CLOSE_SEC) -> None:
-        """Stops the loader, and waits for its threads, except those still in `get_data`."""
+        """Stops the loader, and waits for its threads, which finish their calls of `get_data`.
+
+        Args:
+          timeout_sec: longest wait; threads that take longer end by themselves.
+        """
         self.stop()
         end = time.monotonic() + timeout_sec
         for worker in self._workers:

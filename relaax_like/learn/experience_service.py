@@ -98,7 +98,7 @@ class ExperienceService(ExperienceSink):
       max_rollout_bytes: longest serialised rollout that is accepted.
       on_failure: called, from the thread, when learning has permanently failed; by default logs it.
       waits: whether agents wait for an incomplete iteration; False: only for complete ones.
-      task: its name, for log lines; "": the only one, without a name.
+      task: name of the task, for log lines; "": the only task.
       has_others: whether other tasks of the run learn, too. Then no agent waits for an incomplete
         iteration: an agent that waits for one task would delay the others.
     """
@@ -154,13 +154,13 @@ class ExperienceService(ExperienceSink):
         self._thread.start()
 
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
-        """Ends after the current iteration, and logs what was not learned from.
+        """Stops learning after the current iteration, and logs what was not learned from.
 
-        Agents are not notified of publications after `timeout_sec`. If called again after that, it
-        does not wait.
+        Agents are not notified of publications after `timeout_sec`. A call after that does not
+        wait.
 
         Args:
-          timeout_sec: longest wait; None: until it has ended.
+          timeout_sec: longest wait; None: until the learning thread has ended.
         """
         with self._changed:
             self._stopping = True
@@ -177,7 +177,7 @@ class ExperienceService(ExperienceSink):
 
     @property
     def has_agents(self) -> bool:
-        """Whether there are agents that have sent something, and still can report steps."""
+        """Whether there are agents that have sent something and have not left."""
         with self._changed:
             return not self._holding.is_empty
 
@@ -258,7 +258,7 @@ class ExperienceService(ExperienceSink):
     def _try_to_add(
         self, source: "AgentSource", experience: Experience, rollout: Rollout | None
     ) -> bool:
-        """Adds experience, unless it was added before; False: the queue is full, or it ends."""
+        """Adds experience once; False: the queue is full, or the service is stopping."""
         with self._changed:
             if self._stopping:
                 return False
@@ -355,7 +355,8 @@ class ExperienceService(ExperienceSink):
                 self._clients[client_id] = _Client(known.incarnation, received, known.counted)
             self._changed.notify_all()
         what = (
-            f"{self._columns} {'rollouts' if self._waits else 'episodes'}{self._of_task} at a time"
+            f"{self._columns} {'rollout(s)' if self._waits else 'episode(s)'}{self._of_task} at a "
+            "time"
         )
         if not loop.source.holds_agents:
             what = f"from a replay table{self._of_task}"
@@ -375,7 +376,7 @@ class ExperienceService(ExperienceSink):
             logger.info("%d %s%s were received but not learned from", waiting, what, self._of_task)
 
     def _take(self, learned: LearnerUpdate | None, finished: bool) -> None:
-        """Applies the result of a turn, and whether the training has finished."""
+        """Takes the result of a turn of the loop, and whether the training has finished."""
         with self._changed:
             self._finished = finished
             if learned is not None:
@@ -401,7 +402,7 @@ def _validate_episodes(episodes: Sequence[Episode]) -> None:
             )
         if not 1 <= episode.length <= _MAX_EPISODE_LENGTH:
             raise InvalidInputError(
-                f"episodes[{index}].length: {episode.length}, expected an integer in 1..2^40",
+                f"episodes[{index}].length: {episode.length}, expected an integer from 1 to 2^40",
                 "episodes",
             )
 
@@ -409,7 +410,7 @@ def _validate_episodes(episodes: Sequence[Episode]) -> None:
 def _validate_env_steps(env_steps: int, in_rollout: int) -> None:
     if not 0 <= env_steps <= in_rollout + _MAX_MORE_STEPS:
         raise InvalidInputError(
-            f"env_steps: {env_steps}, expected at most 2^32 more than the rollout's {in_rollout}",
+            f"env_steps: {env_steps}, expected 0 to 2^32 more than the rollout's {in_rollout}",
             "env_steps",
         )
 
@@ -417,7 +418,8 @@ def _validate_env_steps(env_steps: int, in_rollout: int) -> None:
 def _validate_sampling_sec(seconds: float) -> None:
     if not 0.0 <= seconds < math.inf:
         raise InvalidInputError(
-            f"sampling_sec: {seconds}, expected 0 or more seconds", "sampling_sec"
+            f"sampling_sec: {seconds}, expected a finite number of seconds, 0 or more",
+            "sampling_sec",
         )
 
 

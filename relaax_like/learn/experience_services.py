@@ -30,7 +30,7 @@ class ExperienceServices:
       make_service: makes the service of a task, given its name, the function that makes its
         learner, and the callback for failures.
       on_failure: called once, from a thread, with the first failure of any task.
-      tasks: their names; "": the only one.
+      tasks: names of the tasks; "": the only task.
 
     Attributes:
       sinks: task -> sink of its experience.
@@ -48,7 +48,7 @@ class ExperienceServices:
     ):
         self._make_learners = make_learners
         self._on_failure = on_failure
-        self._making = threading.Lock()  # guards the two
+        self._making = threading.Lock()  # guards the next two attributes
         self._made: Mapping[str, LearnerLoop[AgentSource]] = {}
         self._error: Exception | None = None
         self._failing = threading.Lock()
@@ -73,7 +73,7 @@ class ExperienceServices:
             service.start()
 
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
-        """Ends each one after its current iteration; see `ExperienceService.stop`."""
+        """Stops all services, each after its current iteration; see `ExperienceService.stop`."""
         with futures.ThreadPoolExecutor(len(self._services)) as executor:
             stops = [executor.submit(one.stop, timeout_sec) for one in self._services.values()]
         for stop in stops:
@@ -88,7 +88,7 @@ class ExperienceServices:
         return make_service(task, lambda: self._get_learner(task), self._fail)
 
     def _get_learner(self, task: str) -> "LearnerLoop[AgentSource]":
-        """Makes the learners of all tasks, unless another thread has; returns one."""
+        """Returns a task's learner; the first call makes the learners of all tasks."""
         with self._making:
             if self._error is not None:
                 raise self._error

@@ -141,7 +141,7 @@ class GradientLearner(Learner):
 
     @property
     def manifest(self) -> Manifest:
-        """The layout of the values that it passes on."""
+        """The layout of the values that agents receive."""
         return make_manifest(self._task.get_variables())
 
     def metrics(self) -> Metrics:

@@ -59,7 +59,8 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
-          InvalidInputError: a gradient is not finite, or there are too few rows for a minibatch.
+          InvalidInputError: a gradient is not finite, or the iteration has too few valid rows for a
+            minibatch.
           ServerUnavailableError: the parameter server is not available.
         """
         if self._must_prenormalize():

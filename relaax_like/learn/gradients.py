@@ -79,7 +79,8 @@ class GradientTask(ComputationTask):
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: inconsistent lengths, or a minibatch larger than the batch.
+          InvalidInputError: an array is missing, lengths are inconsistent, a minibatch is larger
+            than the batch, or the batch cannot be split by `minibatch_of`.
         """
         parts = self._make_batch(**batch)
         leading_axes = self._count_leading_axes(parts)
@@ -127,7 +128,7 @@ class GradientTask(ComputationTask):
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: lengths that do not fit together.
+          InvalidInputError: an array is missing, or lengths do not fit together.
         """
         parts = self._make_batch(**batch)
         axes = self._count_leading_axes(parts)
@@ -246,8 +247,8 @@ def merge_numbers(
 
     Args:
       numbers: of the previous phases.
-      own: of the phase.
-      groups: that it updates.
+      own: numbers of the phase.
+      groups: variable groups that the phase updates.
     """
     costs = {name: number for name, number in own.items() if name in groups}
     return {**own, **numbers, **costs}
@@ -264,7 +265,18 @@ def find_first(parts: Parts, minibatch_of: Unit, length: int, count: int) -> tf.
 def draw_minibatches(
     length: int, count: int, minibatch: int, seed: int, first: tf.Tensor
 ) -> Iterator[np.ndarray]:
-    """Yields the rows or slots of one minibatch after another, epoch after epoch, indefinitely."""
+    """Yields the rows or slots of one minibatch after another, epoch after epoch, indefinitely.
+
+    Args:
+      length: number of rows or slots.
+      count: how many of them are drawn.
+      minibatch: number of rows or slots in a minibatch.
+      seed: of the orders.
+      first: `[length] bool`, the `count` rows or slots that are drawn; see `find_first`.
+
+    Yields:
+      Indices, `[minibatch] int32`.
+    """
     for epoch in itertools.count():
         order = np.arange(length, dtype=np.int32)
         if minibatch < length:  # all of them stay in order, as in a compiled update
@@ -278,7 +290,8 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
     """Returns the phases of an update.
 
     Raises:
-      ConfigError: they do not update each trained group exactly once; the error names the line.
+      ConfigError: the phases do not update each trained group exactly once, or none of them runs in
+        every update, or `frozen` names an unknown group; the error names the line.
     """
     known = ", ".join(groups)
     for group in algorithm.frozen:
@@ -297,7 +310,8 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
         if group not in trained:
             raise ConfigError(
                 f"{place}: phases: {group!r} is not a variable group that is trained"
-                f"{find_nearest(group, trained)}; those are {', '.join(trained)}"
+                f"{find_nearest(group, trained)}; the trained groups are "
+                f"{', '.join(trained) or 'none'}"
             )
     for group in trained:
         if stepped.count(group) != 1:

@@ -32,7 +32,7 @@ POSITIONS: tuple[str, ...] = typing.get_args(Position)
 
 
 class Hook(abc.ABC):
-    """A function that is called at some point of a run.
+    """An object that is called at some point of a run.
 
     Args:
       name: identifies the hook.
@@ -103,11 +103,15 @@ _registry: dict[str, type[LearnerHook]] = {}
 def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
     """Registers a class as a `type` of hooks.
 
-    Its arguments are those of `LearnerHook`, and further keyword-only ones: the `ext_args` of the
-    settings.
+    The arguments of the class must be those of `LearnerHook`; further keyword-only arguments are
+    the `ext_args` of the settings.
+
+    Args:
+      name: value of `type` in the settings.
+      hook_type: the class.
 
     Raises:
-      ConfigError: it is not a `LearnerHook`, or another class already has the name.
+      ConfigError: the class is not a `LearnerHook`, or another class already has the name.
     """
     if not (isinstance(hook_type, type) and issubclass(hook_type, LearnerHook)):
         raise ConfigError(f"hook type {name}: expected a LearnerHook class, got {hook_type!r}")

@@ -48,7 +48,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
     In an iteration, each learner has the rows of its own agents. An update is one step of the
     optimizer for the batch of all learners: sums over rows, such as the mean of a cost, the moments
     of advantages, or the KL divergence after which an iteration ends early, are over the rows of
-    all. The number of minibatches is that of all rows divided by their size, and each learner has a
+    all. An epoch has as many minibatches as the rows of all learners fill, and each learner has a
     part of each minibatch, in proportion to its rows.
 
     A learner that the others have waited for too long is out: the rest of its iteration is not
@@ -88,7 +88,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
     @property
     def is_recording(self) -> bool:
-        """Whether this learner is the first of those that made the newest iteration's updates."""
+        """Whether this learner is the first of all that made the newest iteration's updates."""
         return self._has_updated and self._entered.rank == 0
 
     def data_preprocess(self, data: Any) -> dict[str, Any]:
@@ -96,6 +96,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
         Raises:
           ConfigError: the run's learners do not make updates together.
+          InvalidInputError: rewards that are to be scaled contain NaN or infinity.
           ServerUnavailableError: the parameter server is not available.
         """
         self.has_pushed = self._is_out = self._has_updated = False
@@ -120,8 +121,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
             costs = {} if self._is_out else self._learn(arguments)
         except _OutError:
             logger.warning(
-                "the other learners have continued without this one, which enters the next "
-                "iteration (combine.max_wait_sec)"
+                "the other learners have continued without this one (see combine.max_wait_sec); it "
+                "enters the next iteration"
             )
             costs = {}
             self.rows = {}
@@ -441,7 +442,12 @@ class JointReplayPolicy(JointPolicy):
         task.wants_rows = task.wants_rows or plan.priority_exponent is not None
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
-        """Enters the next iteration; returns the arguments of `forward`."""
+        """Enters the next iteration; returns the arguments of `forward`.
+
+        Raises:
+          ConfigError: the run's learners do not make updates together.
+          ServerUnavailableError: the parameter server is not available.
+        """
         self.has_pushed = self._is_out = self._has_updated = False
         for name, moments in data.statistics.items():
             self._add_statistic(name, moments)
@@ -479,9 +485,9 @@ class _Part:
     """This learner's part of a minibatch.
 
     Args:
-      parts: prepared.
+      parts: the tensors that `JointTask.prepare` returned, with the chosen rows.
       cut: how rows were chosen.
-      chosen: which rows of the iteration they are.
+      chosen: indices of these rows in the iteration.
     """
 
     def __init__(self, parts: Parts, cut: Cut, chosen: np.ndarray):

@@ -90,11 +90,11 @@ class JointTask(ComputationTask):
         return {group: float(norm) for group, norm in clip.items() if norm is not None}
 
     def find_due(self, number: int) -> list[int]:
-        """Returns the phases that are due in the update of this number."""
+        """Returns the indices of the phases that are due in the update of this number."""
         return [i for i, phase in enumerate(self._phases) if number % phase.every == 0]
 
     def find_waiting(self, number: int) -> set[str]:
-        """Returns the variable groups that the update of this number leaves as they are."""
+        """Returns the variable groups that the update of this number does not change."""
         due = {g for i in self.find_due(number) for g in self._phases[i].groups}
         return {g for phase in self._phases for g in phase.groups if g not in due}
 
@@ -117,6 +117,10 @@ class JointTask(ComputationTask):
           number: of the first update of the batch, which determines random numbers.
           global_t: environment steps of the whole run, for schedules.
           reduce: makes sums over all learners.
+
+        Raises:
+          ConfigError: the algorithm's code fails, or uses sums that learners cannot share; the
+            error names the line.
         """
         call = self._get("prepare", parts, self._compile_prepare)
         numbers = self._make_numbers(global_t, number, learners, 0.0)
@@ -124,16 +128,16 @@ class JointTask(ComputationTask):
         return call.compute(numbers(known), parts)
 
     def compute_first_sums(self, parts: Parts, number: int, global_t: int) -> np.ndarray:
-        """Computes the sums of an update's only phase that depend on no variable and no other sum.
+        """Computes the sums that depend on no variable and no other sum, if there is one phase.
 
-        Those of many minibatches can be summed over all learners at once, in advance.
+        Such sums of many minibatches can be added up over all learners at once, in advance.
 
         Args:
           parts: see `compute`.
           number, global_t: see `prepare`.
 
         Returns:
-          `[n] float64`, or `[0]`: there are none, or the update has several phases.
+          `[n] float64`; `[0]` if there are no such sums, or the update has several phases.
         """
         if self._algorithm.phases:
             return np.zeros(0)
@@ -164,6 +168,10 @@ class JointTask(ComputationTask):
           count: number of valid rows of all learners.
           learners, number, global_t, reduce: see `prepare`.
           first_sums: of `compute_first_sums`, over all learners.
+
+        Raises:
+          ConfigError: the algorithm's code fails, or computes costs that learners cannot share; the
+            error names the line.
         """
         form = self._name_form(parts, phase)
         call = self._get(form, parts, self._make_compile(self._phases[phase]))
@@ -263,7 +271,7 @@ class JointTask(ComputationTask):
                 raise ConfigError(
                     f"{self._place('learn')}: learn never calls batch.sum, batch.mean or "
                     "batch.normalize, without which several learners (combine.method: sync) cannot "
-                    "share a batch; make means over rows by them"
+                    "share a batch; compute means over rows with batch.mean"
                 )
             rows = losses.rows if self.wants_rows else {}
             names_of_rows[:] = rows
@@ -274,9 +282,9 @@ class JointTask(ComputationTask):
             depth[0] = reductions.find_level([*needing, *reductions.sums])
             if reductions.depends(shown, tensors):
                 raise ConfigError(
-                    f"{self._place('learn')}: a cost, a metric or stop reads rows of the batch "
-                    "otherwise than by batch.sum, batch.mean and batch.normalize, so it is not "
-                    "that of all learners (combine.method: sync); use these"
+                    f"{self._place('learn')}: a cost, a metric or stop uses rows of the batch "
+                    "directly, so each learner would compute a different value (combine.method: "
+                    "sync); use batch.sum, batch.mean or batch.normalize instead"
                 )
             first = reductions.get_round(0, needing) if depth[0] else []
             has_first_sums[0] = bool(first) and not reductions.reads_variables(first)
@@ -336,7 +344,7 @@ class _Prepare:
     Attributes:
       rounds: each returns the sums that depend on those of the previous rounds.
       results: returns the prepared tensors.
-      names: of these, by part.
+      names: part -> names of its tensors.
     """
 
     rounds: Sequence[Any]
@@ -395,7 +403,7 @@ def _exchange_rounds(
       call: the compiled functions that compute this learner's sums.
       numbers, parts: inputs of `call`.
       reduce: makes sums over all learners.
-      first_sums: those of the first round, if they are known already; None or `[0]`: they are not.
+      first_sums: sums of the first round, if they are known already; None or `[0]`: unknown.
     """
     known, rounds = np.zeros(MAX_SUMS), call.rounds
     if first_sums is not None and first_sums.size:

@@ -4,9 +4,11 @@
 |---|---|---|---|
 | `placement: server`, `relaax train` | `Collected` | `LearningPolicy` | `Publishing` |
 | the same, with a plan `Replay` | `Replayed` | `ReplayPolicy` | `Publishing` |
-| `relaax train --offline` | `RecordedFiles` | `LearningPolicy` | `Publishing` |
+| `relaax train --offline` | `RecordedFiles`, `RecordedSteps` | `LearningPolicy` | `Publishing` |
 | `placement: agent` | `RequestQueue` | `GradientPolicy` | `Pushing` |
 | the same, with a plan `Replay` | `ReplayQueue` | `ReplayGradientPolicy` | `Pushing` |
+| `combine.method: sync` | `RequestQueue` | `JointPolicy` | `Pushing` |
+| the same, with a plan `Replay` | `ReplayQueue` | `JointReplayPolicy` | `Pushing` |
 
 The update is the policy of a `BaseLearner`, whose `train` calls the hooks around it. Without a
 loop, in `start`, that learner trains with the data of its data loader, and has no sink.
@@ -55,7 +57,7 @@ class Source(abc.ABC):
         """Restores the data that an earlier process has left; called after `Sink.load`."""
 
     def has_rollouts(self, iteration: Any) -> bool:
-        """Returns whether there is something to learn from; otherwise it is only counted."""
+        """Returns whether there is something to learn from; otherwise, steps are only counted."""
         return True
 
     @abc.abstractmethod
@@ -130,7 +132,7 @@ class Sink(abc.ABC):
         """Counts what has been accepted since the last call, although nothing was learned.
 
         Args:
-          iteration: that is thereby used up.
+          iteration: whose tickets the result contains; None: no iteration.
 
         Returns:
           The new counts; None: there was nothing to count.
@@ -211,7 +213,7 @@ class LearnerLoop(Generic[SourceT]):
     def load(self) -> LearnerUpdate:
         """Continues with the newest values, calls the hooks of before_run, and returns the values.
 
-        With a sink that publishes, it becomes the run's only learner.
+        With a sink that publishes, this learner becomes the run's only one.
         """
         first = self._sink.load()
         self.source.load()

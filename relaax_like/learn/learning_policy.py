@@ -53,7 +53,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         """Resumes from the state of a parameter server.
 
         Raises:
-          InvalidInputError: it belongs to another model or optimizer.
+          InvalidInputError: the state belongs to another model or optimizer.
         """
         self._task.set_values(lease.manifest.unpack(lease.values))
         self._set_optimizers(lease.slots, lease.slot_names, lease.steps)
@@ -67,7 +67,8 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
           arguments: from `data_preprocess`.
 
         Raises:
-          InvalidInputError: there are too few rows for one minibatch.
+          ConfigError: the algorithm's code fails, as it would each time.
+          InvalidInputError: the iteration has too few valid rows for one minibatch.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         env_steps = count_env_steps(arguments)
@@ -111,7 +112,8 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         """Restores what `state_dict` returned.
 
         Raises:
-          InvalidInputError: it belongs to another model or optimizer.
+          InvalidInputError: an array has the shape of another model or optimizer.
+          KeyError: an array is missing.
         """
         known = self._task.export_optimizers()
         self._task.set_values([state[f"value/{name}"] for name in self._names])
@@ -141,7 +143,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         Args:
           what: the problem.
           arguments: of the update.
-          metrics: its costs, if they were computed.
+          metrics: costs of the update, if they were computed.
         """
         arrays = {
             "task": np.array(self._task.name),
@@ -150,8 +152,10 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
             **{f"cost/{name}": np.array(value) for name, value in (metrics or {}).items()},
         }
         first = next(iter(find_not_finite(arrays).items()), None)
-        where = "none of the arrays" if first is None else describe_place(*first)
-        message = f"{what}; first among all arrays: {where}"
+        where = "all arrays are finite"
+        if first is not None:
+            where = f"the first such number is in {describe_place(*first)}"
+        message = f"{what}; {where}"
         if self._run_dir is not None:
             try:
                 path = save_training_error(self._run_dir, arrays)

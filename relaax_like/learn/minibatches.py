@@ -42,7 +42,7 @@ class Cut:
         return [tf.gather(t, chosen, axis=a) for t, a in zip(tensors, self.axes, strict=True)]
 
     def put(self, rows: tf.Tensor, chosen: tf.Tensor, results: tf.Tensor) -> tf.Tensor:
-        """Writes the results of a minibatch to their places."""
+        """Returns `rows`, of the complete batch, with the results of the chosen rows or slots."""
         if self._is_all(rows, chosen):
             return results
         if self.axes[0] == 0:
@@ -53,12 +53,12 @@ class Cut:
         )
 
     def _is_all(self, tensor: tf.Tensor, chosen: tf.Tensor) -> bool:
-        """Returns whether a minibatch has all rows; then they stay in order."""
+        """Returns whether a minibatch has all rows, which then stay in order."""
         length = tensor.shape[self.axes[0]]
         return length is not None and length == chosen.shape[0]
 
     def put_array(self, rows: np.ndarray, chosen: np.ndarray, results: np.ndarray) -> None:
-        """Writes the results of a minibatch to their places in `rows` of the complete batch."""
+        """Writes the results of the chosen rows or slots to `rows`, of the complete batch."""
         if len(chosen) == (rows.size if self.rows else rows.shape[self.axes[0]]):
             rows[:] = results.reshape(rows.shape)
         elif self.rows:
@@ -79,7 +79,7 @@ def plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> Cut:
     """Returns how minibatches are taken from a batch.
 
     Args:
-      batch: its tensors, by part and name.
+      batch: the tensors, by part and name.
       leading_axes: 1 for a batch `[B, ...]`, 2 for rollouts `[T, k, ...]`.
       minibatch_of: "steps" or "rollouts".
 
@@ -108,7 +108,8 @@ def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
     """Checks the lengths, as XLA's gather does not; returns the number of rows or slots.
 
     Raises:
-      InvalidInputError: inconsistent lengths, or a minibatch larger than the batch.
+      InvalidInputError: lengths are inconsistent, or the minibatch is below 1 or larger than the
+        batch.
     """
     names = [f"{part}[{name}]" for part, tensors in batch.items() for name in tensors]
     sizes = [

@@ -49,7 +49,8 @@ class Monitor:
         """Adds the log variables of one iteration.
 
         Raises:
-          InvalidInputError: one is not a number; the error names it. Nothing was added.
+          InvalidInputError: a variable is not a number, or not what its prefix announces; the error
+            names the variable. Nothing was added.
         """
         numbers = read_numbers(variables)
         histograms = read_histograms(variables)
@@ -75,7 +76,8 @@ def read_numbers(variables: Mapping[str, Any]) -> dict[str, float]:
     """Returns all numbers among log variables, those of `[scalars]NAME` as `NAME/KEY`.
 
     Raises:
-      InvalidInputError: one is not a number; the error names it.
+      InvalidInputError: a variable is not a number, or `[scalars]NAME` is not a dict of numbers;
+        the error names the variable.
     """
     numbers = {}
     for name, value in variables.items():
@@ -98,7 +100,7 @@ def read_histograms(variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns the values of each `[histogram]NAME`, `[n] float64`, by NAME.
 
     Raises:
-      InvalidInputError: one is not an array of numbers; the error names it.
+      InvalidInputError: a value is not an array of numbers; the error names the variable.
     """
     histograms = {}
     for name, value in variables.items():

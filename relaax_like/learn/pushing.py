@@ -50,7 +50,8 @@ class Pushing(Sink):
         """Pulls the newest values; see `Sink`.
 
         Raises:
-          ConfigError: they belong to another model.
+          ConfigError: the values belong to another model.
+          ServerUnavailableError: the parameter server is not available.
         """
         self.values = self._client.get_values()
         try:
@@ -74,7 +75,7 @@ class Pushing(Sink):
         does not cut it short.
 
         Raises:
-          InvalidInputError: it is not finite.
+          InvalidInputError: the gradient is not finite.
           ServerUnavailableError: the parameter server is not available.
         """
         with tracing.span("push-pull"):
@@ -87,12 +88,16 @@ class Pushing(Sink):
         return self._client.join_group()
 
     def take(self, reply: Reply) -> None:
-        """Takes the values that came with an answer of the group."""
+        """Takes the values that the reply of a `GroupConnection` contains."""
         assert reply.values is not None
         self.values = self._client.manifest.unpack(reply.values.flat)
 
     def push_counts(self) -> None:
-        """Pushes steps, episodes and statistics without a gradient, and pulls the newest values."""
+        """Pushes steps, episodes and statistics without a gradient, and pulls the newest values.
+
+        Raises:
+          ServerUnavailableError: the parameter server is not available.
+        """
         self.hand_counts_over()
         self.values = self._client.push_pull()
 

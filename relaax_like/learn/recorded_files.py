@@ -13,7 +13,7 @@ from relaax_like.experience.recordings import Recording
 from relaax_like.experience.rollout import Arrays, Rollout, concatenate, get_valid, stack_history
 from relaax_like.experience.trajectory_files import DamagedFileError
 from relaax_like.learn.learner_loop import Source
-from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError
@@ -77,7 +77,7 @@ class RecordedFiles(Source):
         """Reads the next recording; see `Source`.
 
         Raises:
-          InvalidInputError: it is damaged, or its rollout does not fit the algorithm.
+          InvalidInputError: the recording is damaged, or its rollout does not fit the algorithm.
         """
         file = self._files[draw_index(self._seed, len(self._files), done)]
         with tracing.span("read"):
@@ -156,7 +156,8 @@ def validate_files(
 
     Raises:
       InvalidInputError: files are damaged, and the error lists all of them; or the rollout of a
-        file does not fit the algorithm, or is too short for one update.
+        file does not fit the algorithm; or it is too short for one update, unless the plan mixes
+        the steps of all files.
     """
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
@@ -173,7 +174,7 @@ def validate_files(
     if damaged:
         lines = "".join(f"\n  {one.path} ({one.reason})" for one in damaged)
         raise InvalidInputError(
-            f"{len(damaged)} of {len(files)} files contain no trajectories, or are damaged; "
+            f"damaged files, or files without trajectories ({len(damaged)} of {len(files)}); "
             f"remove them, or record them again:{lines}"
         )
     if unfit is not None:
@@ -206,7 +207,9 @@ def _conform(file: Recording, model: Model, action_spaces: Mapping[str, Space]) 
         return layout.conform(dataclasses.replace(rollout, states=memory))
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"{file.name} does not fit the algorithm's settings: {error}", error.field
+            f"{file.name} does not fit the algorithm's settings: {remove_question(error)}; correct "
+            "the settings, or remove the file",
+            error.field,
         ) from error
 
 

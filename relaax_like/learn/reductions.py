@@ -13,9 +13,9 @@ class Reductions:
     """The sums that a method of an algorithm makes over rows, while it is traced.
 
     A sum over the rows of all learners is the sum of the learners' own sums. In a compiled function
-    it is an element of its input `known`; the own sum is a result. A sum that depends on `known`
-    is correct only if these elements are: the function is called `depth` times, each time with more
-    sums that are known, before its other results are correct.
+    it is an element of its input `known`; the learner's own sum is a result. A sum that depends on
+    elements of `known` is correct only if these are. So the function is called once for each level
+    of sums, each time with more known sums, before its other results are correct.
 
     The value of a total is the known one. Its gradient is `learners` times the gradient of the own
     sum, so that the mean of all learners' gradients is the gradient of the joint cost, including
@@ -28,9 +28,9 @@ class Reductions:
     Args:
       known: `[MAX_SUMS] float64`.
       learners: `[] float32`, number of learners that have rows.
-      valid: `Batch.valid`, whose sum over all learners is already known; None: it is not.
-      count: that sum, `[] float32`.
-      place: where the algorithm's code is, for errors.
+      valid: `Batch.valid`, whose sum over all learners is already known; None: it is not known.
+      count: sum of `valid` over all learners, `[] float32`.
+      place: `FILE:LINE` of the algorithm's code, for errors.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Reductions:
         """Returns the sum of a number, `[]`, over all learners.
 
         Raises:
-          ConfigError: it is inside of a loop or a condition, or there are too many.
+          ConfigError: it is called inside of a loop or a condition, or more than MAX_SUMS times.
         """
         if getattr(local, "graph", None) is not self._graph:
             raise ConfigError(
@@ -99,12 +99,15 @@ class Reductions:
 
     @tf.autograph.experimental.do_not_convert
     def get_round(self, number: int, results: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns the sums that must be known first, and depend on `number` rounds of others.
+        """Returns the sums of one round: those that depend on `number` earlier rounds of sums.
 
         Args:
           number: 0 for the first round.
-          results: for which they must be known; sums that neither these nor other sums depend on
-            are zeros here, as are those of other rounds.
+          results: for which sums must be known.
+
+        Returns:
+          One element per sum, `[] float64`; 0 for sums of other rounds, and for sums that neither
+          the results nor other sums depend on.
         """
         zero = tf.zeros([], tf.float64)
         needed = self._find_reached([*results, *self.sums])

@@ -47,7 +47,7 @@ class _SharedLearner(Learner):
         self._learner = learner
 
     def start(self, on_update: OnUpdate) -> None:
-        """Waits a while for the first values; see `Learner`."""
+        """Waits some seconds for the first values; see `RemoteLearner.start`."""
         self._learner.start(on_update)
 
     def submit(self, work: LearnRequest) -> None:
@@ -93,7 +93,7 @@ class RemoteLearner(Learner):
       lost_rollouts: number of rollouts that were discarded or lost.
 
     Args:
-      open_stream: opens a stream; can wait for the server for some seconds.
+      open_stream: opens a stream; is allowed to wait for the server for some seconds.
       client_id: of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
       on_failure: called, from another thread, when retrying is useless.
@@ -162,7 +162,11 @@ class RemoteLearner(Learner):
         self._sender.start()
 
     def start(self, on_update: OnUpdate) -> None:
-        """Waits a while for the first values, or for `stop`; see `Learner`."""
+        """Waits some seconds for the first values, or for `stop`; see `Learner`.
+
+        Raises:
+          ServerUnavailableError: no values came in time, or `stop` was called.
+        """
         self._changed.wait(_START_WAIT_SEC)
         with self._telling:
             if self._newest is None and self._stopping.is_set():
@@ -186,7 +190,11 @@ class RemoteLearner(Learner):
         self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
 
     def learner(self, task: str) -> Learner:
-        """Returns a learner for several users: stopping it does not stop this one."""
+        """Returns a view of this learner for one of several users; its `stop` does nothing.
+
+        Args:
+          task: not used.
+        """
         return _SharedLearner(self)
 
     @property

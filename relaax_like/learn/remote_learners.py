@@ -33,7 +33,7 @@ class RemoteLearners:
         """Returns one task's learner, which connects; call it once per task, before agents act.
 
         Args:
-          task: its name; "": the only one.
+          task: name of the task; "": the only task.
           names: see `RemoteLearner.connect`.
           variables: see `RemoteLearner.connect`.
         """

@@ -115,7 +115,7 @@ class RemotePublisher(Publisher):
 
         Raises:
           ServerUnavailableError: `close` was called.
-          InvalidInputError: the run has another model.
+          InvalidInputError: the run has a different model.
         """
         for attempt in itertools.count():
             began = self._clock()
@@ -145,14 +145,15 @@ class RemotePublisher(Publisher):
         Raises:
           LeasedError: another learner holds the lease.
           InvalidInputError: the server refuses it, such as values that are not finite.
-          ServerUnavailableError: this learner is closing.
+          ServerUnavailableError: this learner is closing; or the training has finished, and the
+            server cannot be reached for some seconds.
         """
         score, self._score = self._score, None
         self._newest = replace(publication, score=score)
         return self._send(self._newest)
 
     def count(self, counts: Counts) -> Reply:
-        """Counts steps and episodes; see `publish`."""
+        """Counts steps and episodes; waits and raises the same as `publish`."""
         return self._send(counts)
 
     @property
@@ -174,7 +175,7 @@ class RemotePublisher(Publisher):
 
     @property
     def finished(self) -> str:
-        """What ended the training, as far as known."""
+        """What ended the training, as far as known; "": it has not ended."""
         return self.state.finished
 
     @property
@@ -201,7 +202,7 @@ class RemotePublisher(Publisher):
         """Returns the newest values that the parameter server has; see `ParameterServerBackend`.
 
         Raises:
-          ServerUnavailableError: there are none yet.
+          ServerUnavailableError: there are no values yet, because `lease` has not returned.
         """
         with self._changed:
             state, values, term = self._state, self._values, self.term

@@ -45,12 +45,16 @@ _LENGTH = struct.Struct("<I")
 _PRIORITIES = "priorities.npz"
 _KIND = "priorities 1"
 _SEGMENT_BYTES = 32 << 20
-# Bytes that a power cut can lose; agents wait for a disk that is slower than they are.
+# Bytes that a power failure can lose; agents wait for a disk that is slower than they are.
 _MAX_UNSYNCED_BYTES = 256 << 20
 
 
 def name_replay_folder(task: str = "") -> str:
-    """Returns the name of the folder, in the folder of checkpoints; `task` is one of several."""
+    """Returns the name of the folder, in the folder of checkpoints.
+
+    Args:
+      task: one of several tasks; "": the only task.
+    """
     return f"replay-{task}" if task else "replay"
 
 
@@ -59,12 +63,12 @@ class ReplayRecord:
     """A rollout, or only counts, that a table's source accepted.
 
     Attributes:
-      rollout: that was inserted; None: steps and episodes alone.
-      episodes: to be counted with it.
-      env_steps: to be counted with it.
+      rollout: the rollout; None: the record has only steps and episodes.
+      episodes: those that are counted with the record.
+      env_steps: number of environment steps that are counted with the record.
       origin: the message that contained it; None: it is from this process.
       steps: environment steps that the table had taken before, over the whole run.
-      minibatches: that had been drawn before, over the whole run.
+      minibatches: number that had been drawn before, over the whole run.
     """
 
     rollout: Rollout | None
@@ -84,11 +88,15 @@ class ReplayLog:
         log.append(record)                        # then insert it, then acknowledge it
         log.close(table.get_priorities())
 
-    Written records survive the end of the process, even if it is killed; a power cut loses those of
-    the last second, with `strict` none. Files all of whose rows have left the table are removed.
+    Written records survive the end of the process, even if it is killed; a power failure loses the
+    records of the last second, or none with `strict`. A file is removed when all of its rows have
+    left the table.
 
-    If the disk is full, the run continues without the log until its next start, and one line of the
-    log says so. Calls come one at a time.
+    If the disk is full, the run continues without writing records until its next start, and logs
+    this once. Not thread-safe.
+
+    Attributes:
+      directory: as the argument.
 
     Args:
       directory: folder of the records; belongs to the log.
@@ -127,7 +135,7 @@ class ReplayLog:
                 self._starts.append((index, self._get_rows()[1]))
                 self._bytes = 0
             self._bytes += len(payload)
-            yield _unpack(payload)
+            yield _unpack(payload, self.directory)
         if reader.torn:
             logger.warning(
                 "%s; truncating the replay table's journal there. No record known to be synced is "
@@ -146,9 +154,11 @@ class ReplayLog:
             self._starts.append((reader.next_index, self._get_rows()[1]))
 
     def take_priorities(self) -> Mapping[str, np.ndarray]:
-        """Returns the priorities that an orderly end left, and removes them; {} if there are none.
+        """Returns the priorities that an orderly end left, and removes their file.
 
-        Priorities of an earlier end are removed, too: what was appended since has other ones.
+        Returns:
+          What was passed to `close`; {} if there is no such file, it is damaged, or records were
+          appended after it was written.
         """
         assert self._journal is not None, "priorities before replay"
         path = self.directory / _PRIORITIES
@@ -158,7 +168,11 @@ class ReplayLog:
         except FileNotFoundError:
             return {}
         except (DamagedError, KeyError, TypeError, ValueError) as error:
-            logger.warning("%s: %s; items start with equal priorities", path, error)
+            logger.warning(
+                "%s: the priorities cannot be read (%r); items start with equal priorities",
+                path,
+                error,
+            )
             is_newest = False
         path.unlink(missing_ok=True)
         return saved if is_newest else {}
@@ -227,7 +241,12 @@ class ReplayLog:
 
 
 def find_damage(directory: Path) -> tuple[Damage | None, Damage | None]:
-    """Reads all of a log; returns what prevents a start, and what a crash left torn at its end."""
+    """Reads all of a log, for a report.
+
+    Returns:
+      The damage that prevents a start; and the incomplete record that a crash left at the end,
+      which does not prevent it. None for each that was not found.
+    """
     reader = _open(directory)
     try:
         for _ in reader:
@@ -261,8 +280,12 @@ def _pack(record: ReplayRecord) -> Sequence[bytes | memoryview]:
     return [head, rollout] if len(rollout) else [head]
 
 
-def _unpack(payload: memoryview) -> ReplayRecord:
+def _unpack(payload: memoryview, directory: Path) -> ReplayRecord:
     """Reads a record; its arrays are copies, as the payload might be reused.
+
+    Args:
+      payload: of the record.
+      directory: folder of the records, for errors.
 
     Raises:
       JournalError: the payload is not a valid record.
@@ -280,9 +303,9 @@ def _unpack(payload: memoryview) -> ReplayRecord:
         rollout = bytes_to_rollout(rest) if len(rest) else None
     except (struct.error, DecodeError, InvalidInputError) as error:
         raise JournalError(
-            f"a record of the replay table's journal cannot be read: {error}; it was written by "
-            "another version of relaax_like. Finish the run with that version, or start in another "
-            "run_dir"
+            f"{directory}: a record of the replay table cannot be read: {error}; it was written by "
+            "another version of relaax_like. Finish the run with that version, or use another "
+            "checkpoint_dir"
         ) from None
     origin = None
     if header.sequence:

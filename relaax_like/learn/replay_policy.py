@@ -60,6 +60,7 @@ class ReplayPolicy(LearningPolicy):
           arguments: of `data_preprocess`.
 
         Raises:
+          ConfigError: the algorithm's code fails, as it would each time.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         try:
@@ -96,7 +97,10 @@ class ReplayGradientPolicy(GradientPolicy):
         return make_replay_arguments(self._task, data.minibatches)
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Computes and pushes the gradients of each minibatch; see `GradientPolicy.forward`."""
+        """Computes and pushes the gradients of each minibatch; see `GradientPolicy.forward`.
+
+        If `is_ending`, `rows` is {}.
+        """
         results = super().forward(arguments)
         if self.is_ending:  # rows of updates that were left out have no results
             self.rows = {}
@@ -109,7 +113,12 @@ class ReplayGradientPolicy(GradientPolicy):
 
 
 def make_replay_arguments(task: Task, batch: Minibatches | None) -> dict[str, Any]:
-    """Returns the arguments of updates, rows `[U * B, ...]` or `[L, U * B, ...]`."""
+    """Returns the arguments of updates, rows `[U * B, ...]` or `[L, U * B, ...]`.
+
+    Args:
+      task: whose updates they are.
+      batch: the minibatches of a `ReplayIteration`; not None.
+    """
     assert batch is not None
     if isinstance(batch, SequenceBatch):
         return _make_sequences(task, batch)

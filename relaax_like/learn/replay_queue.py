@@ -19,8 +19,8 @@ class ReplayQueue(RequestSource):
     is too far behind.
 
     Args:
-      replayed: the table; without a log.
-      tally: the table's.
+      replayed: holds the table; has no log.
+      tally: the one that `replayed` counts with.
       holds_agents: whether a request is answered only when no minibatch is due any more. Then what
         agents see does not depend on the clock.
     """
@@ -39,7 +39,12 @@ class ReplayQueue(RequestSource):
     def note_learned(
         self, number: int, iteration: ReplayIteration, results: Mapping[str, Any]
     ) -> None:
-        """Makes results of each row priorities; see `Source`."""
+        """Sets priorities in the table, and passes the results to the data handler; see `Source`.
+
+        Raises:
+          ConfigError: the data handler has failed; the error names the line.
+          InvalidInputError: a priority is not finite.
+        """
         with naming_place(self._replayed.data_handler, "after_learn"):
             self._replayed.note_learned(number, iteration, results)
 
@@ -52,7 +57,7 @@ class ReplayQueue(RequestSource):
         self._replayed.set_state(state)
 
     def close(self) -> None:
-        """Takes nothing more."""
+        """Stops accepting rollouts."""
         self._replayed.close()
 
     def _may_read(self) -> bool:

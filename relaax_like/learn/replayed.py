@@ -17,7 +17,7 @@ from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
 from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
-from relaax_like.learn.rollout_layout import RolloutLayout
+from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.replay import (
@@ -79,9 +79,10 @@ class Replayed(AgentSource):
         ticket = source.add(rollout, episodes)
         iteration = source.get(done=0, timeout_sec=1.0)
 
-    Agents do not wait for updates: a rollout is learned from again and again, or never. Where the
-    learner is too far behind, `add` takes no more until it has caught up, except from agents that
-    cannot wait: then more updates are overdue than the rate limiter tolerates.
+    Agents do not wait for updates: a rollout is learned from again and again, or never. If the
+    learner is too far behind, `add` raises CollectorFullError until it has caught up. Rollouts of
+    agents that cannot wait (`is_urgent`) are accepted nevertheless: then more updates are overdue
+    than the rate limiter tolerates.
 
     Attributes:
       data_handler: as the argument.
@@ -90,9 +91,9 @@ class Replayed(AgentSource):
       table: empty.
       tally: counts steps and episodes.
       layout: of the rollouts.
-      updates: minibatches of an iteration.
+      updates: number of minibatches of an iteration.
       log: keeps accepted rollouts on disk; None: they are lost with the process.
-      normalizers: of the model, whose running statistics its steps are to feed.
+      normalizers: of the model; the rollouts are added to their running statistics.
       data_handler: applies a user's changes to rollouts; None: no changes. The log has rollouts
         as they arrived, and they are changed again when the table is filled from it.
     """
@@ -131,7 +132,7 @@ class Replayed(AgentSource):
 
     @property
     def overdue_updates(self) -> float | None:
-        """Updates that are due by `updates_per_step` and have not been made."""
+        """Number of updates that are due by `updates_per_step` and have not been made."""
         return self._table.counts.deficit
 
     def load(self) -> None:
@@ -175,9 +176,12 @@ class Replayed(AgentSource):
         origin: Origin | None = None,
         is_urgent: bool = False,
     ) -> int:
-        """Adds a rollout, once the log has it; see `AgentSource`.
+        """Adds a rollout, once the log contains it; see `AgentSource`.
 
         Raises:
+          CollectorFullError: the learner or the disk is behind, or the source is closed; nothing
+            was added.
+          InvalidInputError: the rollout does not fit this run; nothing was added.
           ServerUnavailableError: the disk has failed; nothing was added.
         """
         rollout = self._layout.select(rollout)  # over the network nothing else has come
@@ -193,9 +197,10 @@ class Replayed(AgentSource):
     def add_counts(
         self, env_steps: int, episodes: Sequence[Episode] = (), origin: Origin | None = None
     ) -> None:
-        """Counts steps and episodes, once the log has them; see `AgentSource`.
+        """Counts steps and episodes, once the log contains them; see `AgentSource`.
 
         Raises:
+          CollectorFullError: the disk is behind; nothing was counted.
           ServerUnavailableError: the disk has failed; nothing was counted.
         """
         with self._tally.lock:
@@ -228,7 +233,11 @@ class Replayed(AgentSource):
     def note_learned(
         self, number: int, iteration: ReplayIteration, results: Mapping[str, Any]
     ) -> None:
-        """Makes results of each row priorities; see `Source`."""
+        """Sets priorities in the table, and passes the results to the data handler; see `Source`.
+
+        Raises:
+          InvalidInputError: a priority is not finite.
+        """
         minibatches = iteration.minibatches
         assert minibatches is not None
         if PRIORITY in results:
@@ -241,7 +250,7 @@ class Replayed(AgentSource):
             self.data_handler.after_learn(minibatches, results)
 
     def forget(self, agents: Sequence[int]) -> None:
-        """Takes note of slots that send nothing more."""
+        """Forgets slots that will send nothing more; see `Table.forget`."""
         self._table.forget(agents)
 
     def take_curves(self, sample_rate: float) -> Mapping[str, float]:
@@ -272,7 +281,7 @@ class Replayed(AgentSource):
         super().set_state(state)
 
     def close(self) -> None:
-        """Takes nothing more."""
+        """Stops accepting rollouts, and closes the table and the log."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -286,7 +295,7 @@ class Replayed(AgentSource):
         return self._closed or has_news or self._table.can_sample(self._updates)
 
     def _take_moments(self) -> dict[str, Moments]:
-        """Returns moments of the inputs that came since the last call; takes them away."""
+        """Removes and returns the moments of the inputs that came since the last call."""
         moments, self._moments = self._moments, {}
         rollouts, self._seen = self._seen, []
         for name in [one.statistic for one in self._normalizers] if rollouts else ():
@@ -296,10 +305,10 @@ class Replayed(AgentSource):
         return moments
 
     def _require_room(self, steps: int, is_urgent: bool) -> None:
-        """Checks that the table takes `steps` steps now.
+        """Checks that the table accepts `steps` steps now.
 
         Raises:
-          CollectorFullError: it takes none now, or is closed.
+          CollectorFullError: the learner is behind, or the source is closed.
         """
         if self._closed:
             raise CollectorFullError("the replay table is closed and takes no more steps")
@@ -325,8 +334,9 @@ class Replayed(AgentSource):
                     self._note_seen(handled)
         except InvalidInputError as error:
             raise ConfigError(
-                f"{self._log.directory}: its experience does not fit this run: {error}; continue "
-                "with the spaces and settings of the run that wrote it, or start in another run_dir"
+                f"{self._log.directory}: its experience does not fit this run: "
+                f"{remove_question(error)}; continue with the spaces and settings of the run that "
+                "wrote it, or use another checkpoint_dir"
             ) from error
 
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:
@@ -371,7 +381,7 @@ def _mix_errors(errors: np.ndarray, valid: np.ndarray) -> np.ndarray:
 
 
 def _is_published(origin: Origin | None, published: Mapping[str, Received]) -> bool:
-    """Returns whether the newest publication counts a message."""
+    """Returns whether the newest publication counts a message; True for this process's own."""
     if origin is None:
         return True
     known = published.get(origin.client_id)
@@ -388,19 +398,20 @@ def make_table(
     seed: int,
     compute_rewards: ComputeRewards | None = None,
 ) -> Table:
-    """Makes the table of a plan, which is empty.
+    """Makes the empty table of a plan.
 
     Args:
       plan: of the algorithm.
-      model: whose specs the steps follow.
-      history: input -> how many observations the model sees at once, where it is more than one.
-      max_slots: slots whose steps come at once, at most.
+      model: its specs define the steps.
+      history: input -> number of observations that the model sees at once, if it is more than one.
+      max_slots: largest number of slots in one rollout.
       seed: of the draws.
-      compute_rewards: of goals, with `plan.hindsight`; None: 0 at the goal, -1 elsewhere.
+      compute_rewards: rewards of replaced goals, with `plan.hindsight`; None: 0 at the goal, -1
+        elsewhere.
 
     Raises:
-      ConfigError: the observations have no such goals, the table does not fit into memory, or
-        numbers contradict each other.
+      ConfigError: goals are to be replaced, but the observations do not have them, or their shapes
+        differ; the table does not fit into memory; or numbers contradict each other.
     """
     limiter = RateLimiter(
         plan.updates_per_step,
@@ -427,7 +438,8 @@ def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | No
     """Returns what minibatches consist of.
 
     Raises:
-      ConfigError: goals are to be replaced, and the observations have none.
+      ConfigError: goals are to be replaced, but the observations do not have them, or their shapes
+        differ.
     """
     if plan.sequence_steps is not None:
         return Sequences(plan.sequence_steps, plan.burn_in_steps, discount=plan.discount)

@@ -192,7 +192,7 @@ class RequestQueue(RequestSource):
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _TOO_OLD_LINE_SEC
             logger.warning(
-                "an iteration was dropped (%d so far): its oldest step is %d versions old, "
+                "an iteration was dropped (%d so far): its oldest step is %d versions old, but "
                 "learner.max_lag is %d",
                 self._dropped,
                 lag,
@@ -203,14 +203,18 @@ class RequestQueue(RequestSource):
     def note_learned(
         self, number: int, iteration: TrainingData, results: Mapping[str, Any]
     ) -> None:
-        """Passes the results to the data handler, and writes the iteration; see `Source`."""
+        """Passes the results to the data handler, and writes the iteration; see `Source`.
+
+        Raises:
+          ConfigError: the data handler has failed; the error names the line.
+        """
         with naming_place(self._data_handler, "after_learn"):
             self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
             self._trajectories.add(iteration.rollout)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns what is waiting, and removes what is to be counted; see `Source`."""
+        """Returns the waiting rollouts, and removes the counts from this source; see `Source`."""
         counts = self._tally.take()
         return {
             "collector": self._collector.get_state(),
@@ -291,7 +295,15 @@ class RequestQueue(RequestSource):
 
 @contextlib.contextmanager
 def naming_place(data_handler: DataHandler | None, method: str) -> Iterator[None]:
-    """Converts an error in a data handler to one that names the line."""
+    """Converts an error in a data handler to one that names the line.
+
+    Args:
+      data_handler: whose method is called in the block; None: errors are not converted.
+      method: its name.
+
+    Raises:
+      ConfigError: the method has raised an error that is not a RelaaxError.
+    """
     try:
         yield
     except RelaaxError:

@@ -25,8 +25,11 @@ class RewardScale:
     of the task as its own.
 
     Attributes:
-      sums: `[slots] float64`. They are not published: if a run resumes with new episodes, they
-        restart, too.
+      sums: R of each slot, `[slots] float64`. They are not published: if a run resumes with new
+        episodes, they restart, too.
+
+    Args:
+      discount: factor per step.
     """
 
     def __init__(self, discount: float):

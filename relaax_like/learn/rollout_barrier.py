@@ -41,7 +41,7 @@ class RolloutBarrier:
         barrier.release(tickets_that_were_learned_from)
 
     On-policy learning needs agents to wait until an iteration has been learned from. But if the
-    agents that still play cannot complete it, the waiting ones would wait forever; then these
+    agents that still play cannot complete it, the waiting agents would wait forever; they then
     continue with the same policy. Not thread-safe.
 
     Args:
@@ -84,6 +84,8 @@ class RolloutBarrier:
 
     def find_released(self, missing_columns: int) -> list[int]:
         """Returns the tickets of all waiting agents, if the others cannot fill the iteration.
+
+        If agents do not wait for incomplete iterations, it returns all tickets, too; otherwise [].
 
         Args:
           missing_columns: number of columns that the iteration lacks, 1 or more.

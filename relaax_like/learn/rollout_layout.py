@@ -121,6 +121,14 @@ class RolloutLayout:
         return inputs
 
 
+def remove_question(error: InvalidInputError) -> str:
+    """Returns an error of `conform` without the question about servers and agents.
+
+    For rollouts that come from a file, not from an agent.
+    """
+    return str(error).partition("; do server and agents have")[0]
+
+
 def _read_specs(specs: Specs) -> _Specs:
     return {name: (tuple(p["shape"]), np.dtype(p.get("dtype", "float32"))) for name, p in specs}
 

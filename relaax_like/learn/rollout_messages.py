@@ -48,7 +48,7 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
     """Reads a received `relaax.v1.Rollout`, `[n] uint8`; the arrays are read-only.
 
     Raises:
-      InvalidInputError: it is not a valid message.
+      InvalidInputError: the bytes are not a valid message, or an array is malformed.
     """
     try:
         message = learner_pb2.Rollout.FromString(data.tobytes())
@@ -85,7 +85,7 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
 
 
 def _find_whole(inputs: np.ndarray, next_inputs: np.ndarray) -> np.ndarray | None:
-    """Returns the `[T + 1, ...]` array of which both are parts, if there is one."""
+    """Returns the `[T + 1, ...]` array of which both are views; None: there is no such array."""
     whole = inputs.base
     if (
         whole is not None

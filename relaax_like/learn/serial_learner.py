@@ -15,7 +15,7 @@ class SerialLearner(Learner):
     The agents continue to act afterwards, so two runs with the same seed are identical.
 
     Args:
-      loop: used only by this thread.
+      loop: used only by the agents' thread.
     """
 
     def __init__(self, loop: LearnerLoop[AgentSource]):

@@ -57,8 +57,8 @@ class Tally:
 
         Args:
           env_steps: 0 or more.
-          episodes: that ended among them.
-          origin: the message that contained them; None: they are from this process.
+          episodes: those that ended within these steps.
+          origin: the message that contained steps and episodes; None: they are from this process.
           ticket: of the rollout in that message; None: no rollout.
         """
         with self.lock:
@@ -71,7 +71,7 @@ class Tally:
         """Removes and returns what was added since the last call, for a publication.
 
         Args:
-          tickets: of the rollouts that the publication has learned from, all of their columns.
+          tickets: of the rollouts all of whose columns were learned from before the publication.
         """
         with self.lock:
             for ticket in tickets:

@@ -31,6 +31,9 @@ class TaskPublishers:
     Args:
       publisher: of the run; used only by these tasks.
       manifests: task -> the layout of the values that the task leases and publishes.
+
+    Attributes:
+      publisher: the argument.
     """
 
     def __init__(self, publisher: Publisher, manifests: Mapping[str, Manifest]):
@@ -64,6 +67,10 @@ class TaskPublishers:
         """Publishes the run's newest state with a task's part replaced, under the next number.
 
         The number of a task's own publication is not used.
+
+        Raises:
+          RelaaxError: the run already has a publication with that number; or an error of the run's
+            publisher.
         """
         with self._lock:
             newest = self._require_lease()
@@ -84,7 +91,7 @@ class TaskPublishers:
             if reply.outcome != "applied" and not reply.finished:
                 raise RelaaxError(
                     f"publication {merged.number} of task {task} was ignored, because the run "
-                    "already has one with that number; see the previous error"
+                    "already has one with that number; restart the parameter server"
                 )
             if reply.outcome == "applied":
                 newest = replace(
@@ -133,7 +140,7 @@ class TaskPublisher(Publisher):
 
     Args:
       publishers: of all tasks.
-      task: its name.
+      task: name of the task.
     """
 
     def __init__(self, publishers: TaskPublishers, task: str):
@@ -185,7 +192,7 @@ def _find_places(task: str, own: Manifest, run: Manifest) -> list[int]:
     """Returns the positions of a task's variables among those of the run.
 
     Raises:
-      InvalidInputError: one is missing, or is a different array; the error names it.
+      InvalidInputError: a variable is missing, or is a different array; the error names it.
     """
     places = {segment.name: index for index, segment in enumerate(run.segments)}
     found = []

@@ -35,7 +35,7 @@ class Tasks:
     in any asynchronous learner.
 
     Attributes:
-      algorithms: task -> its Algorithm.
+      algorithms: task -> its Algorithm; the argument.
 
     Raises:
       ConfigError: no task, a name that cannot be part of variables' names, or not an Algorithm.
@@ -85,8 +85,8 @@ class Tasks:
                 raise ConfigError(
                     f"{place}: the tasks {', '.join(tasks)} share the variable "
                     f"{get_name(variable.deref())}, but each learner in the parameter server "
-                    "publishes its own values, so one of two updates would be lost; give each task "
-                    "its own layer, or learn beside the agents (plans without rollouts)"
+                    "publishes its own values, so one of two updates would be lost; give each "
+                    "task its own layer, or set learner.placement: agent"
                 )
 
     def make_client(self, task: str, client: ParameterServerClient) -> TaskClient:

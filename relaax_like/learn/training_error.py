@@ -40,7 +40,12 @@ def find_not_finite(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ..
 
 
 def describe_place(name: str, index: tuple[int, ...]) -> str:
-    """Describes the place of a number: "NAME at step 3, column 0, component 2"."""
+    """Describes the place of a number: "NAME at step 3, column 0, component 2".
+
+    Args:
+      name: of the array.
+      index: of the number.
+    """
     if not index:
         return name
     if not name.startswith("batch/"):
@@ -54,8 +59,15 @@ def describe_place(name: str, index: tuple[int, ...]) -> str:
 def save_training_error(run_dir: Path, arrays: Mapping[str, np.ndarray]) -> Path:
     """Writes the file to a run's folder, and replaces an existing one.
 
+    Args:
+      run_dir: the run's folder, which must exist.
+      arrays: name -> array, as in the table above; the settings are added here.
+
+    Returns:
+      The path of the file.
+
     Raises:
-      OSError: it could not be written; an existing file is unchanged.
+      OSError: the file could not be written; an existing file is unchanged.
     """
     path = run_dir / FILE_NAME
     config = run_dir / "config.yaml"
@@ -70,6 +82,9 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
 
     Args:
       path: the file, or the run's folder.
+
+    Returns:
+      The arrays of the table above, by name.
 
     Raises:
       ConfigError: there is no such file, or it is damaged.

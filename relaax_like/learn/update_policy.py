@@ -85,7 +85,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
           data: an iteration.
 
         Raises:
-          RelaaxError: it cannot be learned from; nothing has changed.
+          RelaaxError: the iteration cannot be learned from; nothing has changed.
         """
         self._dense = dense = make_dense(stack_history(data.rollout))
         rollout = dense.rollout
@@ -133,7 +133,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         columns with only padding, or such rows of the only column, come last.
 
         Raises:
-          InvalidInputError: there are too few rows for one minibatch.
+          InvalidInputError: there are too few valid rows for one minibatch.
         """
         plan, mask = self._plan, _find_mask(arguments)
         alive = arguments["next_alive"]["alive"]
@@ -156,7 +156,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         enough columns: none is left out, and no minibatch has only padding.
 
         Raises:
-          InvalidInputError: there are too few for one minibatch.
+          InvalidInputError: there are too few valid rows for one minibatch.
         """
         count = int(mask.sum())
         needed = minibatch if self._plan.minibatch_of == "steps" else 1

@@ -15,6 +15,7 @@ from relaax_like.algorithm.parts import MASK, Parts, flatten, make_batch, unflat
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.places import describe_place
 from relaax_like.config.plan import Unit
 from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import TASK
@@ -150,8 +151,10 @@ class LearningTask(ComputationTask):
         groups = sorted({model.get_group(get_name(v)) for v in target.sources if v.trainable})
         if len(groups) != 1:
             raise ConfigError(
-                f"Target of {groups}: its source has variables of {len(groups)} variable groups, "
-                "expected one, whose steps it counts; make a Target for each"
+                f"{describe_place(type(model), '__init__')}: the source of a Target has trainable "
+                f"variables of {len(groups)} variable groups ({', '.join(groups) or 'none'}), "
+                "expected one, because a Target counts the optimizer steps of its group; make one "
+                "Target for each group"
             )
         return groups[0]
 
@@ -163,6 +166,8 @@ class LearningTask(ComputationTask):
           batch: as for `compute_gradients`.
 
         Raises:
+          ConfigError: the algorithm's code fails while it is compiled; the error names the line.
+          InvalidInputError: an array is missing, or has a shape other than its spec.
           NotFiniteError: a gradient had NaN or infinity; nothing has changed.
         """
         tensors = self._make_batch(**batch)
@@ -184,8 +189,8 @@ class LearningTask(ComputationTask):
         """Makes one update per minibatch, for some epochs, in one call.
 
         Each epoch goes through the batch in a different order. Rows that do not fill a complete
-        minibatch are left out; in the next epoch they are others. The updates end early after one
-        for which the algorithm's `stop` returns True.
+        minibatch are left out; each epoch leaves out different ones. The updates end early after an
+        update for which the algorithm's `stop` returns True.
 
         A shape is compiled when it first occurs, which takes seconds: use few shapes.
 
@@ -203,7 +208,9 @@ class LearningTask(ComputationTask):
           batch: as for `compute_gradients`; all of the same length.
 
         Raises:
-          InvalidInputError: inconsistent lengths, or a minibatch larger than the batch.
+          ConfigError: the algorithm's code fails while it is compiled; the error names the line.
+          InvalidInputError: an array is missing, lengths are inconsistent, the batch cannot be
+            split by `minibatch_of`, or a number is out of range.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         tensors = self._make_batch(**batch)
@@ -241,7 +248,8 @@ class LearningTask(ComputationTask):
             `[L, n * minibatch, ...]`, one minibatch after another.
 
         Raises:
-          InvalidInputError: lengths that do not fit together.
+          ConfigError: the algorithm's code fails while it is compiled; the error names the line.
+          InvalidInputError: an array is missing, or lengths do not fit together.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         tensors = self._make_batch(**batch)
@@ -250,7 +258,8 @@ class LearningTask(ComputationTask):
         length = validate_lengths(tensors, plan_cut(tensors, axes, unit), minibatch)
         if length % minibatch:
             raise InvalidInputError(
-                f"a batch of {length} rows, expected a multiple of the minibatch {minibatch}",
+                f"minibatch: {minibatch}, but the batch has {length} rows or sequences, expected a "
+                "multiple of minibatch",
                 "minibatch",
             )
 
@@ -264,7 +273,7 @@ class LearningTask(ComputationTask):
             return call([to_int64(global_t), self._setting_values, *numbers, *flatten(tensors)])
 
     def set_statistic(self, name: str, moments: Moments) -> None:
-        """Sets a running statistic of the model."""
+        """Sets a running statistic of the model; `name` is one of `statistics`."""
         normalizer = self._normalizers[name]
         with self._lock:
             normalizer.count.assign(moments.count)
@@ -284,18 +293,19 @@ class LearningTask(ComputationTask):
         """Restores a state: with the same values, the next update is bit-identical.
 
         Raises:
-          InvalidInputError: slots of other groups or optimizers; nothing has changed.
+          InvalidInputError: the slots are of other groups, optimizers or models; nothing has
+            changed.
         """
         for group, optimizer in self._optimizers.items():
             slots = state.slots.get(group)
-            came = None if slots is None else (str(slots.dtype), slots.shape)
+            came = "missing" if slots is None else f"{slots.dtype} of {list(slots.shape)}"
             names = tuple(state.slot_names.get(group, ()))
-            expected = ("float32", tuple(optimizer.slots.shape))
+            expected = f"float32 of {list(optimizer.slots.shape)}"
             if names != optimizer.slot_names or came != expected:
                 raise InvalidInputError(
-                    f"slots of group {group}: {list(names)}, {came}, expected "
-                    f"{list(optimizer.slot_names)}, {expected}; configure the same optimizer and "
-                    "model as when they were saved",
+                    f"slots of group {group}: {came} with the names {list(names)}, expected "
+                    f"{expected} with the names {list(optimizer.slot_names)}; configure the same "
+                    "optimizer and model as when they were saved",
                     group,
                 )
         with self._lock:
@@ -399,7 +409,7 @@ class LearningTask(ComputationTask):
         return call
 
     def _make_step(self, batch: Parts, names: "_Names") -> Step:
-        """Returns one update, to be traced; that fills `names`."""
+        """Returns the function that makes one update; tracing it fills `names`."""
 
         def step(
             global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor
@@ -612,6 +622,7 @@ def _is_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def _validate_groups(field: str, named: Sequence[str] | Mapping[str, Any], groups: Any) -> None:
     if sorted(named) != sorted(groups):
         raise ConfigError(
-            f"{field}: {', '.join(named) or 'none'}, expected each variable group of the model "
-            f"once: {', '.join(groups)}"
+            f"{field}: {', '.join(named) or 'none'}, expected one for each variable group of the "
+            f"model: {', '.join(groups)}; correct relaax-parameter-server.{field}, or {field} of "
+            "the algorithm's Config"
         )

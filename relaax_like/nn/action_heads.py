@@ -95,7 +95,7 @@ def make_distribution(
       bounded: as in `num_parameters`.
 
     Raises:
-      InvalidInputError: see `num_parameters`; or `parameters` has another last axis.
+      InvalidInputError: see `num_parameters`; or the last axis of `parameters` has another length.
     """
     from relaax_like.nn import distributions
 
@@ -116,9 +116,9 @@ def make_numpy_distribution(
     *,
     bounded: bool = False,
 ) -> numpy_distributions.Distribution:
-    """Builds the same distribution in NumPy, for acting.
+    """Builds the same distribution as `make_distribution`, in NumPy, for acting.
 
-    Runs at every step and checks nothing; `num_parameters` has checked the space before.
+    Runs at every step and checks nothing; call `num_parameters` before, which checks the space.
 
     Args:
       space: the leaf.
@@ -154,7 +154,7 @@ def make_epsilon_greedy(values: Any, epsilon: Any) -> Any:
 def make_drawn_epsilon_greedy(means: Any, draw: Callable[[Any], Any], epsilon: Any) -> Any:
     """Returns an epsilon-greedy policy whose values are random, as those of a noisy network.
 
-    Its best action is that of the means.
+    Its `mode` is the best action of the means.
 
     Args:
       means: `[..., n] float32`, the mean value of each action; an array or a tensor.
@@ -169,7 +169,7 @@ def squash_to_box(space: Box, outputs: Any) -> Any:
     """Returns low + (high - low) (tanh(outputs) + 1) / 2, in the box.
 
     Args:
-      space: one with finite bounds.
+      space: a Box with finite bounds.
       outputs: `[..., d] float32`; an array or a tensor.
     """
     return _get_module(outputs).squash(outputs, *_get_bounds(space))
@@ -178,10 +178,10 @@ def squash_to_box(space: Box, outputs: Any) -> Any:
 def make_noisy_policy(space: Box, actions: Any, noise: Any) -> Any:
     """Returns the policy that adds Gaussian noise to actions and clips the sum to the box.
 
-    Its best action is the one without noise.
+    Its `mode` is the action without noise.
 
     Args:
-      space: one with finite bounds.
+      space: a Box with finite bounds.
       actions: `[B, d] float32`, in the box; an array or a tensor.
       noise: `[B]`, standard deviations of the noise, of actions scaled to [-1, 1]; more than 0.
     """
@@ -249,7 +249,7 @@ def _make(module: Any, space: Space, parameters: Any, log_std: Any, bounded: boo
 
 
 def _get_module(values: Any) -> Any:
-    """Returns the module that computes with arrays, or else the one that does with tensors."""
+    """Returns `numpy_distributions` for an array, `distributions` for a tensor."""
     if isinstance(values, np.ndarray):
         return numpy_distributions
     from relaax_like.nn import distributions

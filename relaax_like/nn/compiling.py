@@ -44,7 +44,8 @@ def use_compile_cache(folder: Path | None) -> None:
         each setting of XLA_FLAGS has its own subfolder. None: no effect.
 
     Raises:
-      ConfigError: the folder cannot be written, or TF_XLA_FLAGS names a file of flags.
+      ConfigError: the folder cannot be read or written, or its path contains white space; or
+        TF_XLA_FLAGS names a file of flags.
     """
     if folder is None:
         return
@@ -88,7 +89,8 @@ class CompiledFunction:
 
     Args:
       trace: returns the concrete function.
-      explain: returns the error to raise instead of the error of a first call; None: the latter.
+      explain: returns the error to raise instead of the error of a first call; None: the error of
+        the call is raised.
     """
 
     def __init__(
@@ -168,4 +170,5 @@ def _describe_platform() -> str:
 
 
 def _explain_folder(folder: Path, reason: str | None) -> ConfigError:
+    reason = reason or "cannot be created"
     return ConfigError(f"compile_cache: {folder}: {reason}; choose another folder")

@@ -94,7 +94,11 @@ class ResidualSection(Module):
         ]
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Maps `[B, height, width, channels]` to `[B, height / 2, width / 2, filters]`."""
+        """Maps `[B, height, width, channels]` to `[B, height / 2, width / 2, filters]`, float32.
+
+        Raises:
+          TypeError: x is an array.
+        """
         x = tf.nn.max_pool2d(self.first(x), 3, 2, "SAME")
         for one, other in self.blocks:
             x += other(tf.nn.relu(one(tf.nn.relu(x))))

@@ -33,7 +33,7 @@ def uses_gpu() -> bool:
 
 
 def hold_gpu() -> contextlib.AbstractContextManager[Any]:
-    """Returns a lock for threads that compute; without a GPU, one that does nothing.
+    """Returns a context manager that locks the GPU for a thread; it does nothing without a GPU.
 
     Operations that are not compiled are not thread-safe on a GPU: of 6 000 calls in two threads of
     TensorFlow 2.21, 54 had the shape of the other thread's call.
@@ -44,12 +44,12 @@ def hold_gpu() -> contextlib.AbstractContextManager[Any]:
 def apply_device(tf: Any) -> None:
     """Makes TensorFlow use the device; called once, right after it was imported.
 
-    Of a GPU's memory it takes what it needs, as it needs it: the processes of a run share the GPU.
-    Products are computed in float32. TensorFlow's default there is TF32 with 10 bits of fraction,
+    Memory of a GPU is allocated as needed, because the processes of a run share the GPU. Matrix
+    products are computed in float32. TensorFlow's default there is TF32 with 10 bits of fraction,
     which would give actions another probability than NumPy does, by about 0.1 %.
 
     Raises:
-      ConfigError: there is no GPU, but one is required.
+      ConfigError: there is no GPU, but the device is "gpu".
     """
     global _has_gpu
     gpus = tf.config.list_physical_devices("GPU")

@@ -108,6 +108,9 @@ class Joint(Distribution):
     """Several actions at once, independent of each other given the parameters.
 
     Actions are by name, like `parts`; log-probabilities, entropies and KL divergences are summed.
+
+    Attributes:
+      parts: name -> distribution of that action; the argument.
     """
 
     def __init__(self, parts: Mapping[str, Distribution]):
@@ -203,7 +206,7 @@ class EpsilonGreedy(Categorical):
 
 
 class DrawnEpsilonGreedy(EpsilonGreedy):
-    """An epsilon-greedy policy whose values are random; its best action is that of their means.
+    """An epsilon-greedy policy with random values; `mode` is the best action of their means.
 
     Args:
       means: `[B, n] float32`, finite; the mean value of each action.
@@ -296,18 +299,18 @@ class Bernoulli(Distribution):
         return tf.cast(self.logits > 0, tf.int64)
 
     def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
-        """Returns sum_i a_i log p_i + (1 - a_i) log(1 - p_i)."""
+        """Returns sum_i (a_i log p_i + (1 - a_i) log(1 - p_i)), `[B] float32`."""
         signs = 1.0 - 2.0 * tf.cast(actions, tf.float32)
         return -tf.reduce_sum(tf.nn.softplus(signs * self.logits), axis=-1)
 
     def entropy(self) -> tf.Tensor:
-        """Returns -sum_i p_i log p_i + (1 - p_i) log(1 - p_i)."""
+        """Returns -sum_i (p_i log p_i + (1 - p_i) log(1 - p_i))."""
         on, off = tf.sigmoid(self.logits), tf.sigmoid(-self.logits)
         each = on * tf.nn.softplus(-self.logits) + off * tf.nn.softplus(self.logits)
         return tf.reduce_sum(each, axis=-1)
 
     def kl(self, other: Self) -> tf.Tensor:
-        """Returns sum_i p_i log(p_i / q_i) + (1 - p_i) log((1 - p_i) / (1 - q_i))."""
+        """Returns sum_i (p_i log(p_i / q_i) + (1 - p_i) log((1 - p_i) / (1 - q_i)))."""
         p, q = self.logits, other.logits
         on = tf.sigmoid(p) * (tf.nn.softplus(-q) - tf.nn.softplus(-p))
         off = tf.sigmoid(-p) * (tf.nn.softplus(q) - tf.nn.softplus(p))
@@ -339,16 +342,19 @@ class DiagonalGaussian(Distribution):
         return self.mean
 
     def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
-        """Returns sum_i -((a_i - mean_i) / std_i)^2 / 2 - log std_i - log(2 pi) / 2."""
+        """Returns -sum_i (((a_i - mean_i) / std_i)^2 / 2 + log std_i + log(2 pi) / 2)."""
         scaled = (actions - self.mean) * tf.exp(-self.log_std)
         return -tf.reduce_sum(0.5 * scaled**2 + self.log_std + 0.5 * LOG_2PI, axis=-1)
 
     def entropy(self) -> tf.Tensor:
-        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; it can be negative, as of any density."""
+        """Returns sum_i (log std_i + (1 + log(2 pi)) / 2), which can be negative."""
         return tf.reduce_sum(self.log_std + 0.5 * (1.0 + LOG_2PI), axis=-1)
 
     def kl(self, other: Self) -> tf.Tensor:
-        """Returns sum_i log(s'_i / s_i) + (s_i^2 + (mean_i - mean'_i)^2) / (2 s'_i^2) - 1 / 2."""
+        """Returns sum_i (log(s'_i / s_i) + (s_i^2 + (mean_i - mean'_i)^2) / (2 s'_i^2) - 1 / 2).
+
+        s is the standard deviation; s' and mean' are those of `other`.
+        """
         log_ratio = 2.0 * (self.log_std - other.log_std)
         shift = (self.mean - other.mean) * tf.exp(-other.log_std)
         # expm1, because the two policies usually hardly differ.

@@ -75,9 +75,9 @@ def _identity(x: Values) -> Values:
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 _GELU_SCALE = math.sqrt(2 / math.pi)
 
-# The names of `config.network.Activation`.
 _NORM_EPSILON = np.float32(1e-5)
 
+# The names of `config.network.Activation`.
 ACTIVATIONS: Mapping[str, Callable[[Values], Values]] = {
     "tanh": _tanh,
     "relu": _relu,
@@ -94,7 +94,7 @@ ACTIVATIONS: Mapping[str, Callable[[Values], Values]] = {
 
 
 def flatten(x: Values, width: int) -> Values:
-    """Maps `[B, ...]` to `[B, width]`."""
+    """Maps `[B, ...]` to `[B, width]`; in NumPy for arrays."""
     return x.reshape(-1, width) if isinstance(x, np.ndarray) else tf.reshape(x, [-1, width])
 
 
@@ -121,7 +121,7 @@ def make_one_hot(x: Values, sizes: Sequence[int]) -> Values:
     """Makes a one-hot vector of each integer, and joins them; in NumPy for arrays.
 
     Args:
-      x: `[..., d]` integers, counted from 0; others become zeros.
+      x: `[..., d]` integers, counted from 0; integers out of range become zeros.
       sizes: number of values of each of the d integers.
 
     Returns:
@@ -145,15 +145,15 @@ def make_one_hot(x: Values, sizes: Sequence[int]) -> Values:
 class Layer(Module):
     """Base of layers that also run in NumPy.
 
-    class Scale(Layer):
-        gain: tf.Variable
+        class Scale(Layer):
+            gain: tf.Variable
 
-        def __init__(self, name, width):
-            super().__init__()
-            self._declare("gain", f"{name}.gain", np.ones(width, np.float32))
+            def __init__(self, name, width):
+                super().__init__()
+                self._declare("gain", f"{name}.gain", np.ones(width, np.float32))
 
-        def __call__(self, x):
-            return x * (self.arrays["gain"] if isinstance(x, np.ndarray) else self.gain)
+            def __call__(self, x):
+                return x * (self.arrays["gain"] if isinstance(x, np.ndarray) else self.gain)
 
     Attributes:
       arrays: attribute of a variable -> its value as an array; set by the actor before the layer is
@@ -336,7 +336,12 @@ class LayerNorm(Layer):
 
 
 class Parameter(Layer):
-    """A variable that does not depend on an input, such as the log_std of a policy."""
+    """A variable that does not depend on an input, such as the log_std of a policy.
+
+    Args:
+      name: of the variable.
+      initial: the initial value.
+    """
 
     variable: tf.Variable
 
@@ -350,7 +355,11 @@ class Parameter(Layer):
 
 
 class Constant:
-    """Numbers that do not depend on an input and are not learned; replaces a `Parameter`."""
+    """Numbers that do not depend on an input and are not learned; replaces a `Parameter`.
+
+    Args:
+      value: the numbers, converted to float32.
+    """
 
     def __init__(self, value: np.ndarray):
         self._value = np.asarray(value, np.float32)

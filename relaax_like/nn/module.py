@@ -29,7 +29,9 @@ class LayerVariable:
       trainable: False for running statistics.
 
     Args:
+      name: as the attribute.
       initial: the initial value; copied.
+      trainable: as the attribute.
     """
 
     def __init__(self, name: str, initial: np.ndarray, trainable: bool = True):
@@ -62,17 +64,17 @@ class LayerVariable:
 class Module:
     """Finds variables and modules in its attributes, also in nested lists, tuples and dicts.
 
-    class Critic(Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = [Dense("0", 4, 64, seed=1), Dense("1", 64, 1, seed=2)]
+        class Critic(Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = [Dense("0", 4, 64, seed=1), Dense("1", 64, 1, seed=2)]
 
-    Each is found once: first the module's own, by the names of the attributes, then those of its
-    modules, one after another. A `tf.Module` is searched in the same way; but a `tf.Module` does
-    not find the variables of a Module.
+    Each object is found once: first those in the module's own attributes, in the order of the
+    attributes' names, then those in its modules, one after another. A `tf.Module` is searched in
+    the same way; but a `tf.Module` does not find the variables of a Module.
 
     Attributes:
-      name: by default that of the class.
+      name: the argument; by default the name of the class.
     """
 
     def __init__(self, name: str | None = None):

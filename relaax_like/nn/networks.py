@@ -35,9 +35,13 @@ _NOT_GIVEN = object()
 
 
 class Branch(NamedTuple):
-    """One of several inputs, and the layers applied to it before all are joined."""
+    """One of several inputs, and the layers applied to it before all are joined.
 
-    # Shape of one observation.
+    Attributes:
+      shape: of one observation.
+      layers: none of which is recurrent.
+    """
+
     shape: tuple[int, ...]
     layers: Sequence[LayerConfig] = ()
 
@@ -57,6 +61,7 @@ class Network(Module):
 
     Attributes:
       features: width of the input of the last, linear layer, or of the output without one.
+      layers: functions and modules, in order.
       state_size: width of the memory, 0 without a recurrent layer.
     """
 
@@ -109,7 +114,8 @@ class Network(Module):
         if memory is _NOT_GIVEN:
             if self.state_size:
                 raise ValueError(
-                    f"network {self.name} has a recurrent layer: call it as net(x, memory)"
+                    f"network {self.name} has a recurrent layer; pass its memory: "
+                    "network(x, memory)"
                 )
             return self._compute(x, None, begins)[0]
         return self._compute(x, memory, begins)
@@ -194,6 +200,7 @@ class Join(Module):
       branches: name -> its layers, none of which is recurrent.
 
     Attributes:
+      branches: as the argument, sorted by name.
       features: width of the joined output.
     """
 
@@ -223,7 +230,7 @@ def make_network(
         conv layer in `config.layers`, `nature.0` or `nature.dense` in a stack, `lstm`, `gru` (with
         U in addition to W; `lstm.2` or `gru.2`, with the index, from the second recurrent layer on)
         or `out`. Those of a branch are `NAME.BRANCH.LAYER.W` and so on.
-      config: its layers.
+      config: the layers.
       input_shape: of one observation, which is flattened unless a convolution comes first. Or the
         branches of several inputs, by name, which are joined before the layers of `config`.
       outputs: width of the last layer, which is linear; None: no such layer, for several heads

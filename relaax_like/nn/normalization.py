@@ -15,10 +15,13 @@ CLIP = 10.0
 class Normalizer(Layer):
     """y = clip((x - mean) / sqrt(variance + 1e-8), -10, 10).
 
-    variance = m2 / count; before any data it is 1, and the mean 0.
+    variance = m2 / count; before any data, the variance is 1 and the mean 0.
 
     Its variables are not trainable: the parameter server merges the agents' statistics (count, mean
     and sum of squared deviations) and sends them with the values.
+
+    Attributes:
+      statistic: the argument `name`.
 
     Args:
       name: of the statistic; the variables are `NAME.count`, `NAME.mean` and `NAME.m2`.

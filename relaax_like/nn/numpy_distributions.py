@@ -120,7 +120,10 @@ class Categorical(Distribution):
         return (self.logits - np.log(noise, out=noise)).argmax(axis=-1)
 
     def sample_with_log_prob(self, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draws by inverting the cumulative probabilities, also used for the log-probability."""
+        """Draws by inverting the cumulative probabilities, for logits `[B, n]`.
+
+        Action and log-probability need the same exponentials, which are computed only once.
+        """
         logits = self.logits
         if logits.ndim != 2:
             return super().sample_with_log_prob(rng)
@@ -187,7 +190,7 @@ class EpsilonGreedy(Categorical):
 
 
 class DrawnEpsilonGreedy(EpsilonGreedy):
-    """An epsilon-greedy policy whose values are random; its best action is that of their means.
+    """An epsilon-greedy policy with random values; `mode` is the best action of their means.
 
     Args:
       means: `[B, n] float32`, finite; the mean value of each action.
@@ -277,18 +280,18 @@ class Bernoulli(Distribution):
         return (self.logits > 0).astype(np.int64)
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
-        """Returns sum_i a_i log p_i + (1 - a_i) log(1 - p_i)."""
+        """Returns sum_i (a_i log p_i + (1 - a_i) log(1 - p_i)), `[B] float32`."""
         signs = 1 - 2 * actions.astype(np.float32)
         return -np.add.reduce(_softplus(signs * self.logits), axis=-1)
 
     def entropy(self) -> np.ndarray:
-        """Returns -sum_i p_i log p_i + (1 - p_i) log(1 - p_i)."""
+        """Returns -sum_i (p_i log p_i + (1 - p_i) log(1 - p_i))."""
         logits = self.logits
         each = _sigmoid(logits) * _softplus(-logits) + _sigmoid(-logits) * _softplus(logits)
         return each.sum(axis=-1)
 
     def kl(self, other: Self) -> np.ndarray:
-        """Returns sum_i p_i log(p_i / q_i) + (1 - p_i) log((1 - p_i) / (1 - q_i))."""
+        """Returns sum_i (p_i log(p_i / q_i) + (1 - p_i) log((1 - p_i) / (1 - q_i)))."""
         p, q = self.logits, other.logits
         on = _sigmoid(p) * (_softplus(-q) - _softplus(-p))
         off = _sigmoid(-p) * (_softplus(q) - _softplus(p))
@@ -323,7 +326,7 @@ class DiagonalGaussian(Distribution):
         return self.mean
 
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
-        """Returns sum_i -((a_i - mean_i) / std_i)^2 / 2 - log std_i - log(2 pi) / 2."""
+        """Returns -sum_i (((a_i - mean_i) / std_i)^2 / 2 + log std_i + log(2 pi) / 2)."""
         scaled = (actions - self.mean) * np.exp(-self.log_std)
         scaled *= scaled
         scaled *= 0.5
@@ -331,12 +334,15 @@ class DiagonalGaussian(Distribution):
         return -0.5 * LOG_2PI * scaled.shape[-1] - np.add.reduce(scaled, axis=-1)
 
     def entropy(self) -> np.ndarray:
-        """Returns sum_i log std_i + (1 + log(2 pi)) / 2; it can be negative, as of any density."""
+        """Returns sum_i (log std_i + (1 + log(2 pi)) / 2), which can be negative."""
         each = np.broadcast_to(self.log_std, self.mean.shape) + 0.5 * (1 + LOG_2PI)
         return each.sum(axis=-1)
 
     def kl(self, other: Self) -> np.ndarray:
-        """Returns sum_i log(s'_i / s_i) + (s_i^2 + (mean_i - mean'_i)^2) / (2 s'_i^2) - 1 / 2."""
+        """Returns sum_i (log(s'_i / s_i) + (s_i^2 + (mean_i - mean'_i)^2) / (2 s'_i^2) - 1 / 2).
+
+        s is the standard deviation; s' and mean' are those of `other`.
+        """
         log_ratio = 2 * (self.log_std - other.log_std)
         shift = (self.mean - other.mean) * np.exp(-other.log_std)
         return 0.5 * (np.expm1(log_ratio) - log_ratio + shift**2).sum(axis=-1)

@@ -32,7 +32,7 @@ class PolicyHead(Module):
 
     Attributes:
       space: the leaf.
-      outputs: number of network outputs that it needs.
+      outputs: number of network outputs that the head needs.
       size: number of parameters that `complete` returns.
       log_std: of a Box; otherwise None.
 
@@ -40,6 +40,9 @@ class PolicyHead(Module):
       space: as the attribute.
       bounded: for a Box: squash actions into it.
       log_std: as the attribute.
+
+    Raises:
+      InvalidInputError: the space cannot be an action's; see `num_parameters`.
     """
 
     def __init__(

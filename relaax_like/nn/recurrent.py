@@ -121,7 +121,7 @@ class Recurrent(Layer, abc.ABC):
         """
 
     def _to_recurrent(self, d_projection: tf.Tensor, saved: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Returns the gradient for h U, given that for x W + b, of one or all steps."""
+        """Converts the gradient for x W + b to the gradient for h U, of one or all steps."""
         return d_projection
 
     def _scan(

@@ -39,12 +39,16 @@ class Target(Module, Generic[Source]):
       module: the copy, used like the source.
       every: optimizer steps of the source's variable group between two updates; None: 1.
       tau: share of the source in each update; None: 1, the source is copied.
+      copies: variables of the copy, except those of normalizers.
 
     Args:
       source: the module to copy.
       every: see above; set every, tau, or both.
       tau: see above.
-      name: first part of the variables' names; a second target of one source needs its own.
+      name: first part of the variables' names; a second target of one source needs another one.
+
+    Raises:
+      ValueError: neither `every` nor `tau` is set, or one of them is out of range.
     """
 
     module: Source
@@ -60,7 +64,8 @@ class Target(Module, Generic[Source]):
         super().__init__()
         if every is None and tau is None:
             raise ValueError(
-                "Target: set every (copy), tau (mix), or both (mix at every n-th step)"
+                "Target: neither every nor tau is set; set every (copy), tau (mix), or both (mix "
+                "at every n-th step)"
             )
         if every is not None and every < 1:
             raise ValueError(f"Target: every is {every}, expected 1 or more optimizer steps")

@@ -3,7 +3,7 @@
 import os
 
 _count = 1
-# Who sets one of these has decided.
+# If one of these is set, it takes precedence.
 _VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
@@ -23,10 +23,10 @@ def get_threads() -> int:
 
 
 def limit_blas_threads() -> None:
-    """Gives NumPy one thread for a matrix product, unless the environment sets a number.
+    """Limits NumPy to one thread per matrix product, unless an environment variable sets a number.
 
-    By default it takes one for each core, which wait busily for the next product. Products of small
-    networks gain nothing by that, and the environments beside them lose the cores.
+    By default NumPy uses one thread per core, and these wait busily for the next product. Products
+    of small networks gain nothing by that, and environments on the same machine lose the cores.
     """
     if any(name in os.environ for name in _VARIABLES):
         return

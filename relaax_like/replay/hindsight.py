@@ -69,7 +69,7 @@ class Hindsight(Transitions):
     def gather(
         self, storage: Storage, drawn: Drawn, random: np.random.Generator
     ) -> TransitionBatch:
-        """Returns the arrays of items that are in the table.
+        """Returns the arrays of the drawn items; see `Items`.
 
         Raises:
           InvalidInputError: `compute_rewards` does not return two arrays `[N]`.
@@ -97,7 +97,7 @@ class Hindsight(Transitions):
 
 
 def make_sparse_rewards(tolerance: float, ends: bool) -> ComputeRewards:
-    """Returns rewards of 0 within a distance of the goal, and -1 elsewhere.
+    """Returns a function that computes rewards: 0 within a distance of the goal, -1 elsewhere.
 
     Args:
       tolerance: largest Euclidean distance at which a goal is reached.

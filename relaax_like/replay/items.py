@@ -63,10 +63,10 @@ class TransitionBatch(NamedTuple):
 class SequenceBatch(NamedTuple):
     """U minibatches of B sequences of L steps each. The arrays belong to the reader.
 
-    A sequence never crosses the end of an episode, or a gap: what follows row t is row t + 1 of
-    `observations`, for each step that is present. Behind the end of a shorter sequence, where
-    `present` is False, arrays hold any finite numbers. The network's memory is empty at the first
-    row.
+    A sequence never crosses the end of an episode, or a gap: for each step that is present, the
+    observation after step t is row t + 1 of `observations`. After the end of a shorter sequence,
+    where `present` is False, arrays contain any finite numbers. The network's memory is empty at
+    the first row.
 
     Attributes:
       observations: name -> [U, L + 1, B, ...]; see `TransitionBatch`.
@@ -145,9 +145,13 @@ class Transitions:
     Source: n-step returns, Sutton and Barto 2018, equation 7.1; truncation, Pardo et al. 2018,
     https://arxiv.org/abs/1712.00378, section 3.1.
 
+    Attributes:
+      n_step: as the argument.
+      discount: as the argument.
+
     Args:
-      n_step: n.
-      discount: per step.
+      n_step: n, 1 or more.
+      discount: per step, 0 to 1.
 
     Raises:
       ConfigError: a number is outside of its range.
@@ -162,7 +166,7 @@ class Transitions:
 
     @property
     def rule(self) -> ItemRule:
-        """Each row, n - 1 steps later."""
+        """Each step is an item, complete once n - 1 more steps follow or its chain has ended."""
         return ItemRule(lookahead=self.n_step - 1, period=1)
 
     def gather(
@@ -264,12 +268,16 @@ class Sequences(_SequenceItems):
 
     Source: burn-in, Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 3.
 
+    Attributes:
+      steps, burn_in, discount: as the arguments.
+      period: as the argument; for None, its default.
+
     Args:
       steps: L, including the burn-in.
       burn_in: number of these that only fill the network's memory.
-      period: steps from one item to the next; None: `steps - burn_in`, without overlap of valid
-        steps. Smaller: they overlap.
-      discount: per step.
+      period: steps from one item to the next; None: `steps - burn_in`, so that valid steps do not
+        overlap. With a smaller one, they do.
+      discount: per step, 0 to 1.
 
     Raises:
       ConfigError: a number is outside of its range.
@@ -311,8 +319,11 @@ class CompleteEpisodes(_SequenceItems):
 
     An episode with a gap, or whose first steps were evicted, is not an item.
 
+    Attributes:
+      discount, multiple: as the arguments.
+
     Args:
-      discount: per step.
+      discount: per step, 0 to 1.
       multiple: L is the length of the longest episode of a draw, rounded up to a multiple of this,
         so that compiled functions see few shapes.
 

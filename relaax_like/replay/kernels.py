@@ -446,7 +446,7 @@ def _find_sequences(
 
 
 def _count_steps(ids: np.ndarray, capacity: int, links: np.ndarray) -> int:
-    """Returns the most steps from one of the rows to the end of its chain."""
+    """Returns the largest number of steps from one of the rows to the end of its chain."""
     longest = 0
     for i in range(ids.size):
         row = ids[i]
@@ -572,7 +572,7 @@ def _set_leaves(positions: np.ndarray, numbers: np.ndarray, nodes: np.ndarray) -
 
 
 def _find_leaves(masses: np.ndarray, nodes: np.ndarray, positions: np.ndarray) -> None:
-    """Descends from the root to the leaf that each mass falls on, all of them level by level."""
+    """Finds the leaf that each mass falls on: descends from the root, level by level."""
     size = nodes.shape[0] // 2
     left_over = masses.copy()
     positions[:] = 1
@@ -605,7 +605,7 @@ class Kernel(NamedTuple):
     Attributes:
       loop: the Python form.
       returns: number of int64 that it returns.
-      arguments: their types.
+      arguments: types of the arguments.
     """
 
     loop: Callable[..., Any]
@@ -675,14 +675,21 @@ def load_kernel(name: str, form: str | None = None) -> Callable[..., Any]:
 
     Args:
       name: key in `KERNELS`.
-      form: "numba" or "python"; None: "numba" if it is installed, else "python".
+      form: "numba" or "python"; None: "numba" if it can be imported, else "python".
+
+    Raises:
+      ImportError: `form` is "numba", which cannot be imported.
     """
     kernel = KERNELS[name]
     if form is None and importlib.util.find_spec("numba"):
         try:
             return _compile(kernel)
         except ImportError as error:  # numba is there, but too old for this NumPy, or broken
-            logger.warning("cannot import numba, the replay table is very slow: %s", error)
+            logger.warning(
+                "cannot import numba, so the replay table is very slow: %s; install a version of "
+                "numba that supports this NumPy",
+                error,
+            )
     elif form == "numba":
         return _compile(kernel)
     return kernel.loop

@@ -22,11 +22,17 @@ class RateLimiter:
     the deficit is above `tolerance - updates_per_step * max_segment_steps`, sampling only if it is
     below `max_minibatches`.
 
-    It only counts; `Table` has the lock, and waits. Source of the idea: Cassirer et al. 2021,
-    https://arxiv.org/abs/2102.04736, section 3.4 (samples per insert).
+    The limiter only counts; `Table` has the lock, and waits. Source of the idea: Cassirer et al.
+    2021, https://arxiv.org/abs/2102.04736, section 3.4 (samples per insert).
+
+    Attributes:
+      updates_per_step, warm_up_steps, max_segment_steps, max_minibatches: as the arguments.
+      tolerance: as the argument; for None, its default.
+      steps: environment steps counted so far.
+      minibatches: minibatches counted so far.
 
     Args:
-      updates_per_step: minibatches per environment step.
+      updates_per_step: minibatches per environment step; finite, above 0.
       warm_up_steps: steps before the first minibatch.
       tolerance: maximum deficit in minibatches; None: the smallest value that is allowed.
       max_segment_steps: environment steps of the largest segment, of all its slots.
@@ -54,14 +60,14 @@ class RateLimiter:
                 raise ConfigError(f"replay: {name} is {value}, expected {least} or more")
         if not 0.0 < updates_per_step < float("inf"):
             raise ConfigError(
-                f"replay: updates_per_step is {updates_per_step}, expected a number above 0"
+                f"replay: updates_per_step is {updates_per_step}, expected a finite number above 0"
             )
         needed = updates_per_step * max_segment_steps + max_minibatches
         if tolerance is None:
             tolerance = needed
         if not tolerance >= needed:
             raise ConfigError(
-                f"replay: tolerance {tolerance:g} is too small: a segment of {max_segment_steps} "
+                f"replay: tolerance is {tolerance:g}: a segment of {max_segment_steps} "
                 f"steps makes {updates_per_step * max_segment_steps:g} minibatches due "
                 f"(updates_per_step {updates_per_step:g}), and one request takes "
                 f"{max_minibatches}; set tolerance to {needed:g} or more, or send shorter segments"

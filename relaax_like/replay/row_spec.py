@@ -95,7 +95,7 @@ class RowSpec:
         """Checks that all arrays of a segment are those of this spec, over the same steps.
 
         Raises:
-          InvalidInputError: an array is missing or differs; the error names the first one.
+          InvalidInputError: an array is missing, additional or differs; the error names the first.
         """
         if rollout.next_alive.ndim != 2 or not rollout.next_alive.size:
             raise InvalidInputError(
@@ -146,10 +146,10 @@ def read_available_bytes(memory: Path = _MEMORY_FILE, cgroups: Path = _CGROUPS) 
 
     Args:
       memory: the kernel's file about the machine.
-      cgroups: its folder about the container.
+      cgroups: the kernel's folder about the container.
 
     Returns:
-      Bytes; None: nothing says so (not Linux).
+      Bytes; None: unknown, because there are no such files (not Linux).
     """
     known = [_read_number(memory, "MemAvailable:", 1024)]
     for limit_file, used_file, stat_file, cache_name in _CGROUP_FILES:
@@ -172,7 +172,7 @@ def _read_number(file: Path, name: str = "", unit: int = 1) -> int | None:
 
 
 def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | None) -> None:
-    """Refuses a table that does not fit into memory.
+    """Checks that a table fits into memory.
 
     Args:
       spec: of its rows.
@@ -181,14 +181,15 @@ def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | 
       available: bytes; None: unknown, and nothing is refused.
 
     Raises:
-      ConfigError: it does not fit; the error has needed and available memory, and the largest
-        capacity that fits.
+      ConfigError: the table does not fit; the error names needed and available memory, and the
+        largest capacity that fits.
     """
     if available is None or needed <= available:
         return
     fitting = max(0, int(capacity * (available / needed)))
+    cure = f"set capacity to at most {fitting:,}" if fitting > 1 else "free memory"
     raise ConfigError(
-        f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB, of which a row's columns "
-        f"take {spec.row_bytes:,} bytes, but only {available / _GIB:,.2f} GiB of memory are "
-        f"available; set capacity to at most {fitting:,}, or make observations smaller"
+        f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB ({spec.row_bytes:,} bytes "
+        f"per row for its columns), but only {available / _GIB:,.2f} GiB of memory are available; "
+        f"{cure}, or make observations smaller"
     )

@@ -15,7 +15,7 @@ class Selector(Protocol):
     """Knows the items of a table by their ids, and draws from them. Not thread-safe.
 
     Attributes:
-      bytes_per_row: memory that it needs for each row of the table.
+      bytes_per_row: memory that the selector needs for each row of the table.
     """
 
     bytes_per_row: int
@@ -212,11 +212,11 @@ class Prioritized:
     The minibatches of one draw are all drawn with the priorities of its start.
 
     Args:
-      alpha: 0 is uniform.
-      beta: exponent of the weights in the first minibatch, after which it rises by
-        `beta_increment` to 1; or a schedule over environment steps.
-      beta_increment: per minibatch.
-      epsilon: added to errors, above 0, so that an item without one can still be drawn.
+      alpha: 0 to 1; 0: uniform.
+      beta: exponent of the weights in the first minibatch, 0 to 1, which increases by
+        `beta_increment` per minibatch up to 1; or a schedule over environment steps.
+      beta_increment: 0 to 1; not used with a schedule.
+      epsilon: added to errors, finite and above 0, so that an item whose error is 0 can be drawn.
 
     Raises:
       ConfigError: a number is outside of its range.
@@ -244,8 +244,8 @@ class Prioritized:
                 )
         if not 0.0 < epsilon < float("inf"):
             raise ConfigError(
-                f"replay: Prioritized with epsilon {epsilon}, expected a number above 0: an item "
-                "whose error is 0 could never be drawn again"
+                f"replay: Prioritized with epsilon {epsilon}, expected a finite number above 0: "
+                "with 0, an item whose error is 0 could never be drawn again"
             )
         self._alpha = alpha
         self._beta = beta
@@ -341,7 +341,7 @@ class Prioritized:
         return self._ids[positions], self._tree.get(positions)
 
     def set_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> None:
-        """Restores priorities that `get_priorities` returned; ignores items that were removed."""
+        """Restores priorities that `get_priorities` returned, for items that are in the table."""
         self._tree.set(ids % len(self._ids), np.ascontiguousarray(priorities, np.float64))
 
     def _find_betas(self, minibatches: int, env_steps: int, done: int) -> np.ndarray:

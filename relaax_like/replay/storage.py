@@ -104,7 +104,8 @@ class Storage:
     Not thread-safe; `Table` has the lock.
 
     Attributes:
-      capacity: rows.
+      spec: as the argument.
+      capacity: number of rows.
       observations: name -> [capacity + max_streams, ...]; behind the rows are the newest
         observation of each stream.
       actions: name -> [capacity, ...].
@@ -137,10 +138,12 @@ class Storage:
             each is stored once.
           max_streams: slots whose chain is open; beyond it, that of the slot that was silent for
             the longest is ended, as at a gap.
-          available_bytes: memory to fit in; None: what the machine has available.
+          available_bytes: memory that the table must fit into; None: what the machine has
+            available.
 
         Raises:
-          ConfigError: it does not fit into memory, or a number is too small.
+          ConfigError: the table does not fit into memory, a number is too small, or there is no
+            such input with a history.
         """
         history = dict(history or {})
         for name, value, least in (
@@ -203,10 +206,10 @@ class Storage:
         """Checks that the table fits into memory.
 
         Args:
-          selector_bytes: that a selector needs for each row.
+          selector_bytes: bytes that a selector needs for each row.
 
         Raises:
-          ConfigError: it does not fit; the error has needed and available memory.
+          ConfigError: the table does not fit; the error names needed and available memory.
         """
         available = self._available_bytes
         validate_memory(
@@ -227,8 +230,13 @@ class Storage:
     def insert(self, rollout: Rollout, remover: Remover) -> Change:
         """Adds the steps of a segment, `[T, k]`, and evicts as many rows as necessary.
 
+        Args:
+          rollout: the segment; its arrays are copied.
+          remover: chooses the rows to evict.
+
         Raises:
-          InvalidInputError: it does not fit the spec, or the capacity; nothing was changed.
+          InvalidInputError: the segment does not fit the spec, the history or the capacity, or two
+            slots have the same number; nothing was changed.
         """
         next_alive, valid, differs, steps, finals, upper = self._validate(rollout)
         length, width = next_alive.shape
@@ -270,10 +278,10 @@ class Storage:
         return Change(first_id, self.next_id, steps, items, removed)
 
     def validate(self, rollout: Rollout) -> None:
-        """Checks that `insert` would take a segment.
+        """Checks that `insert` would accept a segment.
 
         Raises:
-          InvalidInputError: it does not fit the spec, or the capacity.
+          InvalidInputError: see `insert`.
         """
         self._validate(rollout)
 
@@ -281,7 +289,7 @@ class Storage:
         """Ends the chains of slots that send nothing more, as at a gap; unknown ones are ignored.
 
         Args:
-          agents: their numbers, the first of `Rollout.starts`.
+          agents: numbers of the slots, the first ones of `Rollout.starts`.
           remover: as in `insert`.
         """
         slots = [self._numbers[agent] for agent in agents if agent in self._numbers]
@@ -374,14 +382,19 @@ class Storage:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; must be empty before.
+        """Restores what `get_state` returned; the storage must be empty before.
 
         Raises:
-          InvalidInputError: it is the state of a storage of another size, or of other items.
+          InvalidInputError: the state is that of a storage of another size, or with other columns
+            or items.
         """
         for name, mine, theirs in (
             ("capacity", self.capacity, int(state["capacity"])),
-            ("n_step or sequence_steps", self._rule.tolist(), np.asarray(state["rule"]).tolist()),
+            (
+                "the item rule (n_step or sequence_steps)",
+                self._rule.tolist(),
+                np.asarray(state["rule"]).tolist(),
+            ),
             ("max_streams", len(self.streams), len(state["streams"])),
             ("history", self._history, {k: int(n) for k, n in state["history"].items()}),
             ("columns", self._describe_columns(), dict(state["spec"])),
@@ -481,17 +494,17 @@ class Storage:
         if not rollout.history:
             return
         for name, number in self._history.items():
-            shape = (number - 1, rollout.slots, *self.spec.observations[name].shape)
-            found = rollout.history[name].shape if name in rollout.history else "missing"
+            shape = [number - 1, rollout.slots, *self.spec.observations[name].shape]
+            found = list(rollout.history[name].shape) if name in rollout.history else "missing"
             if found != shape:
                 raise InvalidInputError(
                     f"history of {name!r}: {found}, expected an array of shape {shape}; the agents "
-                    "must join as many observations as the replay table",
+                    "must join as many observations as the replay table (observation_history)",
                     "history",
                 )
 
     def _find_streams(self, starts: np.ndarray, added: list[np.ndarray]) -> np.ndarray:
-        """Returns the stream of each slot, `[k]`; adds items of streams that it ends to `added`."""
+        """Returns the stream of each slot, `[k]`; appends items of streams that end to `added`."""
         agents = starts[:, 0]
         known = self._groups.get(agents.tobytes())
         if known is not None:

@@ -56,7 +56,7 @@ class SumTree:
     def find(self, masses: np.ndarray) -> np.ndarray:
         """Returns the positions where the running sum of the numbers first exceeds each mass.
 
-        Never one whose number is 0, unless all are.
+        A position whose number is 0 is never returned, unless all numbers are 0.
 
         Args:
           masses: [n] float64, from 0 to `total`.

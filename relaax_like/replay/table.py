@@ -38,10 +38,10 @@ class TableCounts:
     """Counts of a table; none of them ever decreases, except `rows`, `items` and `deficit`.
 
     Attributes:
-      rows: that the table holds now.
-      items: that the table holds now.
+      rows: number of rows in the table now.
+      items: number of items in the table now.
       steps: environment steps that were inserted.
-      minibatches: that were sampled.
+      minibatches: number of minibatches that were sampled.
       evicted_items: items that were evicted.
       dropped_priorities: errors that were ignored, because their items had been evicted.
       deficit: minibatches that are due; 0 without a limiter.
@@ -160,7 +160,7 @@ class Table:
           What was inserted; None: the limiter did not allow it in time, and nothing was changed.
 
         Raises:
-          InvalidInputError: the segment does not fit the table; nothing was changed.
+          InvalidInputError: the segment does not fit the table or the limiter; nothing was changed.
           ReplayClosedError: the table is closed; nothing was changed.
         """
         steps = rollout.env_steps
@@ -181,7 +181,7 @@ class Table:
         """Checks that the table can take a segment, now or later.
 
         Raises:
-          InvalidInputError: it does not fit the table.
+          InvalidInputError: the segment does not fit the table or the limiter.
         """
         with self._changed:
             self._validate_segment(rollout.env_steps)
@@ -201,15 +201,17 @@ class Table:
           Copies; None: there was nothing to sample in time.
 
         Raises:
-          InvalidInputError: the limiter was made for fewer minibatches.
+          InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer.
           ReplayClosedError: the table is closed, and no minibatches are due any more.
         """
         limiter = self._limiter
         if minibatches < 1 or (limiter and minibatches > limiter.max_minibatches):
-            most = limiter.max_minibatches if limiter else "any number"
+            expected = "1 or more"
+            if limiter:
+                most = limiter.max_minibatches
+                expected = f"1 to {most}; request fewer, or raise max_minibatches of the limiter"
             raise InvalidInputError(
-                f"replay: {minibatches} minibatches requested, expected 1 to {most}; "
-                "request another number, or change max_minibatches of the limiter",
+                f"replay: {minibatches} minibatches requested, expected {expected}",
                 "minibatches",
             )
         with self._changed:
@@ -268,13 +270,14 @@ class Table:
         """Ends the chains of slots that send nothing more, as at a gap.
 
         Args:
-          agents: their numbers, the first of `Rollout.starts`; unknown ones are ignored.
+          agents: numbers of the slots, the first ones of `Rollout.starts`; unknown ones are
+            ignored.
         """
         with self._changed:
             self._apply(self._storage.close_streams(agents, self._remover))
 
     def close(self) -> None:
-        """Takes no more steps, and wakes all callers that wait. Idempotent.
+        """Stops accepting steps, and wakes all callers that wait. Idempotent.
 
         Minibatches that are due can still be sampled; without a limiter, any number.
         """
@@ -310,13 +313,13 @@ class Table:
             }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; must be empty before.
+        """Restores what `get_state` returned; the table must be empty before.
 
         All further calls return exactly what they would have returned in the table that was saved.
 
         Raises:
-          InvalidInputError: it is the state of a table with other settings, of which the error
-            names the first, or incomplete; the table is empty.
+          InvalidInputError: the state is that of a table with other settings, of which the error
+            names the first, or it is incomplete; the table stays empty.
         """
         with self._changed:
             for part, name in self._name_parts().items():
@@ -360,7 +363,7 @@ class Table:
 
         Args:
           steps: environment steps that were inserted in the whole run.
-          minibatches: that were drawn in the whole run.
+          minibatches: number of minibatches that were drawn in the whole run.
         """
         with self._changed:
             self._steps, self._minibatches = steps, minibatches

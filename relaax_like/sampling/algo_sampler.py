@@ -51,9 +51,12 @@ class AlgoSampler(AlgoWorker):
       discount: of the buffers.
       gae_lambda: of the buffers.
       seed: of the draws.
-      observation_history: newest observations that the model sees at once.
+      observation_history: number of newest observations that the model sees at once.
       random_steps: see `Interactor`.
       max_episode_steps: see `Interactor`.
+
+    Raises:
+      ConfigError: the model does not act in NumPy, or has no value function.
     """
 
     def __init__(
@@ -90,6 +93,13 @@ class AlgoSampler(AlgoWorker):
           do_eval: choose the best actions.
           update_normalization_param: add the observations to the copy's running statistics at the
             end.
+
+        Returns:
+          The trajectories, in the order of the slots; size and duration of the sample.
+
+        Raises:
+          InvalidInputError: the environments return several rewards per slot, or observations that
+            do not fit their space.
         """
         began = time.perf_counter()
         parts: dict[int, Buffer] = {}
@@ -145,7 +155,7 @@ class AlgoSampler(AlgoWorker):
 
 
 class _Player:
-    """The agent of an `Interactor`'s environments; passes on each trajectory once complete."""
+    """The agent of an `Interactor`'s environments; passes complete trajectories to `take`."""
 
     def __init__(
         self,
@@ -211,7 +221,8 @@ class _Player:
         rewards = np.asarray(rewards, np.float32)
         if rewards.size != self._slots:
             raise InvalidInputError(
-                f"rewards: {rewards.shape[1]} per slot, expected one; sum them in the environment",
+                f"rewards: shape {list(rewards.shape)}, expected one number for each of "
+                f"{self._slots} slots; sum several rewards in the environment",
                 "rewards",
             )
         self._unfinished.put("rewards", {"reward": rewards.reshape(-1)})

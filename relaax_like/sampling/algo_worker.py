@@ -25,8 +25,12 @@ class AlgoWorker:
         worker.sync_policy(values, version)
         prediction = worker.act(inputs, states)
 
+    Attributes:
+      model: as the argument.
+
     Args:
-      model: a policy of our own layers with a `value`; its current values are used at first.
+      model: a policy of our own layers with a method `value`; its current values are used until the
+        first `sync_policy`.
       seed: of the random numbers.
 
     Raises:
@@ -37,8 +41,8 @@ class AlgoWorker:
         actor = make_actor(model, seed, whole=True)  # `value` reads the critic
         if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
             raise ConfigError(
-                f"AlgoWorker: {type(model).__name__} must act in NumPy (with layers of "
-                "relaax_like.nn alone, and no convolutions) and have a method value; `relaax train "
+                f"AlgoWorker: {type(model).__name__} must act in NumPy (only with layers of "
+                "relaax_like.nn, and without convolutions) and have a method value; `relaax train "
                 "--workers` requires neither"
             )
         self.model = model
@@ -79,7 +83,7 @@ class AlgoWorker:
         return tuple(n.statistic for n in get_normalizers(self.model) if n.statistic in inputs)
 
     def get_statistic(self, name: str) -> Moments:
-        """Returns a running statistic of the copy."""
+        """Returns a running statistic of the copy; `name` is one of `statistics`."""
         count, mean, m2 = (self._values[self._places[f"{name}.{part}"]] for part in _PARTS)
         return Moments(float(count), mean, m2)
 

@@ -40,6 +40,9 @@ class PPOOptim(LearningPolicy):
       seed: see `LearningPolicy`.
       max_traj_len: steps of the longest trajectory.
       run_dir: see `LearningPolicy`.
+
+    Raises:
+      ConfigError: the model has several rewards.
     """
 
     def __init__(
@@ -63,9 +66,11 @@ class PPOOptim(LearningPolicy):
           buffer: with named states and actions, and the extra `log_prob`.
 
         Returns:
-          The means of costs and metrics, and `updates`, their number.
+          The means of costs and metrics over the updates, and `updates`, the number of these.
 
         Raises:
+          InvalidInputError: the buffer is empty, its last trajectory has not ended, or there are
+            too few steps for one minibatch.
           NotFiniteError: the buffer, or a gradient, has NaN or infinity; the updates before it
             stay.
         """
@@ -78,7 +83,8 @@ class PPOOptim(LearningPolicy):
           data: a `Buffer`, with named states and actions, and the extra `log_prob`.
 
         Raises:
-          NotFiniteError: they contain NaN or infinity; nothing has changed.
+          InvalidInputError: the buffer is empty, or its last trajectory has not ended.
+          NotFiniteError: the buffer contains NaN or infinity; nothing has changed.
         """
         buffer: Buffer = data
         steps, borders = buffer.rows(), np.array(buffer.traj_idx)

@@ -17,12 +17,18 @@ class TrajectoryBuilder:
         builder.next_step()
         parts = builder.take(slot=3)        # [L, ...] each
 
-    The memory is that of the longest trajectory so far, and is doubled when it is used up.
+    All slots have room for trajectories of the same length, which is doubled when it is used up.
+
+    Attributes:
+      lengths: `[k] int64`, number of complete steps of each slot.
+
+    Args:
+      slots: k.
     """
 
     def __init__(self, slots: int):
         self._slots = np.arange(slots)
-        self.lengths = np.zeros(slots, np.int64)  # [k], complete steps of each
+        self.lengths = np.zeros(slots, np.int64)
         self._parts: dict[str, dict[str, np.ndarray]] = {}  # [k, room, ...]
         self._room = _FEWEST
 

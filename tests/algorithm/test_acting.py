@@ -237,13 +237,13 @@ def test_a_policy_acts_by_its_subset_alone(kind, greedy):
 def test_a_subset_that_lacks_a_network_fails_at_the_first_action(kind, greedy, exploit):
     actor = kind(FiveNetworks(reads=(0, 3), greedy=greedy), 0)
     actor.set_values([np.abs(value) for value in make_values(actor.model)], 1)
-    wanted = r"test_acting\.py:\d+: acting is \('networks0', 'normalizer'\), but policy reads"
+    wanted = r"test_acting\.py:\d+: `acting` is \('networks0', 'normalizer'\), but `policy` reads"
     with pytest.raises(ConfigError, match=wanted):
         actor.act(make_inputs(5)[0], {}, exploit=exploit)
 
 
 def test_a_subset_that_names_no_attribute_is_refused_with_its_line():
-    with pytest.raises(ConfigError, match=r"test_acting\.py:\d+: acting names 'network7', but"):
+    with pytest.raises(ConfigError, match=r"test_acting\.py:\d+: `acting` contains 'network7'"):
         make_actor(OwnLines(), 0)
 
 

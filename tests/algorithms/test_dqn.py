@@ -330,8 +330,11 @@ def test_noisy_networks_draw_other_noise_for_each_value_and_learn_how_much(monke
     ("distribution", "want"),
     [
         ("{kind: quantile, v_min: 0}", "v_min and v_max have no effect with kind: quantile"),
-        ("{kind: categorical, v_min: 1, v_max: 1}", "v_min 1.0, v_max 1.0: kind categorical needs"),
-        ("{kind: categorical}", "v_min None, v_max None: kind categorical needs both"),
+        (
+            "{kind: categorical, v_min: 1, v_max: 1}",
+            "v_min is 1.0 and v_max is 1.0, but kind: categorical needs",
+        ),
+        ("{kind: categorical}", "v_min is None and v_max is None, but kind: categorical needs"),
         ("{kind: normal}", "categorical"),
     ],
 )

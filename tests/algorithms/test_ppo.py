@@ -443,7 +443,7 @@ def test_each_observation_of_a_history_is_mirrored():
         ({"mirror_observation": (1, -0.1), "mirror_action": (0.1,)}, "its own inverse"),
         (
             {**SIGN, "bounded": True, "action_low": -1.0, "action_high": 2.0},
-            "outside the bounds of component 0",
+            "the mirrored bounds of component 0 are",
         ),
         (
             {

@@ -197,7 +197,10 @@ def test_spaces_come_from_the_environment():
     [
         (["algorithm.num_states=4"], "num_states: sac observes vectors"),
         (["algorithm.temperature=0"], "temperature"),
-        (["algorithm.target_critics=3"], "target_critics: 3, but there are 2 critics"),
+        (
+            ["algorithm.target_critics=3"],
+            "target_critics: 3, expected at most the number of critics, 2",
+        ),
         (["algorithm.critic_dropout=1"], "critic_dropout"),
         (["algorithm.num_actions=2", "algorithm.action_size=2"], "num_actions: 2, but action_size"),
     ],

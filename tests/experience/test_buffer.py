@@ -326,7 +326,7 @@ def test_a_step_of_another_kind_is_refused_and_leaves_no_trace(case: str) -> Non
 
 
 def test_what_is_no_number_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="state is <U5, expected a number"):
+    with pytest.raises(InvalidInputError, match="state has dtype <U5, expected a number or"):
         Buffer(0.5, 0.5).push("hello", 0, 0.0, 0.0)
 
 
@@ -389,7 +389,7 @@ def test_an_unfinished_trajectory_is_neither_sampled_nor_joined() -> None:
         lambda: buffer.push_trajectory(**TRAJECTORY),
     )
     for call in calls:
-        with pytest.raises(InvalidInputError, match="of 1 steps has not ended"):
+        with pytest.raises(InvalidInputError, match=r"with 1 step\(s\), has not ended"):
             call()
 
 

@@ -690,8 +690,12 @@ def test_learners_of_a_group_show_their_mean_and_rank_0_alone_writes(
 @pytest.mark.parametrize(
     ("config", "more", "want"),
     [
-        ({}, {"rank": 1}, "rank is 1, expected 0 to 0"),
-        ({}, {"rank": -1, "world_size": 2}, "rank is -1, expected 0 to 1"),
+        ({}, {"rank": 1}, "rank is 1, expected 0 or more and less than world_size, which is 1"),
+        (
+            {},
+            {"rank": -1, "world_size": 2},
+            "rank is -1, expected 0 or more and less than world_size, which is 2",
+        ),
         ({}, {"world_size": 2}, "use_distributed is false, but world_size is 2"),
         (
             {"use_distributed": True},

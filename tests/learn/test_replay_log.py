@@ -180,7 +180,9 @@ def test_another_n_step_is_computed_from_the_same_steps_and_other_spaces_are_ref
     np.testing.assert_allclose(
         batch.returns[..., 0], first + 0.5 * (first + 1) + 0.25 * (first + 2)
     )
-    with pytest.raises(ConfigError, match=r"does not fit this run: .*\[1, 1, 2\].*another run_dir"):
+    with pytest.raises(
+        ConfigError, match=r"does not fit this run: .*\[1, 1, 2\].*another checkpoint_dir"
+    ):
         open_source(crash(source._log.directory, tmp_path), state_size=3)
 
 

@@ -195,7 +195,9 @@ def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused():
         source.add(make_step(number), [])
     policy = ReplayPolicy(make_task(config), config.plan, 0)
     arguments = policy.data_preprocess(source.get(0, timeout_sec=0.0))
-    with pytest.raises(InvalidInputError, match="a batch of 8 rows, expected a multiple of the"):
+    with pytest.raises(
+        InvalidInputError, match="the batch has 8 rows or sequences, expected a multiple of"
+    ):
         policy._task.update_minibatches(minibatch=3, **arguments)
 
 

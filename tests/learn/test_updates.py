@@ -470,7 +470,7 @@ def test_a_target_s_source_is_of_one_variable_group():
             super().__init__()
             self.follower = Target(Both(self.actor, self.critic), tau=0.5)
 
-    with pytest.raises(ConfigError, match=r"Target of .*actor.*critic.*expected one"):
+    with pytest.raises(ConfigError, match=r"of a Target .*actor.*critic.*expected one"):
         make_scalars(lambda _: Chase(Spread()))
 
 

@@ -377,5 +377,5 @@ def test_a_call_takes_any_leading_axes_and_memory_where_there_is_one():
         want, want_after = recurrent(tf.constant(x[t]), tf.constant(memory[t]))
         np.testing.assert_allclose(y[t], want, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(after[t], want_after, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="net has a recurrent layer: call it as net"):
+    with pytest.raises(ValueError, match="net has a recurrent layer; pass its memory"):
         recurrent(tf.constant(x))

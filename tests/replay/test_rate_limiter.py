@@ -44,7 +44,9 @@ def test_the_deficit_stays_in_its_range():
 
 
 def test_a_tolerance_that_could_make_both_wait_is_refused_with_the_numbers():
-    needed = r"tolerance 35 .* 64 steps .* 32 minibatches .* takes 4; set tolerance to 36 or more"
+    needed = (
+        r"tolerance is 35: .* 64 steps .* 32 minibatches .* takes 4; set tolerance to 36 or more"
+    )
     with pytest.raises(ConfigError, match=needed):
         RateLimiter(0.5, tolerance=35, max_segment_steps=64, max_minibatches=4)
     assert RateLimiter(0.5, max_segment_steps=64, max_minibatches=4).tolerance == 36
@@ -57,7 +59,7 @@ def test_a_tolerance_that_could_make_both_wait_is_refused_with_the_numbers():
         ("updates_per_step", {"updates_per_step": float("nan")}),
         ("warm_up_steps", {"updates_per_step": 1.0, "warm_up_steps": -1}),
         ("max_segment_steps", {"updates_per_step": 1.0, "max_segment_steps": 0}),
-        ("tolerance nan", {"updates_per_step": 1.0, "tolerance": float("nan")}),
+        ("tolerance is nan", {"updates_per_step": 1.0, "tolerance": float("nan")}),
     ],
 )
 def test_numbers_outside_of_their_range_are_refused(name, values):

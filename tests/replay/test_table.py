@@ -135,7 +135,7 @@ def test_another_table_s_state_is_refused_with_the_numbers():
         Table(other, Transitions(3), Uniform(), minibatch_size=4).set_state(state)
     storage = Storage(SPEC, 150, history=HISTORY, max_streams=3)
     with pytest.raises(
-        InvalidInputError, match=r"n_step or sequence_steps \[2, 1, 0\], this one has \[3, 1, 0\]"
+        InvalidInputError, match=r"sequence_steps\) \[2, 1, 0\], this one has \[3, 1, 0\]"
     ):
         Table(storage, Transitions(4), Uniform(), minibatch_size=4).set_state(state)
 
