@@ -50,7 +50,7 @@ class Chaos:
         draw -= self.request_lost
         if draw < self.in_flight:
             threading.Thread(target=_forget, args=(call,), name="in flight", daemon=True).start()
-            raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: repeated while still in flight")
+            raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: repeated while in progress")
         draw -= self.in_flight
         reply = call()
         if draw < self.reply_lost:
@@ -84,14 +84,20 @@ def parse(text: str) -> Chaos:
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         if name not in names:
-            raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {name!r}, expected {', '.join(names)}")
+            raise ConfigError(
+                f"{ENVIRONMENT_VARIABLE}: unknown name {name!r}, expected one of {', '.join(names)}"
+            )
         try:
             values[name] = int(value) if name == "seed" else float(value)
         except ValueError:
-            raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {part!r}, expected a number") from None
+            number = "an integer" if name == "seed" else "a number"
+            raise ConfigError(
+                f"{ENVIRONMENT_VARIABLE}: {name} is {value!r}, expected {number}"
+            ) from None
     chances = [value for name, value in values.items() if name != "seed"]
     if not (all(0 <= chance <= 1 for chance in chances) and sum(chances) <= 1):
         raise ConfigError(
-            f"{ENVIRONMENT_VARIABLE}: {text!r}: the probabilities must add up to 1 at most"
+            f"{ENVIRONMENT_VARIABLE}: {text!r}, expected probabilities from 0 to 1 that add up to "
+            "1 at most"
         )
     return Chaos(**values)  # type: ignore[arg-type]  # the seed is an int

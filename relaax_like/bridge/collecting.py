@@ -199,7 +199,9 @@ class CollectStream:
 
     def _read(self, message: frames.ExperienceReply) -> ReleaseNotice:
         if not isinstance(message, experience_pb2.ExperienceReply):
-            raise ServerUnavailableError("the learner sent values without a header")
+            raise ServerUnavailableError(
+                "the learner sent values without a header; open a new stream"
+            )
         progress = message.progress
         first = pb.PushPullReply(header=progress.header)
         reply = messages.messages_to_reply(

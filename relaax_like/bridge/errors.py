@@ -71,7 +71,7 @@ def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SER
     """Converts the error of a call to our exception, which says what listens at which address."""
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidInputError(details or "refused")
+        return InvalidInputError(details or f"{server} at {address} refused the request")
     if code is grpc.StatusCode.FAILED_PRECONDITION:
         return LeasedError(f"{server} at {address} refused: {details}")
     if code in _NOT_ALLOWED:

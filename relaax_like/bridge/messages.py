@@ -234,10 +234,10 @@ def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
     """Returns the length of the gradient in bytes."""
     num_bytes = manifest.select_groups(header.groups).gradient_bytes
     if header.gradient_bytes != num_bytes:
-        whose = f"its groups {', '.join(header.groups)} have" if header.groups else "it has"
+        whose = f" of the groups {', '.join(header.groups)}" if header.groups else ""
         raise InvalidInputError(
-            f"gradient: {header.gradient_bytes} bytes announced, but by the manifest {whose} "
-            f"{num_bytes}; do client and server use the same model?",
+            f"gradient: {header.gradient_bytes} bytes announced, but by the manifest a gradient"
+            f"{whose} has {num_bytes}; do client and server use the same model?",
             "gradient_bytes",
         )
     if header.fingerprint != manifest.fingerprint:
@@ -439,9 +439,10 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
         or longest > _MAX_TEXT_LENGTH
     ):
         raise InvalidInputError(
-            f"server_id of {len(message.server_id)} characters, {len(message.clients)} clients, "
-            f"texts of up to {longest} characters; expected 1 to {_MAX_NAME_LENGTH}, at most "
-            f"{MAX_SERVED_CLIENTS}, and at most {_MAX_TEXT_LENGTH}",
+            f"report: server_id has {len(message.server_id)} characters, expected 1 to "
+            f"{_MAX_NAME_LENGTH}; {len(message.clients)} clients, expected at most "
+            f"{MAX_SERVED_CLIENTS}; the longest text has {longest} characters, expected at most "
+            f"{_MAX_TEXT_LENGTH}",
             "clients",
         )
     return ClientsReport(

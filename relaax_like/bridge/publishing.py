@@ -141,8 +141,8 @@ class PublisherServicer:
         header = first.header
         if len(header.episodes) > MAX_EPISODES or len(header.received) > _MAX_RECEIVED:
             raise InvalidInputError(
-                f"publish: {len(header.episodes)} episodes and {len(header.received)} clients, "
-                f"expected at most {MAX_EPISODES} and {_MAX_RECEIVED}",
+                f"publish: {len(header.episodes)} episodes, expected at most {MAX_EPISODES}; "
+                f"{len(header.received)} clients, expected at most {_MAX_RECEIVED}",
                 "episodes",
             )
         fields: dict[str, Any] = {
@@ -253,7 +253,10 @@ class PublisherStub:
             parts = iter(self._acquire(request, timeout=_PUBLISH_SEC))
             first = next(parts, None)
             if not isinstance(first, publisher_pb2.LeasePart):
-                raise ProtocolError("the lease came without a header")
+                raise ProtocolError(
+                    f"the parameter server at {self._address} granted a lease without a header; "
+                    "run the same version of relaax_like on both ends"
+                )
             header = first.header
             values = chunks.read_vector(parts, header.values_bytes, "values")
             slots = {}

@@ -108,7 +108,9 @@ class SharedVectors:
           UnusableError: it is on another machine, belongs to another user, or is not such memory.
         """
         if offer.mailboxes and not mailbox.SUPPORTED:
-            raise UnusableError("this kind of machine has no mailboxes")
+            raise UnusableError(
+                "the client uses mailboxes, which this kind of machine does not support"
+            )
         num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         path = f"/proc/{int(offer.pid)}/fd/{int(offer.descriptor)}"
         try:

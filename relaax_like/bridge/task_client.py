@@ -40,8 +40,8 @@ class TaskClient(ParameterServerClient):
         for name in names:
             if name not in places:
                 raise InvalidInputError(
-                    f"{name}: the run has no such variable, only "
-                    f"{', '.join(list(places)[:8])}; start it from the initial values of the "
+                    f"{name}: the run has no such variable; its first variables are "
+                    f"{', '.join(list(places)[:8])}. Start the run from the initial values of the "
                     "same algorithm folder",
                     name,
                 )
@@ -125,9 +125,10 @@ class TaskClient(ParameterServerClient):
             self._layouts[chosen] = self._find_layout(chosen)
         run_groups, order = self._layouts[chosen]
         if len(gradients) != len(order):
+            where = f" in groups {', '.join(chosen)}" if chosen else ""
             raise InvalidInputError(
-                f"received {len(gradients)} gradients, but the task has {len(order)} variables; "
-                "pass one per variable"
+                f"received {len(gradients)} gradients, expected {len(order)}: one for each "
+                f"trainable variable of the task{where}"
             )
         return [gradients[index] for index in order], run_groups
 

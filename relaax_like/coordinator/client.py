@@ -70,7 +70,7 @@ class CoordinatorLink:
             raise self._to_exception(error) from None
         except ValueError as error:  # gRPC's, for a closed channel
             raise ServerUnavailableError(
-                f"the connection to the coordinator was closed: {error}"
+                f"the connection to the coordinator at {self.address} was closed: {error}"
             ) from None
 
     def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
@@ -81,7 +81,7 @@ class CoordinatorLink:
             raise self._to_exception(error) from None
         except ValueError as error:
             raise ServerUnavailableError(
-                f"the connection to the coordinator was closed: {error}"
+                f"the connection to the coordinator at {self.address} was closed: {error}"
             ) from None
 
     def close(self) -> None:

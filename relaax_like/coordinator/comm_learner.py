@@ -184,7 +184,9 @@ class RemoteCommLearner(BaseCommLearner):
         super().__init__(cfg, create_policy, exp_dir=exp_dir, rank=rank, world_size=world_size)
         for key in ("address", "name"):
             if not cfg.get(key):
-                raise ConfigError(f"{key}: missing; a comm learner needs address and name")
+                raise ConfigError(
+                    f"cfg.{key}: missing or empty; a comm learner needs address and name"
+                )
         self._slave = LearnerSlave(
             cfg["address"],
             cfg["name"],
@@ -319,7 +321,7 @@ class RemoteCommLearner(BaseCommLearner):
         try:
             self._data_result_queue.put_nowait(data)
         except queue.Full:
-            message = "the learner has not taken the data before; send learner_get_data_task first"
+            message = "the previous data is not yet taken; send learner_get_data_task first"
             raise TaskFail({"message": message}, message) from None
         info = dict(self._take(self._learn_info_queue))
         last = None if learner is None else learner.max_iterations
@@ -360,8 +362,9 @@ class RemoteCommLearner(BaseCommLearner):
             except queue.Empty:
                 if alive:
                     continue
-            message = "there is no learner" if thread is None else "the learner has ended"
-            message += f": {self._error}" if self._error else ""
+            message = "there is no learner; send learner_start_task first"
+            if thread is not None:
+                message = f"the learner has ended{f': {self._error}' if self._error else ''}"
             raise TaskFail({"message": message}, message)
 
 

@@ -375,7 +375,7 @@ class Coordinator:
             job = self._require_newest(to_attempt(request.attempt), request.slave)
             folder = self._versions.find_folder(job)
         if folder is None:
-            raise RefusedError(f"job {job.id} has no version yet")
+            raise RefusedError(f"job {job.id} has no version yet; train it from the beginning")
         return folder
 
     def send_task(
@@ -392,8 +392,10 @@ class Coordinator:
         with self._lock:
             slave = self._slaves.get(slave_name)
             if slave is None:
-                known = ", ".join(self._slaves) or "none"
-                raise InvalidInputError(f"slave {slave_name!r} is not known (known: {known})")
+                known = "no slave is connected"
+                if self._slaves:
+                    known = f"connected are {', '.join(self._slaves)}"
+                raise InvalidInputError(f"slave {slave_name!r} is not known; {known}")
             return self._send(slave, task, payload).result
 
     # With the lock held: slaves.

@@ -98,7 +98,7 @@ def validate_format(number: int, who: str) -> None:
     """
     if number != FORMAT:
         raise InvalidInputError(
-            f"format {number}, but the {who} speaks format {FORMAT}; use the same version of "
+            f"format: {number}, but the {who} speaks format {FORMAT}; use the same version of "
             "relaax_like at both ends",
             "format",
         )
@@ -112,7 +112,9 @@ def validate_name(name: str, field: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
-            f'{field}: {name[:100]!r}, expected 1 to 100 letters, digits, "-", "_" and "."', field
+            f"{field}: {name[:100]!r}, expected 1 to 100 letters, digits, '-', '_' and '.', not "
+            "beginning with '-' or '.'",
+            field,
         )
     return name
 

@@ -90,7 +90,8 @@ class JobLearner:
             self._folder_lock = lock_folder(folder, "slave")
         except OSError as error:
             raise ConfigError(
-                f"{folder}: {error.strerror}; choose another folder (--work)"
+                f"{folder}: cannot be the slave's folder: {error.strerror or error}; choose "
+                "another folder (--work)"
             ) from None
         self._guardian = Guardian(END_SEC)
         self._lock = threading.Lock()
@@ -159,7 +160,7 @@ class JobLearner:
         attempt = Attempt(int(task_info["job"]), int(task_info["attempt"]))
         before = self._running
         if before is not None and not before.is_over.wait(_OVER_SEC):
-            message = f"it still runs {before.attempt}"
+            message = f"the slave still runs {before.attempt}"
             raise TaskFail({"message": message, "busy": True}, message)
         with self._lock:
             self._running = _RunningJob(

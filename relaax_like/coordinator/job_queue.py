@@ -29,7 +29,7 @@ from relaax_like.coordinator.job import (
 )
 from relaax_like.journal.head import JournalHead, path_of_head
 from relaax_like.journal.journal import Journal
-from relaax_like.journal.reader import JournalReader
+from relaax_like.journal.reader import DamagedJournalError, JournalReader
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import (
     ConfigError,
@@ -89,11 +89,19 @@ class JobQueue:
             self._folder.mkdir(parents=True, exist_ok=True)
             first = self._read_state()
         except OSError as error:
-            raise JournalError(f"{self._folder}: cannot hold a queue: {error}") from error
+            raise JournalError(
+                f"{self._folder}: cannot hold a queue: {error}; choose another folder"
+            ) from error
         head = JournalHead(path_of_head(self._folder))
         reader = JournalReader(self._folder, _FINGERPRINT, first, head)
-        for index, payload in reader:
-            self._replay(index, bytes(payload))
+        try:
+            for index, payload in reader:
+                self._replay(index, bytes(payload))
+        except DamagedJournalError as error:
+            raise JournalError(
+                f"{error.damage}. Restore the coordinator's folder from a backup, or choose "
+                "another folder"
+            ) from None
         if reader.torn:
             logger.warning("%s; truncating the queue's journal there", reader.torn)
         self._journal = Journal(
@@ -208,7 +216,8 @@ class JobQueue:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise JournalError(
                 f"{self._folder}: record {index} cannot be read: {type(error).__name__}: {error}; "
-                "it was written by another version of relaax_like"
+                "it was written by another version of relaax_like. Use that version, or another "
+                "folder"
             ) from None
 
     def _apply(self, record: Mapping[str, Any]) -> None:

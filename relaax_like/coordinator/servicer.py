@@ -68,7 +68,9 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
             try:
                 config = json.loads(request.config)
             except (ValueError, RecursionError):
-                raise InvalidInputError("config: not JSON", "config") from None
+                raise InvalidInputError(
+                    f"config: not JSON, but {request.config[:80]!r}", "config"
+                ) from None
             validate_job_config(config)
             return pb.SubmitReply(job=self._coordinator.submit(request.key, request.name, config))
 

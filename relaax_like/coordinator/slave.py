@@ -273,7 +273,7 @@ class Slave(abc.ABC):
         try:
             lane.put_nowait((self._coordinator, task))
         except queue.Full:  # the coordinator notices that there is no result
-            logger.error("too many tasks wait; %s is dropped", task.name)
+            logger.error("%d tasks wait, the maximum; %s is dropped", _MAX_TASKS, task.name)
 
     def _give_up(self, error: RelaaxError) -> None:
         self.error = error
@@ -379,6 +379,6 @@ class LearnerSlave(Slave):
     def _call(self, name: str, *arguments: Any) -> Any:
         callback = self._callback_fn.get(name)
         if callback is None:
-            message = f"this slave has no callback {name}"
+            message = f"slave {self.name} has no callback {name}"
             raise TaskFail({"message": message}, message)
         return callback(*arguments)

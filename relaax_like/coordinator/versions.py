@@ -199,8 +199,8 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         path = target / validate_path(file.path)
         if file.bytes > left:
             raise InvalidInputError(
-                f"{file.path}: {file.bytes} bytes, but of those that the header announced only "
-                f"{left} are left",
+                f"{file.path}: {file.bytes} bytes, but only {left} of the {header.bytes} bytes "
+                "that the header announced are left",
                 "bytes",
             )
         left -= file.bytes
@@ -208,7 +208,10 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         folders.update(path.parents[: len(path.relative_to(target).parts)])
         _write(path, file, parts)
     if left or next(parts, None) is not None:
-        raise InvalidInputError("the version's files are not those that its header announced")
+        raise InvalidInputError(
+            f"the version's files are not those that its header announced: {header.files} files, "
+            f"{header.bytes} bytes; send the version again"
+        )
     for folder in folders:
         sync_path(folder)
 
@@ -222,7 +225,8 @@ def validate_path(text: str) -> Path:
     names = text.split("/")
     if len(text) > _MAX_PATH or len(names) > _MAX_DEPTH or not all(map(_NAME.fullmatch, names)):
         raise InvalidInputError(
-            f"path: {text[:100]!r}, expected at most {_MAX_DEPTH} plain names with / between them",
+            f"path: {text[:100]!r}, expected at most {_MAX_PATH} characters and {_MAX_DEPTH} "
+            "plain names with / between them",
             "path",
         )
     return Path(*names)
@@ -231,9 +235,14 @@ def validate_path(text: str) -> Path:
 def _take(parts: Iterator[pb.VersionPart], kind: str) -> pb.VersionPart:
     part = next(parts, None)
     if part is None:
-        raise InvalidInputError(f"the version ended, but a {kind} was expected")
+        raise InvalidInputError(
+            f"the version ended, but a {kind} was expected; send the version again"
+        )
     if part.WhichOneof("part") != kind:
-        raise InvalidInputError(f"expected a {kind}, got {part.WhichOneof('part')}")
+        raise InvalidInputError(
+            f"version: expected a message with a {kind}, got "
+            f"{part.WhichOneof('part') or 'an empty one'}"
+        )
     return part
 
 

@@ -225,9 +225,10 @@ class Manifest:
         """
         segments = self.trainable if gradient else self.segments
         if len(arrays) != len(segments):
+            more = ", ..." if len(segments) > 8 else ""
             raise InvalidInputError(
                 f"received {len(arrays)} arrays, expected {len(segments)}: "
-                f"{', '.join(segment.name for segment in segments[:8])}"
+                f"{', '.join(segment.name for segment in segments[:8])}{more}"
             )
         flat = out
         if flat is None:
@@ -282,18 +283,23 @@ class Manifest:
                     f"{list(part.shape)}",
                     segment.name,
                 )
-        _validate_ranges(segments, parts, _MAX_DELTA, "clip what you measure")
+        _validate_ranges(segments, parts, _MAX_DELTA, "clip the measured values")
 
-    def validate_statistics(self, flat: np.ndarray) -> None:
-        """Checks the running statistics in a run's initial values, [total_bytes] uint8.
+    def validate_statistics(
+        self, flat: np.ndarray, cure: str = "start running statistics at 0"
+    ) -> None:
+        """Checks the running statistics in values.
+
+        Args:
+          flat: [total_bytes] uint8, the values.
+          cure: what the user can do, for the error.
 
         Raises:
-          InvalidInputError: a number is not finite, out of range, or negative where it must not be.
+          InvalidInputError: a number is not finite, out of range, or negative where it must not be;
+            the error names the variable.
         """
         for name, segments in self.statistics.items():
-            _validate_ranges(
-                segments, self.view_statistic(flat, name), _MAX_START, "start the run from 0"
-            )
+            _validate_ranges(segments, self.view_statistic(flat, name), _MAX_START, cure)
 
     @staticmethod
     def _view(flat: np.ndarray, segment: Segment) -> np.ndarray:
@@ -414,7 +420,9 @@ def _validate_variables(variables: Sequence[Variable]) -> None:
         name, value = variable.name, np.asarray(variable.value)
         if not _NAME.fullmatch(name):
             raise InvalidInputError(
-                f"variable name {name[:60]!r}: expected 1 to 200 of A-Z a-z 0-9 _ - . / :", name
+                f"variable name {name[:60]!r}: expected 1 to 200 characters of A-Z a-z 0-9 _ - . "
+                "/ :",
+                name,
             )
         if name in seen:
             raise InvalidInputError(f"{name}: duplicate variable name; rename one of them", name)
@@ -464,7 +472,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
         if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:
             raise InvalidInputError(
                 f"manifest: {segment.name[:200]} is {segment.dtype[:40]!r} "
-                f"{list(segment.shape[:8])}, expected a known dtype and axes of 0 or more",
+                f"{list(segment.shape[:8])}, expected axes of 0 or more and one of the dtypes "
+                f"{', '.join(DTYPES)}",
                 segment.name[:200],
             )
     manifest = Manifest(
@@ -482,7 +491,10 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
     )
     sent = (message.total_bytes, message.gradient_bytes, message.fingerprint)
     if sent != (manifest.total_bytes, manifest.gradient_bytes, manifest.fingerprint):
-        raise InvalidInputError("manifest: its sizes or fingerprint contradict its segments")
+        raise InvalidInputError(
+            "manifest: its sizes or fingerprint contradict its segments; run the same version of "
+            "relaax_like on both ends"
+        )
     return manifest
 
 

@@ -73,7 +73,8 @@ def check_journal(directory: Path) -> JournalReport:
     """Reads a complete journal, damaged or not.
 
     Raises:
-      JournalError: a segment has a format that this version does not know.
+      JournalError: a segment has a format that this version does not know, or the folder cannot be
+        read.
     """
     segments = list_segments(directory)
     reports = []
@@ -131,7 +132,9 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
             aside.rmdir()  # nothing was moved into it
         sync_path(directory)
     except OSError as error:
-        raise JournalError(f"{directory}: could not truncate the journal: {error}") from error
+        raise JournalError(
+            f"{directory}: could not truncate the journal: {error}; free disk space, then try again"
+        ) from error
     return Cut(aside if aside.exists() else None, moved)
 
 

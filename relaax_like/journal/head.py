@@ -88,7 +88,7 @@ class JournalHead:
         if version != _FORMAT:
             raise JournalError(
                 f"{self.path}: format {version}, but this version reads format {_FORMAT}; use "
-                "the version of relaax_like that wrote it, or start in another run_dir"
+                "the version of relaax_like that wrote it, or start in another folder"
             )
         return Claim(None if newest < 0 else newest, end, bool(final))
 

@@ -130,7 +130,10 @@ class Journal:
         except BaseException as error:
             self._close_files()
             if isinstance(error, OSError):
-                raise JournalError(f"{directory}: cannot hold a journal: {error}") from error
+                raise JournalError(
+                    f"{directory}: cannot hold a journal: {error}; choose a folder that can be "
+                    "written to"
+                ) from error
             raise
         self._dirty = threading.Event()
         self._stopping = threading.Event()
@@ -428,13 +431,13 @@ class Journal:
         end = reader.end
         if end is not None and end.index > first:
             raise JournalError(
-                f"{self.directory}: the journal has records up to {end.index - 1}, but the "
-                f"next one would be {first}; the others were not replayed"
+                f"{self.directory}: the journal has records up to {end.index - 1}, but only those "
+                f"before {first} were replayed; replay the others before anything is appended"
             )
         if end is not None and end.index < first:
             _LOG.warning(
-                "%s: the journal ends before record %d, but the state before record %d; "
-                "starting a new journal",
+                "%s: the journal ends before record %d, but the state contains all records before "
+                "%d; starting a new journal",
                 self.directory,
                 end.index,
                 first,

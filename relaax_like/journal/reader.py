@@ -188,7 +188,7 @@ class SegmentReader:
         if version != FORMAT:
             raise JournalError(
                 f"{self.segment.path}: format {version}, but this version reads format {FORMAT}; "
-                "use the version of relaax_like that wrote it, or start in another run_dir"
+                "use the version of relaax_like that wrote it, or start in another folder"
             )
         if self.index != self.segment.first_index:
             found = f"a header for record {self.index}, which contradicts the file name"
@@ -364,7 +364,7 @@ class JournalReader:
             raise JournalError(
                 f"{reader.segment.path}: the journal belongs to a different model: fingerprint "
                 f"{reader.fingerprint:#x}, expected {self._fingerprint:#x}; use the "
-                "configuration of that run, or another checkpoint directory"
+                "configuration of that run, or another checkpoint_dir"
             )
 
 

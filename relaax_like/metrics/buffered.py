@@ -73,7 +73,9 @@ def validate_point(name: str, y: float, x: float | None, field: str = "metric") 
     if not math.isfinite(y):
         raise InvalidInputError(f"{field} {name!r}: y is {y}, expected a finite number", field)
     if x is not None and not abs(x) <= MAX_X:
-        raise InvalidInputError(f"{field} {name!r}: x is {x}, expected at most 2**53", field)
+        raise InvalidInputError(
+            f"{field} {name!r}: x is {x}, expected a number from -2**53 to 2**53", field
+        )
 
 
 def select_valid(

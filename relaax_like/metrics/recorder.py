@@ -115,7 +115,8 @@ class _EventFile:
             )
         except OSError as error:
             raise ConfigError(
-                f"metrics directory {directory} cannot be written: {error.strerror}"
+                f"metrics directory {directory} cannot be written: {error.strerror}; set "
+                "metrics_dir to another folder"
             ) from None
         self._end = 0
         # TensorBoard expects this event first. It is written with the first points.

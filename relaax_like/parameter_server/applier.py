@@ -158,7 +158,7 @@ class Applier:
         if self._learner_lease is None:
             raise LeasedError(
                 "this run has no learner in a process of its own; set learner.placement to "
-                "standalone on both sides"
+                "standalone for the parameter server and the learner"
             )
         return self._learner_lease
 
@@ -383,27 +383,37 @@ class Applier:
         if published is None or (snapshot is not None and _age(published) <= _age(snapshot)):
             return False
         with self._record_lock:
-            self._take_up(published)
+            self._take_up(published, "the newest publication")
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
             self._stop_condition.check_score(self._best_evaluation)
         _LOG.info("restored publication %d, step %d", self._published, self._store.global_t)
         return True
 
-    def _take_up(self, state: State) -> None:
-        self._store.import_state(state)
+    def _take_up(self, state: State, place: str) -> None:
+        """Restores a state; `place` is its snapshot, for errors."""
+        self._store.import_state(state, place)
         self._first_version = state.version
         self._statistics.restore(state.statistics)
-        self._dedup.restore(state.statistics.get(_DEDUP, {}))
+        self._dedup.restore(state.statistics.get(_DEDUP, {}), place)
         self._published = int(state.statistics.get(_PUBLISHED, 0))
         self._sequence = self._durable = int(state.statistics.get(_SEQUENCE, 0))
         self._best_evaluation = state.statistics.get(_BEST_EVALUATION)
-        self._received = _read_received(state.statistics.get(_RECEIVED, {}))
+        self._received = _read_received(state.statistics.get(_RECEIVED, {}), place)
 
-    def import_snapshot(self, state: State) -> None:
-        """Resumes from a snapshot."""
+    def import_snapshot(self, state: State, place: str = "the snapshot") -> None:
+        """Resumes from a snapshot.
+
+        Args:
+          state: of the snapshot.
+          place: the snapshot's directory, for errors.
+
+        Raises:
+          SnapshotError: the state has another layout or other optimizers, or cannot be read.
+          InvalidInputError: a value is not finite, or a running statistic is out of range.
+        """
         with self._record_lock:
-            self._take_up(state)
+            self._take_up(state, place)
             self._combiner.begin(self._store.values, state.pending)
             self._check_finished()
             self._stop_condition.check_score(self._best_evaluation)
@@ -487,8 +497,12 @@ class Applier:
         }
 
 
-def _read_received(data: Mapping[str, Any]) -> dict[str, Received]:
+def _read_received(data: Mapping[str, Any], place: str) -> dict[str, Received]:
     """Reads how much of the clients' experience a snapshot, or a publication, contains.
+
+    Args:
+      data: client id -> the fields of `Received`.
+      place: the snapshot or publication, for errors.
 
     Raises:
       SnapshotError: the data is invalid.
@@ -496,7 +510,11 @@ def _read_received(data: Mapping[str, Any]) -> dict[str, Received]:
     try:
         return {str(name): Received(*map(int, one)) for name, one in data.items()}
     except (TypeError, ValueError, AttributeError) as error:
-        raise SnapshotError(f"its list of received experience cannot be read: {error}") from None
+        raise SnapshotError(
+            f"{place}: the list of received experience cannot be read: {error}; it was written by "
+            "another version of relaax_like. Resume with that version, or use another "
+            "checkpoint_dir"
+        ) from None
 
 
 def _age(state: State) -> tuple[int, int]:

@@ -85,8 +85,12 @@ class DedupTable:
             for client, one in self._newest.items()
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
+    def restore(self, data: Mapping[str, Any], place: str = "the snapshot") -> None:
         """Restores what `to_dict` returned.
+
+        Args:
+          data: as returned.
+          place: the snapshot that contains it, for errors.
 
         Raises:
           SnapshotError: the data is invalid; nothing has changed.
@@ -95,11 +99,15 @@ class DedupTable:
         try:
             for client, (incarnation, sequence, outcome, version, global_t, why) in data.items():
                 if outcome not in OUTCOMES:
-                    raise ValueError(f"outcome {outcome!r}, expected {', '.join(OUTCOMES)}")
+                    raise ValueError(f"outcome {outcome!r}, expected one of {', '.join(OUTCOMES)}")
                 answered = CachedReply(outcome, int(version), int(global_t), str(why))
                 newest[client] = _Newest(int(incarnation), int(sequence), answered)
         except (TypeError, ValueError, AttributeError) as error:
-            raise SnapshotError(f"its list of answered pushes cannot be read: {error}") from None
+            raise SnapshotError(
+                f"{place}: the list of answered pushes cannot be read: {error}; it was written by "
+                "another version of relaax_like. Resume with that version, or use another "
+                "checkpoint_dir"
+            ) from None
         self._newest = newest
 
 

@@ -41,7 +41,7 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
     make_manifest(variables)
     if any(variable.name == _METADATA for variable in variables):
         raise InvalidInputError(
-            f"{_METADATA}: this variable name is reserved; use another", _METADATA
+            f"{_METADATA}: this variable name is reserved; rename the variable", _METADATA
         )
     arrays = {variable.name: np.asarray(variable.value) for variable in variables}
     metadata = []
@@ -56,8 +56,8 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
         write_arrays(Path(path), arrays, _KIND)
     except OSError as error:
         raise ConfigError(
-            f"{path}: the initial values cannot be written: {error}; free disk space, or use "
-            "another run_dir"
+            f"{path}: the initial values cannot be written: {error}; free disk space, or write "
+            "to another folder"
         ) from None
 
 
@@ -83,7 +83,9 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
                 entries = json.loads(metadata.tobytes())
                 variables = [_make_variable(entry, arrays) for entry in entries]
     except FileNotFoundError:
-        raise InvalidInputError(f"{path}: no such file") from None
+        raise InvalidInputError(
+            f"{path}: no such file, expected an .npz file of initial values"
+        ) from None
     except DamagedError as error:
         raise InvalidInputError(
             f"{path}: not an .npz file of plain arrays, or damaged ({error}); write it with "
@@ -175,7 +177,7 @@ def _validate(path: str | os.PathLike[str], variables: list[Variable]) -> None:
     for variable in variables:
         if variable.kind == TRAINABLE and variable.value.dtype != np.float32:
             raise InvalidInputError(
-                f"{path}: {variable.name}: {variable.value.dtype}, but trainable variables "
+                f"{path}: {variable.name} is {variable.value.dtype}, but trainable variables "
                 "must be float32; save array.astype(numpy.float32)",
                 variable.name,
             )

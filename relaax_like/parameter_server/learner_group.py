@@ -200,7 +200,7 @@ class LearnerGroup:
             if member.request is None and now - max(member.heard, since) > member.silence_sec:
                 _LOG.warning(
                     "learner %s has been silent for %.1f s, in which others waited for it, and is "
-                    "left out (combine.max_wait_sec); it can join later",
+                    "left out of the iteration (combine.max_wait_sec); it can enter a later one",
                     member.name,
                     now - max(member.heard, since),
                 )
@@ -283,7 +283,10 @@ class LearnerGroup:
             answer = error
         except Exception as error:
             _LOG.exception("the learners' update failed")
-            answer = ServerUnavailableError(f"the update failed: {error}")
+            answer = ServerUnavailableError(
+                "the parameter server could not apply the learners' update "
+                f"({type(error).__name__}: {error}); see its log"
+            )
         for member in members:
             self._note_part(member)
             if isinstance(answer, GroupReply):
@@ -384,7 +387,7 @@ def _validate_finite(request: GroupRequest, manifest: Manifest) -> None:
         validate_gradient(request.gradient, manifest.select_groups(request.groups))
     if request.kind == "sum" and not np.isfinite(request.sums).all():
         raise InvalidInputError(
-            f"sums {request.tag}: they contain NaN or infinity, expected finite numbers; lower the "
+            f"sums {request.tag}: contain NaN or infinity, expected finite numbers; lower the "
             "learning rate, or check the rewards and observations",
             "sums",
         )
@@ -404,9 +407,9 @@ def _find_different(requests: Sequence[GroupRequest]) -> dict[int, InvalidInputE
         for field, value in fields.items():
             if value != usual[field]:
                 errors[index] = InvalidInputError(
-                    f"{field}: this learner has {str(value)[:_MAX_TEXT]}, most others, or the "
-                    f"first one, have {str(usual[field])[:_MAX_TEXT]}; start all learners with the "
-                    "same algorithm and settings",
+                    f"{field}: this learner has {str(value)[:_MAX_TEXT]}, but most learners (in a "
+                    f"tie, the first one) have {str(usual[field])[:_MAX_TEXT]}; start all learners "
+                    "with the same algorithm and settings",
                     field,
                 )
                 break

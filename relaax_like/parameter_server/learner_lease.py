@@ -103,10 +103,10 @@ class LearnerLease:
           LeasedError: another learner holds the lease.
         """
         if term != self.term:
-            raise LeasedError(
-                f"term {term} of the lease has ended: {self.holder or 'nobody'} at "
-                f"{self.address or 'no address'} learns with term {self.term}; stop this learner"
-            )
+            now = "no learner holds the lease"
+            if self.term:
+                now = f"{self.holder} at {self.address} learns with term {self.term}"
+            raise LeasedError(f"term {term} of the lease has ended: {now}; stop this learner")
 
     def _read(self, path: Path) -> None:
         try:
@@ -115,13 +115,14 @@ class LearnerLease:
             self.holder, self.address = str(data["holder"]), str(data["address"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SnapshotError(
-                f"{path}: the lease of the run's learner cannot be read: {error}; stop all "
+                f"{path}: the lease of the run's learner cannot be read "
+                f"({type(error).__name__}: {error}); stop all "
                 "learners of this run, then remove the file"
             ) from None
         if version != _FORMAT:
             raise SnapshotError(
                 f"{path}: format {version}, but this version reads format {_FORMAT}; use the "
-                "version of relaax_like that wrote it"
+                "version of relaax_like that wrote it, or another checkpoint_dir"
             )
 
     def _write(self, term: int, holder: str, address: str) -> None:
@@ -137,6 +138,6 @@ class LearnerLease:
             sync_path(self._path.parent)
         except OSError as error:
             raise ServerUnavailableError(
-                f"the lease could not be written: {error}; free space on the disk, the learner "
-                "retries"
+                f"{self._path}: the lease could not be written: {error}; free disk space, and the "
+                "learner's next attempt succeeds"
             ) from None

@@ -323,17 +323,22 @@ def find_newest_step(url: str, *, file_timeout_sec: float = _FILE_TIMEOUT_SEC) -
 
     Raises:
       ConfigError: the URL cannot be used, or a package is missing.
-      SnapshotError: the mirror is unavailable.
+      SnapshotError: the mirror is unavailable, or a snapshot has a format that this version does
+        not know.
     """
     remote = Remote(url, file_timeout_sec)
     try:
         for name in reversed(remote.list_names()):
             with contextlib.suppress(FileNotFoundError, DamagedError):
-                body = unpack_manifest(remote.read_manifest(name), name)
+                place = f"mirror {remote.shown_url}: {name}"
+                body = unpack_manifest(remote.read_manifest(name), place)
                 return int(body["global_t"])
+    except SnapshotError:  # of another format
+        raise
     except Exception as error:  # a file system of fsspec can raise anything
         raise SnapshotError(
-            f"mirror {remote.shown_url}: cannot be read: {remote.describe(error)}"
+            f"mirror {remote.shown_url}: cannot be read: {remote.describe(error)}; make the mirror "
+            "available again"
         ) from error
     return None
 
@@ -355,9 +360,8 @@ def _fetch_newest(remote: Remote, directory: Path) -> Path | None:
             damaged += 1
     if damaged:
         raise SnapshotError(
-            f"mirror {remote.shown_url}: all {damaged} snapshots are damaged (see the log); "
-            "nothing was started. Restore one from a backup, or start without mirror_url to "
-            "start from scratch"
+            f"mirror {remote.shown_url}: no usable snapshot, {damaged} damaged (see the log). "
+            "Restore one from a backup, or start without mirror_url to start from scratch"
         )
     return None
 

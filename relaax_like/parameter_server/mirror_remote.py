@@ -32,7 +32,9 @@ def check_files(body: dict[str, Any]) -> list[str]:
     """
     for name in body["files"]:
         if not _FILE.match(name):
-            raise DamagedError(f"manifest.json names a file {name!r}")
+            raise DamagedError(
+                f"manifest.json names the file {name!r}, which is not a data file of a snapshot"
+            )
     return list(body["files"])
 
 
@@ -86,7 +88,7 @@ class Remote:
     """
 
     def __init__(self, url: str, timeout_sec: float):
-        self.shown_url = _hide_password(url)
+        self.shown_url = hide_password(url)
         match = _URL.match(url)
         if match is None:
             raise ConfigError(
@@ -189,7 +191,7 @@ class Remote:
     def _check_size(self, path: str, size: int) -> None:
         found = self._call(lambda **options: self._fs.info(path, **options))["size"]
         if found != size:
-            raise OSError(f"{path} has {found} bytes there, but {size} were sent")
+            raise OSError(f"{path}: the mirror has {found} bytes, but {size} were sent")
 
     def _check_packages(self) -> None:
         try:
@@ -198,8 +200,8 @@ class Remote:
             fsspec.get_filesystem_class(self._protocol)
         except ImportError as error:
             raise ConfigError(
-                f"mirror_url: {self.shown_url} needs a package that is not installed; "
-                f"{_INSTALL} ({error})"
+                f"mirror_url: {self.shown_url} needs a package that is not installed ({error}); "
+                f"for S3, {_INSTALL}"
             ) from None
         except ValueError:
             raise ConfigError(
@@ -227,7 +229,9 @@ class Remote:
         if self._hanging is not None:
             self._hanging.join(self._timeout_sec)
             if self._hanging.is_alive():
-                raise TimeoutError(f"a call still hangs after another {self._timeout_sec:g} s")
+                raise TimeoutError(
+                    f"an earlier call still hangs after another {self._timeout_sec:g} s"
+                )
         outcome: list[Any] = []
         failure: list[BaseException] = []
 
@@ -253,7 +257,7 @@ class Remote:
         return outcome[0]
 
 
-def _hide_password(url: str) -> str:
+def hide_password(url: str) -> str:
     """Returns a URL without password and query, for display.
 
     Raises:

@@ -622,7 +622,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         with self._saver.hold():
             state = self._snapshots.restore_latest(self.manifest)
             if state is not None:
-                self._applier.import_snapshot(state)
+                self._applier.import_snapshot(state, str(self._snapshots.path_of(state)))
                 self._saver.note_restored(state)
             restored = self._applier.import_published(state) or state is not None
             replayed = self._applier.replay(state)

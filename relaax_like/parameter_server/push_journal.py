@@ -21,8 +21,8 @@ _RATE_SEC = 5.0
 JOURNAL_INDEX = "journal_index"
 
 NO_SNAPSHOT = (
-    "{}: there is a journal, but no snapshot before it; restore the snapshots, or start in "
-    "another run_dir"
+    "{}: there is a journal, but no snapshot before it; restore the snapshots, or use another "
+    "checkpoint_dir"
 )
 
 
@@ -117,8 +117,8 @@ class PushJournal(PushLog):
         if reader.torn:
             _LOG.warning(
                 "%s; truncating the journal there. No record known to be synced is lost; "
-                "after a power failure, pushes acknowledged in the second before it can be "
-                "lost",
+                "after a power failure, pushes acknowledged in the second before the failure can "
+                "be lost",
                 reader.torn,
             )
         self._journal = Journal(
@@ -248,7 +248,8 @@ def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
     """
     version, global_t = start.version, start.global_t
     for _, payload in reader:
-        record = unpack_record(payload)
+        assert reader.end is not None
+        record = unpack_record(payload, reader.end.segment.path)
         if (record.version_before, record.global_t_before) != (version, global_t):
             raise reader.make_error(
                 f"a record that continues version {record.version_before}, step "
@@ -260,6 +261,5 @@ def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
 
 
 def _make_final_error(error: JournalError) -> ServerUnavailableError:
-    return ServerUnavailableError(
-        f"no more pushes can be acknowledged: {error}; restart the parameter server"
-    )
+    # The error says that the server must be restarted.
+    return ServerUnavailableError(f"no more pushes can be acknowledged: {error}")

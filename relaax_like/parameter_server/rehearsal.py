@@ -56,8 +56,10 @@ def rehearse(checkpoints: Path) -> Rehearsal:
       checkpoints: the folder of snapshots and journal.
 
     Raises:
-      SnapshotError: all snapshots are damaged, or have a format that this version does not know.
-      JournalError: there are records but no snapshot, or the journal has another model or format.
+      SnapshotError: all snapshots are damaged, or a snapshot or publication has a format that this
+        version does not know.
+      JournalError: there are records but no snapshot; the journal has another model or format; or
+        a record cannot be read.
     """
     directory = checkpoints / "journal"
     damaged: set[str] = set()

@@ -209,8 +209,8 @@ def unpack_manifest(content: bytes, name: str) -> dict[str, Any]:
         if body["format"] != _FORMAT:
             raise SnapshotError(
                 f"{name}: a snapshot of format {body['format']}, but this version reads format "
-                f"{_FORMAT}; use the version of relaax_like that wrote it, or start in another "
-                "run_dir"
+                f"{_FORMAT}; use the version of relaax_like that wrote it, or another "
+                "checkpoint_dir"
             )
         return body
 
@@ -230,7 +230,10 @@ def _unpack_segment(entry: Mapping[str, Any]) -> Segment:
     numbers = [entry["offset"], *entry["shape"]]
     # A product of sizes would repeat a string or a list.
     if any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError(f"segment {entry['name']!r}: offset and shape are {numbers}")
+        raise ValueError(
+            f"segment {entry['name']!r}: offset and shape are {numbers}, expected integers, 0 or "
+            "more"
+        )
     return Segment(**{**entry, "shape": tuple(entry["shape"])})
 
 

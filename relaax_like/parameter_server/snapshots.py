@@ -80,13 +80,19 @@ class Snapshots:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock: IO[str] | None = lock_folder(self.directory)
         except OSError as error:
-            raise SnapshotError(f"{directory}: cannot hold snapshots: {error}") from error
+            raise SnapshotError(
+                f"{directory}: cannot hold snapshots: {error}; set checkpoint_dir to a folder that "
+                "can be written to"
+            ) from error
         try:
             self._clean_up()
             self.epoch = count_start(self.directory / "epoch")
         except OSError as error:
             self.close()
-            raise SnapshotError(f"{directory}: cannot hold snapshots: {error}") from error
+            raise SnapshotError(
+                f"{directory}: cannot hold snapshots: {error}; set checkpoint_dir to a folder that "
+                "can be written to"
+            ) from error
 
     def save(self, state: State, score: float | None = None, newest: str = "") -> Path:
         """Writes a snapshot, syncs it to the disk and reads it back; then deletes old ones.
@@ -125,7 +131,10 @@ class Snapshots:
                 f"written ({error}); older snapshots are untouched. Check the disk"
             ) from error
         except (OSError, ValueError) as error:
-            raise SnapshotError(f"{target}: the snapshot could not be written: {error}") from error
+            raise SnapshotError(
+                f"{target}: the snapshot could not be written: {error}; older snapshots are "
+                "untouched"
+            ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._damaged.discard(target.name)
@@ -161,7 +170,7 @@ class Snapshots:
             raise SnapshotError(
                 f"{self.path_of(state)}: the snapshot belongs to a different model: "
                 f"{_describe_difference(state.manifest, manifest)}; use the configuration of "
-                "that run, or another checkpoint directory"
+                "that run, or another checkpoint_dir"
             )
         return replace(state, manifest=manifest)
 
@@ -299,9 +308,8 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
         return read_latest(directory, damaged)
     if names:
         raise SnapshotError(
-            f"{directory}: all {len(names)} snapshots are damaged (see the log); nothing was "
-            "started. Restore one from a backup, or use another checkpoint directory to start "
-            "from scratch"
+            f"{directory}: no usable snapshot, {len(names)} damaged (see the log). Restore one "
+            "from a backup, or use another checkpoint_dir to start from scratch"
         )
     return None
 
@@ -357,8 +365,8 @@ def read_best(directory: Path) -> State | None:
         return read_best(directory)
     if damaged:
         raise SnapshotError(
-            f"{directory}: no usable snapshot has a score, and {damaged} are damaged (see the "
-            "log); use the newest snapshot instead"
+            f"{directory}: no usable snapshot has a score, {damaged} damaged (see the log); use "
+            "version latest, or the number of a version"
         )
     return None
 
@@ -374,10 +382,10 @@ def read_version(directory: Path, version: int) -> State:
     """
     names = {_get_version(name): name for name in list_names(directory)}
     if version not in names:
-        existing = ", ".join(map(str, sorted(names))) or "no version"
-        raise SnapshotError(
-            f"{directory}: no snapshot of version {version}; there are snapshots of {existing}"
-        )
+        existing = "the folder contains no snapshots"
+        if names:
+            existing = f"the versions are {', '.join(map(str, sorted(names)))}"
+        raise SnapshotError(f"{directory}: no snapshot of version {version}; {existing}")
     path = directory / names[version]
     try:
         return read_files(path)

@@ -24,7 +24,7 @@ class Target:
         if not math.isfinite(self.mean_return) or self.episodes < 1:
             raise ConfigError(
                 f"target: mean return {self.mean_return} over {self.episodes} episodes, expected a "
-                "finite number over 1 or more"
+                "finite mean return over 1 episode or more"
             )
 
 

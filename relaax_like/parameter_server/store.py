@@ -262,14 +262,15 @@ class Store:
             part = group.view_slots(slots[: self._num_slot_bytes].view(np.float32))
             given = publish.slots.get(group.name)
             if given is None or given.shape != part.shape:
-                came = None if given is None else list(given.shape)
+                came = "missing" if given is None else list(given.shape)
                 raise InvalidInputError(
                     f"slots of group {group.name}: {came}, expected {list(part.shape)}", group.name
                 )
             if publish.steps.get(group.name, -1) < 0:
+                steps = publish.steps.get(group.name, "missing")
                 raise InvalidInputError(
-                    f"steps of group {group.name}: {publish.steps.get(group.name)}, expected the "
-                    "number of its optimizer steps, 0 or more",
+                    f"steps of group {group.name}: {steps}, expected the number of its optimizer "
+                    "steps, 0 or more",
                     group.name,
                 )
             if not is_finite(given):
@@ -317,25 +318,31 @@ class Store:
             optimizers=dict(current.optimizers),
         )
 
-    def import_state(self, state: State) -> None:
+    def import_state(self, state: State, place: str = "the snapshot") -> None:
         """Restores a snapshot: the next gradient has the effect that it would have had then.
+
+        Args:
+          state: of the snapshot.
+          place: the snapshot's directory, for errors.
 
         Raises:
           SnapshotError: the state has another layout, or slots of another optimizer; nothing has
             changed.
+          InvalidInputError: a trainable variable is not finite, or a running statistic is out of
+            range; nothing has changed.
         """
         if state.manifest.fingerprint != self.manifest.fingerprint:
             raise SnapshotError(
-                "the snapshot has a different layout than this run; use the configuration of the "
-                "run that wrote it, or start in a new checkpoint directory"
+                f"{place}: the layout differs from that of this run; use the configuration of the "
+                "run that wrote the snapshot, or another checkpoint_dir"
             )
         for group in self._groups:
             names = tuple(state.slot_names.get(group.name, ()))
             if names != group.slots or group.name not in state.steps:
                 raise SnapshotError(
-                    f"group {group.name}: the snapshot has optimizer slots {list(names)}, but "
+                    f"{place}: group {group.name} has the optimizer slots {list(names)}, but "
                     f"optimizer {group.config.name} needs {list(group.slots)}; configure the "
-                    "optimizer of that run, or start in a new checkpoint directory"
+                    "optimizer of the run that wrote the snapshot, or use another checkpoint_dir"
                 )
         slots = self._slot_pool.take()
         for group in self._groups:
@@ -345,7 +352,9 @@ class Store:
             values=Values(
                 version=state.version,
                 flat=self._copy_values(
-                    state.values, "of the snapshot", "resume from an older snapshot"
+                    state.values,
+                    f"in {place}",
+                    "move the newest snapshot to another folder to resume from an older one",
                 ),
             ),
             slots=self._publish_slots(slots),
@@ -378,7 +387,7 @@ class Store:
             raise InvalidInputError(
                 f"{bad}: the value {what} contains NaN or infinity; {cure}", bad
             )
-        self.manifest.validate_statistics(buffer)
+        self.manifest.validate_statistics(buffer, cure)
         return self._pool.publish(buffer)
 
     def _publish_slots(self, buffer: np.ndarray) -> np.ndarray:
@@ -520,7 +529,7 @@ def _assign_optimizers(
         if not chosen[group]:
             raise ConfigError(
                 f"variable group {group!r} has no optimizer{_nearest(group, optimizers)}; "
-                "configure one for it. There are optimizers for: "
+                "configure one for it (optimizers). The groups with an optimizer are: "
                 f"{', '.join(optimizers) or 'none'}"
             )
     for name in optimizers.keys() - set(chosen.values()):

@@ -170,8 +170,8 @@ def find_free_address(host: str) -> Address:
                 continue
         return Address(host, port)
     raise RelaaxError(
-        f"{host}: none of {_TRIES} ports from {_PORTS[0]} to {_PORTS[-1]} is free; end the "
-        "programs that use them"
+        f"{host}: no free port among {_TRIES} random ones from {_PORTS[0]} to {_PORTS[-1]}; end "
+        "the programs that use them"
     )
 
 

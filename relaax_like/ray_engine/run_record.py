@@ -79,8 +79,8 @@ class RunRecord:
             )
         except (ValueError, TypeError, KeyError):
             raise RelaaxError(
-                "--ray: the record of this run in the cluster's store is not valid; another "
-                "version of relaax_like might have written it. Choose another run_dir"
+                f"--ray: the record {self._key.decode()!r} in the cluster's store is not valid; "
+                "another version of relaax_like might have written it. Choose another run_dir"
             ) from None
 
     def write(self, global_t: int, version: int) -> None:

@@ -32,6 +32,7 @@ from relaax_like.core.records import Status
 from relaax_like.journal.files import HEADER_BYTES, list_segments
 from relaax_like.journal.head import path_of_head
 from relaax_like.parameter_server.folder import lock_folder
+from relaax_like.parameter_server.mirror_remote import hide_password
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.snapshots import list_names
 from relaax_like.wire.errors import ConfigError
@@ -220,8 +221,8 @@ def _move_aside(experiment: Experiment) -> None:
     settings = experiment.parameter_server
     if settings.mirror_url is not None:
         raise ConfigError(
-            f"mirror_url: {settings.mirror_url} contains the older run's snapshots, from which "
-            "the new run would continue; choose another mirror_url to use --force"
+            f"mirror_url: {hide_password(settings.mirror_url)} contains the older run's snapshots, "
+            "from which the new run would continue; choose another mirror_url to use --force"
         )
     places = {experiment.run_dir.absolute(): "run_dir"}
     metrics = experiment.metrics_server
@@ -247,7 +248,10 @@ def _move_aside(experiment: Experiment) -> None:
         try:
             place.rename(_find_free_name(place))
         except OSError as error:
-            raise ConfigError(f"{place} cannot be moved: {error.strerror}") from None
+            raise ConfigError(
+                f"--force: {place} cannot be moved: {error.strerror}; move it, or choose another "
+                f"{places[place]}"
+            ) from None
 
 
 def _find_free_name(path: Path) -> Path:
@@ -271,7 +275,10 @@ def _replace(path: Path, text: str) -> None:
         temporary.write_text(text, "utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise ConfigError(f"run_dir: {path} cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"run_dir: {path} cannot be written: {error.strerror}; free disk space, or choose "
+            "another run_dir"
+        ) from None
 
 
 def _format_start(start: dict[str, Any]) -> str:

@@ -39,7 +39,9 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
     try:
         handler = _LogFile(path, maxBytes=_MAX_BYTES, backupCount=1, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"run_dir: {path} cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"run_dir: {path} cannot be written: {error.strerror}; choose another run_dir"
+        ) from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     for name in names:
         logging.getLogger(name).addHandler(handler)
