@@ -1,7 +1,7 @@
-"""Initial values of a run as an `.npz` file, and the command that makes one.
+"""Initial values of a run as an `.npz` file, and the command that writes such a file.
 
-An algorithm builds its model in a separate process, because that can import TensorFlow; the
-parameter server reads the file. A plain `.npz` of float32 arrays works too: all are trainable then.
+An algorithm builds its model in a separate process, because building can import TensorFlow; the
+parameter server reads the file. In an `.npz` file of `numpy.savez`, all arrays are trainable.
 """
 
 import json
@@ -64,12 +64,12 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
 def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
     """Reads variables from an `.npz` file, in their order.
 
-    A file without our metadata is a plain one: every array is trainable, in group "default".
+    In a file that `save_variables` did not write, every array is trainable, in group "default".
 
     Raises:
-      InvalidInputError: the file is not an `.npz` file, is damaged, contains pickled objects, or
-        no run could start from it (a trainable float64 array, ...); the error names file and
-        variable.
+      InvalidInputError: the file does not exist, is not an `.npz` file, is damaged, contains
+        pickled objects, or no run could start from it (a trainable float64 array, ...); the error
+        names the file, and the variable if there is one.
     """
     try:
         with finding_damage():
@@ -122,6 +122,9 @@ def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
     """Runs a command in a process group of its own, so that none of its processes remain.
 
     Its stderr goes to a file, because a pipe would stay open as long as any grandchild lives.
+
+    Raises:
+      ConfigError: the command cannot be started, fails, or takes too long.
     """
     try:
         process = subprocess.Popen(
@@ -157,7 +160,7 @@ def _describe(argv: Sequence[str]) -> str:
 
 
 def _tail(file: IO[bytes]) -> str:
-    """Returns the last lines of a command's stderr, for the end of a message."""
+    """Returns the last lines of a command's stderr, for the end of a message; "" without any."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _STDERR_BYTES))
     lines = file.read().decode(errors="replace").rstrip().splitlines()[-_STDERR_LINES:]

@@ -50,7 +50,8 @@ class PushJournal(PushLog):
       clock: returns monotonic seconds.
 
     Attributes:
-      durability: currently in force.
+      durability: what currently survives a crash.
+      needs_snapshot: see `PushLog`.
     """
 
     def __init__(
@@ -78,17 +79,17 @@ class PushJournal(PushLog):
 
     @property
     def unsynced_records(self) -> int:
-        """Records that a power cut would lose."""
+        """Number of records that a power cut would lose."""
         return 0 if self._journal is None else self._journal.unsynced_records
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes that a power cut would lose."""
+        """Number of bytes that a power cut would lose."""
         return 0 if self._journal is None else self._journal.unsynced_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the journal on the disk."""
+        """Size of the journal on the disk, in bytes."""
         return 0 if self._journal is None else self._journal.total_bytes
 
     @property
@@ -105,8 +106,8 @@ class PushJournal(PushLog):
           start: the position of the snapshot; None: there is no snapshot.
 
         Raises:
-          JournalError: records are damaged or missing, or of another model; or there are records
-            but no snapshot.
+          JournalError: records are damaged or missing, or of another model; there are records but
+            no snapshot; or the folder cannot be written to.
         """
         if start is None and holds_records(self._directory):
             raise JournalError(NO_SNAPSHOT.format(self._directory.parent))
@@ -227,7 +228,8 @@ def holds_records(directory: Path) -> bool:
     """Returns whether a push was ever written to a journal.
 
     Raises:
-      JournalError: the folder cannot be read.
+      JournalError: the folder cannot be read, or the head has a format that this version does not
+        know.
     """
     try:
         claim = JournalHead(path_of_head(directory)).read()

@@ -51,7 +51,7 @@ class Record:
       global_t: environment steps afterwards.
       outcome: what happened to the gradient.
       takes_pending: the gradient was applied together with all held-back ones.
-      reason: why the gradient was dropped.
+      reason: why the gradient was dropped; "" if it was not.
       optimizers: variable group -> settings in force from this record on; empty: as before.
     """
 

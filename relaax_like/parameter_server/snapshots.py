@@ -149,7 +149,7 @@ class Snapshots:
 
     @property
     def best_score(self) -> float | None:
-        """The best score of a snapshot in the folder; None if no snapshot has a score."""
+        """The best score of a snapshot in the folder; None if no undamaged snapshot has a score."""
         found = [self._find_score(name) for name in list_names(self.directory)]
         return max((score for score in found if score is not None), default=None)
 
@@ -161,7 +161,7 @@ class Snapshots:
 
         Raises:
           SnapshotError: there are snapshots, but none can be used; or the newest usable one has
-            another layout.
+            another layout or an unknown format.
         """
         state = read_latest(self.directory, self._damaged)
         if state is None:
@@ -265,11 +265,14 @@ def select_kept(
     A snapshot can count as both, so between `max(keep, keep_best)` and `keep + keep_best` are kept.
 
     Args:
-      scores: name -> score, or None if it has none; of all existing snapshots.
-      newest: name of the one that counts as the newest, usually the one just saved.
-      damaged: names of those that count as the oldest; their scores are ignored.
-      keep: number of newest ones to keep.
-      keep_best: number of best ones to keep; with equal scores, the newer one is better.
+      scores: name of each existing snapshot -> its score; None: no score.
+      newest: name of the snapshot that counts as the newest, usually the one just saved.
+      damaged: names of snapshots that count as the oldest; their scores are ignored.
+      keep: number of newest snapshots to keep.
+      keep_best: number of best snapshots to keep; with equal scores, the newer one is better.
+
+    Returns:
+      The names of the snapshots to keep.
     """
     by_age = sorted(scores, key=lambda name: (name == newest, name not in damaged, name))
     scored = [
@@ -294,7 +297,8 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
       Its state; None if there is no folder, or no snapshot in it at all.
 
     Raises:
-      SnapshotError: there are snapshots, but all are damaged.
+      SnapshotError: there are snapshots, but all are damaged; or one has a format that this version
+        does not know.
     """
     names = list_names(directory)
     for name in reversed(names):
@@ -341,7 +345,8 @@ def read_best(directory: Path) -> State | None:
       Its state; None if no snapshot has a score (or there is no snapshot at all).
 
     Raises:
-      SnapshotError: the snapshots with a score are damaged, or damaged ones might have a score.
+      SnapshotError: the snapshots with a score are damaged, or damaged ones might have a score; or
+        one has a format that this version does not know.
     """
     names = list_names(directory)
     scored = []
@@ -378,7 +383,7 @@ def read_version(directory: Path, version: int) -> State:
 
     Raises:
       SnapshotError: there is no such snapshot (the error lists the existing versions), or it is
-        damaged.
+        damaged or has a format that this version does not know.
     """
     names = {_get_version(name): name for name in list_names(directory)}
     if version not in names:

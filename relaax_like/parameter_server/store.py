@@ -2,8 +2,8 @@
 
 Pulls are consistent without copying: each version has buffers of its own, which readers see as
 read-only arrays (see `core.buffers`). A buffer is never written to while its array, or any view of
-it, is alive. Usually two buffers alternate; while a slow
-reader keeps an old version, one more is allocated.
+it, is alive. Usually two buffers alternate; while a slow reader keeps an old version, one more is
+allocated.
 """
 
 import difflib
@@ -122,13 +122,16 @@ class Store:
         Args:
           manifest: the layout.
           initial_flat: [total_bytes] uint8, copied.
-          optimizers: one for each group of the manifest. For the group TASK/NAME of a task, it can
-            also be that of NAME or, failing that, "default", which then serve several groups.
+          optimizers: variable group -> optimizer, for each group of the manifest. The group
+            TASK/NAME of a task can also use the optimizer of NAME or, failing that, "default",
+            which several groups can share.
           follows: target variable -> what it follows; other targets change only with publications.
+            None: no target follows anything.
           expects_gradients: False: kernels are compiled at the first gradient, if there is one.
 
         Raises:
-          ConfigError: nothing is trainable, a group has no optimizer, or an optimizer has no group.
+          ConfigError: nothing is trainable, a group has no optimizer, an optimizer has no group, or
+            a target follows a variable that is not trainable or has another shape.
           InvalidInputError: `initial_flat` has a wrong length or is not finite, or a running
             statistic in it is out of range.
         """
@@ -229,8 +232,9 @@ class Store:
             the previous gradient.
 
         Raises:
-          InvalidInputError: the gradient has a wrong length, there is no such group, or the run has
-            a target variable that follows nothing, which only a publication can change.
+          InvalidInputError: the gradient has a wrong length or dtype, there is no such group or it
+            is named twice, or the run has a target variable that follows nothing, which only a
+            publication can change.
         """
         current = self._current
         rates = self.compute_learning_rates() | dict(learning_rates or {})
@@ -254,8 +258,9 @@ class Store:
         """Computes the result of a publication, without anything taking effect.
 
         Raises:
-          InvalidInputError: values or slots have a wrong length or are not finite; the error names
-            them.
+          InvalidInputError: values or slots have a wrong length or are not finite, a group's number
+            of steps is missing or negative, or a running statistic is out of range; the error names
+            the group or variable.
         """
         current, slots = self._current, self._slot_pool.take()
         for group in self._groups:
