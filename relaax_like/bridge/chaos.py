@@ -23,10 +23,11 @@ class Chaos:
     """Probabilities of the failures of a call.
 
     Attributes:
-      request_lost: the server does not receive it.
-      reply_lost: it takes effect, but its caller does not receive the reply.
-      in_flight: its caller gives up immediately and repeats it while it is still in progress.
-      seed: of the random numbers.
+      request_lost: probability that the server does not receive the call.
+      reply_lost: probability that the call takes effect, but its caller receives no reply.
+      in_flight: probability that the caller gives up immediately and repeats the call while it is
+        still in progress.
+      seed: seed of the random numbers.
     """
 
     request_lost: float = 0.0
@@ -42,7 +43,8 @@ class Chaos:
         """Makes a call, or simulates a failure.
 
         Raises:
-          ServerUnavailableError: the request or the reply was lost.
+          ServerUnavailableError: the request or the reply was lost, the call is repeated while in
+            progress, or the call itself raised this error.
         """
         draw = self._random.random()
         if draw < self.request_lost:
@@ -64,7 +66,7 @@ def _forget(call: Callable[[], Reply]) -> None:
 
 
 def from_environment() -> Chaos | None:
-    """Returns the chaos in the environment variable; None: none.
+    """Returns the failures that RELAAX_CHAOS defines; None: the variable is unset or empty.
 
     Raises:
       ConfigError: the variable is not valid.
@@ -77,7 +79,7 @@ def parse(text: str) -> Chaos:
     """Parses `NAME=PROBABILITY` and `seed=N`, separated by commas.
 
     Raises:
-      ConfigError: an unknown name, or numbers that are not probabilities.
+      ConfigError: a name is unknown, or a number is not valid.
     """
     names = [one.name for one in fields(Chaos) if one.init]
     values: dict[str, float] = {}

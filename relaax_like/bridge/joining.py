@@ -150,7 +150,9 @@ class GroupStream(GroupConnection):
       learner: unique name.
 
     Raises:
+      InvalidInputError: the name is not valid, or the learner has another model than the run.
       LeasedError: learners of this run update independently.
+      NotAllowedError: an agent's token is required.
       ServerUnavailableError: there was no answer, or there are too many learners.
     """
 
@@ -172,7 +174,11 @@ class GroupStream(GroupConnection):
         self._take_answer()
 
     def exchange(self, request: GroupRequest) -> GroupReply:
-        """Makes a request, and waits for its answer; see `GroupConnection`."""
+        """Makes a request, and waits for its answer; see `GroupConnection`.
+
+        Raises:
+          ProtocolError: the answer is not valid; see `GroupConnection` for other errors.
+        """
         gradient = request.gradient
         header = group_pb2.GroupRequest(
             kind=GROUP_KINDS.index(request.kind) + 1,  # type: ignore[arg-type]
@@ -310,7 +316,11 @@ def _message_to_reply(
 
 
 def _read_whole(data: bytes, num_bytes: int, field: str) -> np.ndarray:
-    """Returns a vector that came in one piece, `[num_bytes] uint8`."""
+    """Returns a vector that was sent within a message, `[num_bytes] uint8`.
+
+    Raises:
+      InvalidInputError: `data` has another length.
+    """
     if len(data) != num_bytes:
         raise InvalidInputError(f"{field}: {len(data)} bytes, expected {num_bytes}", field)
     return np.frombuffer(data, np.uint8)

@@ -57,7 +57,7 @@ class LeasingBackend(Protocol):
         """Makes a learner the run's only one."""
 
     def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
-        """Keeps a lease."""
+        """Renews a lease."""
 
     def require_lease(self, term: int) -> None:
         """Checks that a learner is the newest holder."""
@@ -104,7 +104,7 @@ class PublisherServicer:
     def Renew(
         self, request: publisher_pb2.RenewRequest, context: grpc.ServicerContext
     ) -> publisher_pb2.RunState:
-        """Keeps the lease."""
+        """Renews the lease, and returns the state of the run."""
         try:
             is_there = request.HasField("overdue_updates")
             overdue = request.overdue_updates if is_there else None
@@ -198,8 +198,9 @@ def add_to_server(servicer: PublisherServicer, server: grpc.Server) -> None:
 class PublisherStub:
     """A learner's calls to the parameter server; each has a deadline.
 
-    All of them raise ServerUnavailableError if there is no answer in time, and LeasedError if
-    another learner holds the lease.
+    All of them raise ServerUnavailableError if there is no answer in time, NotAllowedError if an
+    agent's token is required, and, except `find_learner`, LeasedError if another learner holds the
+    lease or the run has no learner in a process of its own.
 
     Args:
       channel: to the parameter server.
@@ -243,8 +244,10 @@ class PublisherStub:
           from; and the state of the run.
 
         Raises:
-          ServerUnavailableError: another learner still holds the lease, or no answer in time.
-          InvalidInputError: the run has another model.
+          ServerUnavailableError: another learner still holds the lease, or there was no answer in
+            time.
+          InvalidInputError: the run has another model, or a name is not valid.
+          ProtocolError: the answer is not valid.
         """
         request = publisher_pb2.AcquireRequest(
             format=FORMAT, holder=holder, address=address, fingerprint=manifest.fingerprint
@@ -285,7 +288,7 @@ class PublisherStub:
         overdue_updates: float | None = None,
         timeout_sec: float = _TIMEOUT_SEC,
     ) -> RunState:
-        """Keeps the lease; returns the newest state of the run.
+        """Renews the lease; returns the newest state of the run.
 
         Args:
           term: of the lease.
@@ -297,7 +300,12 @@ class PublisherStub:
             return message_to_state(self._renew(request, timeout=timeout_sec))
 
     def publish(self, item: Publication | Counts) -> RunState:
-        """Sends a publication or counts, which have a ticket; returns the newest state."""
+        """Sends a publication or counts, which have a ticket; returns the newest state of the run.
+
+        Raises:
+          InvalidInputError: a number is not finite or out of range, or a length is wrong; nothing
+            took effect. See the class for other errors.
+        """
         with self._translating():
             return message_to_state(self._publish(_item_to_parts(item), timeout=_PUBLISH_SEC))
 

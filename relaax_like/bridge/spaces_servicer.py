@@ -1,4 +1,4 @@
-"""The `relaax.v1.RunSpaces` service: the first client defines spaces that the settings do not."""
+"""The `relaax.v1.RunSpaces` service: a client defines the spaces that the settings leave open."""
 
 from collections.abc import Callable
 from typing import NoReturn
@@ -21,7 +21,8 @@ def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
     """Adds the service.
 
     Args:
-      propose: raises InvalidInputError for spaces that cannot be used.
+      propose: receives proposals, see `Propose`; raises InvalidInputError for spaces that cannot be
+        used.
       server: not started yet.
     """
 
@@ -58,7 +59,7 @@ class WaitingHandler(grpc.GenericRpcHandler):
         self._error = ServerUnavailableError(text)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        """Called by gRPC for each call."""
+        """Returns a handler that refuses the call; see `grpc.GenericRpcHandler`."""
 
         def refuse(requests: object, context: grpc.ServicerContext) -> NoReturn:
             errors.abort(context, self._error)
@@ -69,16 +70,16 @@ class WaitingHandler(grpc.GenericRpcHandler):
 def propose_spaces(
     channel: grpc.Channel, address: str, spaces: RunSpaces | None, timeout_sec: float = 5.0
 ) -> RunSpaces | None:
-    """Proposes the spaces of a run, or requests them; returns the run's, or None if not known yet.
+    """Proposes the spaces of a run, or requests them; returns those of the run, None if unknown.
 
     Args:
       channel: to the parameter server.
-      address: for errors.
-      spaces: to propose; None: only requests them.
+      address: address of the parameter server, for errors.
+      spaces: spaces to propose; None: only requests the spaces of the run.
       timeout_sec: longest wait for the answer.
 
     Raises:
-      InvalidInputError: the algorithm cannot use them.
+      InvalidInputError: the algorithm cannot use the proposed spaces.
       ServerUnavailableError: no answer in time.
       NotAllowedError: an agent's token is required.
     """
