@@ -56,7 +56,7 @@ def path_of(directory: Path, first_index: int, confirmed: bool) -> Path:
 
 
 def list_segments(directory: Path) -> list[Segment]:
-    """Returns the segments of a journal, oldest first; none if there is no folder.
+    """Returns the segments of a journal, oldest first; [] if there is no folder.
 
     Raises:
       JournalError: the folder cannot be read.

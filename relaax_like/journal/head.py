@@ -45,7 +45,7 @@ class Claim:
 
 
 def path_of_head(directory: Path) -> Path:
-    """Returns the path of a journal's head: beside the journal's folder, so that it outlives it."""
+    """Returns the path of a journal's head: beside the folder, so that it survives its loss."""
     return directory.with_name(f"{directory.name}-head")
 
 
@@ -58,8 +58,11 @@ class JournalHead:
         head.note(Claim(7, 12))      # in place, without a sync
         head.close()
 
-    Attributes:
+    Args:
       path: the file.
+
+    Attributes:
+      path: as the argument.
     """
 
     def __init__(self, path: Path):

@@ -263,7 +263,8 @@ class JournalReader:
         Args:
           directory: the journal's folder; if it does not exist, there are no records.
           fingerprint: fingerprint of the manifest; None: any.
-          from_index: index of the first wanted record; older ones in its segment are checked, too.
+          from_index: index of the first wanted record; older records in the same segment are
+            checked, too.
           head: the journal's head; None: a missing end is not noticed.
         """
         self.torn: Damage | None = None
@@ -286,7 +287,7 @@ class JournalReader:
         Raises:
           DamagedJournalError: records are damaged or missing.
           JournalError: records belong to another model, or have a format that this version does not
-            know.
+            know; or the folder cannot be read.
         """
         segments = self._select_segments()
         for position, segment in enumerate(segments):
@@ -395,7 +396,7 @@ def locate(
 def find_last_record(directory: Path, damage: Damage) -> bytes | None:
     """Returns the payload of the last complete record after a damage; None: there is none.
 
-    Only for display: whether it continues the records before it is not checked.
+    Only for display: it is not checked whether the record continues those before it.
     """
     if damage.offset is None:
         return None
@@ -416,7 +417,7 @@ def find_last_record(directory: Path, damage: Damage) -> bytes | None:
 
 
 def _holds_record(path: Path, offset: int) -> bool:
-    """Returns whether a complete record begins at `offset` or after it; True if in doubt."""
+    """Returns whether a complete record begins at `offset` or later; True if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             descriptor = file.fileno()
