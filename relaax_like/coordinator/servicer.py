@@ -55,7 +55,11 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 
 class CoordinatorServicer(pb_grpc.CoordinatorServicer):
-    """Answers operators and slaves; checks what is received before the coordinator sees it."""
+    """Answers operators and slaves; checks formats and settings before the coordinator sees them.
+
+    Args:
+      coordinator: that is served.
+    """
 
     def __init__(self, coordinator: Coordinator):
         self._coordinator = coordinator
@@ -148,8 +152,8 @@ def create_coordinator_server(
     """Builds a server with this service and gRPC health checks; the caller starts and stops it.
 
     Args:
-      address: to listen on; port 0 means any free one.
-      coordinator: owned by the caller, who closes it before the server is stopped.
+      address: to listen on; port 0 means any free port.
+      coordinator: owned by the caller, which closes it before the server is stopped.
       security: what clients must present; None: nothing, and no TLS.
 
     Returns:
