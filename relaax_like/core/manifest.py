@@ -80,7 +80,16 @@ class Variable:
 
 @dataclass(frozen=True)
 class Segment:
-    """The position of one named array, `offset` bytes; for other fields, see `Variable`."""
+    """The position of one named array in the flat vector.
+
+    Attributes:
+      name: of the variable.
+      dtype: name of its NumPy dtype.
+      shape: its shape.
+      offset: position of its first byte.
+      group: its variable group; "" if it is not trainable.
+      kind: see `Variable`.
+    """
 
     name: str
     dtype: str
@@ -96,7 +105,7 @@ class Segment:
 
     @property
     def num_bytes(self) -> int:
-        """Length in the flat vector."""
+        """Length in the flat vector, in bytes."""
         return self.size * DTYPES[self.dtype].itemsize
 
 
@@ -148,7 +157,7 @@ class Manifest:
         return tuple(segment for segment in self.segments if segment.kind == TRAINABLE)
 
     def groups(self) -> dict[str, slice]:
-        """Returns each group's range of float32 elements in the gradient."""
+        """Returns group -> its range of float32 elements in the gradient."""
         ranges: dict[str, slice] = {}
         for segment in self.trainable:
             start = segment.offset // 4
@@ -245,7 +254,12 @@ class Manifest:
         return flat
 
     def unpack(self, flat: np.ndarray, gradient: bool = False) -> list[np.ndarray]:
-        """Returns one view per segment into a flat vector of bytes; nothing is copied."""
+        """Returns one view per segment into a flat vector; nothing is copied.
+
+        Args:
+          flat: [total_bytes] uint8; [gradient_bytes] uint8 if `gradient` is set.
+          gradient: whether the vector only has the trainable part.
+        """
         return [self._view(flat, s) for s in (self.trainable if gradient else self.segments)]
 
     def view_statistic(
@@ -259,8 +273,8 @@ class Manifest:
         """Checks moments before they are merged into a running statistic.
 
         Raises:
-          InvalidInputError: no such statistic, or a wrong count, shape, dtype or value; the error
-            names it.
+          InvalidInputError: there is no such statistic, or the count, a shape, a dtype or a value
+            is wrong; the error names the statistic.
         """
         segments = self.statistics.get(name)
         if segments is None:
@@ -327,7 +341,17 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
 def _validate_ranges(
     segments: StatisticSegments, arrays: Sequence[np.ndarray], limits: Sequence[float], cure: str
 ) -> None:
-    """Checks count, mean (on either side of 0) and m2 of one statistic."""
+    """Checks that count, mean and m2 of one statistic are within limits.
+
+    Args:
+      segments: of count, mean and m2.
+      arrays: count, mean and m2.
+      limits: the largest count, |mean| and m2.
+      cure: what the user can do, for the error.
+
+    Raises:
+      InvalidInputError: a number is NaN or out of range.
+    """
     lows = (0.0, -limits[1], 0.0)
     for segment, array, low, high in zip(segments, arrays, lows, limits, strict=True):
         wrong = ~((array >= low) & (array <= high))  # true for NaN
@@ -385,8 +409,9 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
     """Lays variables out: trainable ones first, group by group, in the order of appearance.
 
     Raises:
-      InvalidInputError: no variable, a bad or duplicate name, an unknown kind or dtype, a trainable
-        variable that is not float32, or an incomplete running statistic (see `Manifest`).
+      InvalidInputError: there is no variable, a name is not valid or occurs twice, a kind or dtype
+        is unknown, a trainable variable is not float32, or a running statistic is incomplete (see
+        `Manifest`).
     """
     variables = list(variables)
     _validate_variables(variables)
@@ -499,5 +524,5 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
 
 
 def find_follows(variables: Iterable[Variable]) -> dict[str, Follow]:
-    """Returns target variable -> what it follows."""
+    """Returns target variable -> what it follows, for the targets that follow a variable."""
     return {v.name: v.follow for v in variables if v.kind == TARGET and v.follow is not None}
