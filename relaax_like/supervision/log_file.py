@@ -30,7 +30,10 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
 
     Args:
       run_dir: an existing folder.
-      names: of the loggers whose lines are written; "": all.
+      names: names of the loggers whose lines are written; "": all loggers.
+
+    Returns:
+      The handler that was added to the loggers.
 
     Raises:
       ConfigError: the file cannot be written.
@@ -50,7 +53,7 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
 
 @contextlib.contextmanager
 def keeping_log(run_dir: Path) -> Iterator[None]:
-    """Appends log lines to `RUN/log.txt` within the block; see `add_log_file`."""
+    """Appends log lines to `RUN/log.txt` within the block; raises the error of `add_log_file`."""
     handler = add_log_file(run_dir)
     try:
         yield
