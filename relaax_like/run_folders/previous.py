@@ -29,7 +29,9 @@ def load_previous(
       variables: of this run.
 
     Raises:
-      ConfigError: there is no such run, or it has another model.
+      ConfigError: there is no such run, its settings are not valid, it has no snapshot, or it has
+        another model.
+      SnapshotError: the snapshots of the run cannot be read.
     """
     other = load_experiment(*find_experiment(previous))
     checkpoints = other.parameter_server.checkpoint_dir

@@ -56,11 +56,12 @@ def begin_run(experiment: Experiment, force: bool) -> None:
 
     Args:
       experiment: defines the folders.
-      force: move an older run aside, to NAME.old-N.
+      force: rename the folders of an older run to NAME.old-N.
 
     Raises:
-      ConfigError: there is an older run, and `force` is False, or it cannot be moved.
-      SnapshotError: the older run is being trained.
+      ConfigError: there is an older run, and `force` is False or its folders cannot be renamed; or
+        its snapshots are in a mirror, too.
+      SnapshotError: a parameter server is using the folder of the older run.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     found = find_progress(checkpoints)
@@ -95,7 +96,11 @@ def _forget_empty_start(experiment: Experiment) -> None:
 
 
 def validate_not_held(experiment: Experiment) -> None:
-    """Raises SnapshotError if a parameter server is using the run's folder."""
+    """Checks that no parameter server is using the run's folder.
+
+    Raises:
+      SnapshotError: a parameter server is using it.
+    """
     checkpoints = experiment.parameter_server.checkpoint_dir
     if checkpoints.is_dir():
         with contextlib.closing(lock_folder(checkpoints)):
@@ -105,7 +110,11 @@ def validate_not_held(experiment: Experiment) -> None:
 def find_progress(checkpoints: Path) -> int | None:
     """Returns the step of a run's newest snapshot; None if nothing has been trained.
 
-    A start without any progress leaves a snapshot of step 0, which does not count.
+    A start without any progress leaves a snapshot of step 0, which does not count. Pushes in the
+    journal, publications and received experience count as training; the step can then be 0.
+
+    Raises:
+      JournalError: the folder of a journal cannot be read.
     """
     newest = max(
         ((int(steps), int(version)) for _, steps, version in _split_names(checkpoints)),
@@ -121,7 +130,7 @@ def find_progress(checkpoints: Path) -> int | None:
 
 
 def list_journals(checkpoints: Path) -> list[Path]:
-    """Returns the folder of the pushes' journal, and those of replay tables, that exist."""
+    """Returns the existing folders of journals: that of pushes, and those of replay tables."""
     found = sorted(checkpoints.glob("replay*")) if checkpoints.is_dir() else []
     journals = [checkpoints / "journal", *found]
     return [journal for journal in journals if journal.is_dir()]
@@ -133,7 +142,7 @@ def write_config(experiment: Experiment) -> None:
     Addresses are those of the environment variable `ADDRESSES`, if it is set.
 
     Raises:
-      ConfigError: it cannot be written.
+      ConfigError: the file cannot be written.
     """
     data = export_experiment(experiment)
     for section, keys in json.loads(os.environ.get(ADDRESSES, "{}")).items():
@@ -145,11 +154,11 @@ def describe_start(experiment: Experiment, command: str) -> None:
     """Adds a start to experiment.yaml and experiment.info.
 
     Args:
-      experiment: that was started; its folder exists.
+      experiment: the experiment that was started; its folder exists.
       command: TRAIN, RUN or SERVERS.
 
     Raises:
-      ConfigError: they cannot be written.
+      ConfigError: a file cannot be written.
     """
     start = {
         "command": command,
@@ -217,7 +226,12 @@ def _split_names(checkpoints: Path) -> Iterator[list[str]]:
 
 
 def _move_aside(experiment: Experiment) -> None:
-    """Renames the run's folder, and those of its folders that are outside of it."""
+    """Renames the run's folder, and its checkpoint and metrics folders outside of it.
+
+    Raises:
+      ConfigError: a folder cannot be renamed, or contains the working directory or the YAML file;
+        or the run's snapshots are in a mirror, too.
+    """
     settings = experiment.parameter_server
     if settings.mirror_url is not None:
         raise ConfigError(
