@@ -355,7 +355,11 @@ class BridgeControl:
 
 
 def add_health(server: grpc.Server) -> health.HealthServicer:
-    """Adds gRPC's standard health check, which answers SERVING for the service name ""."""
+    """Adds gRPC's standard health check, which answers SERVING for the service name "".
+
+    Returns:
+      The health service, to which other service names can be added.
+    """
     servicer = health.HealthServicer()
     servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

@@ -24,7 +24,7 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServicer):
     """Answers `StoreScalars`: passes the points to a recorder.
 
     Args:
-      recorder: that writes the points, or a `MetricsClient`, which sends them to another process.
+      recorder: writes the points, or sends them to another process (`MetricsClient`).
     """
 
     def __init__(self, recorder: Metrics):
@@ -51,7 +51,7 @@ def unpack_scalars(
     For a point without x, x is the request's `global_t`; None if that is 0.
 
     Raises:
-      InvalidInputError: too many points, or an invalid one, which the error names.
+      InvalidInputError: there are too many points, or one is not valid; the error names it.
     """
     if len(request.scalars) > MAX_POINTS:
         raise InvalidInputError(

@@ -235,9 +235,9 @@ class PublisherStub:
         """Requests the lease.
 
         Args:
-          holder: name of this start of the learner.
-          address: where it takes experience, HOST:PORT.
-          manifest: of its model.
+          holder: name of the learner's process, unique for each start.
+          address: HOST:PORT at which the learner takes experience.
+          manifest: of the learner's model.
 
         Returns:
           The term; for how many seconds the lease is kept without a renewal; the state to continue

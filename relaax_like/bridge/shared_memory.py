@@ -81,7 +81,7 @@ class SharedVectors:
         """Makes the memory; the block must last until the other process has attached to it.
 
         Raises:
-          UnusableError: this system does not support it, or has too little memory.
+          UnusableError: this system does not support such memory, or has too little memory.
         """
         num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         nonce = secrets.token_bytes(_NONCE_BYTES)

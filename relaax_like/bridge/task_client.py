@@ -22,8 +22,8 @@ class TaskClient(ParameterServerClient):
 
     Args:
       client: client of the run; used only by this task, and closed by `close`.
-      names: of the task's variables in the run's manifest, in the task's order: trainable ones,
-        then running statistics.
+      names: names of the task's variables in the run's manifest, in the task's order: trainable
+        variables, then running statistics.
       statistics: the task's name of a running statistic -> its name in the run.
 
     Raises:

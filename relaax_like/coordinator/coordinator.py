@@ -298,7 +298,7 @@ class Coordinator:
         answered = threading.Event()
 
         def note_end() -> None:
-            """Called at the end of the call: with the reply, or of the connection without one."""
+            """Notes the end of the call: the reply was sent, or the connection ended before."""
             with self._lock:
                 if not answered.is_set() and slave.sequence == request.sequence:
                     slave.is_connected = False

@@ -129,7 +129,7 @@ class JobLearner:
         self.close()
 
     def close(self) -> None:
-        """Ends the job: its process saves, the version is sent, and it is queued again."""
+        """Ends the job: its process saves, the version is sent, and the job is queued again."""
         if self._slave is not None:
             self._slave.stop_taking_jobs()
         running = self._running

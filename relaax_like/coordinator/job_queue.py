@@ -56,7 +56,7 @@ class QueueFullError(InvalidInputError):
 
 
 class JobQueue:
-    """The jobs of one folder. Calls come one at a time.
+    """The jobs of one folder. Not thread-safe.
 
         queue = JobQueue(folder)
         job = queue.submit(key, "walk", config, algorithm, environment)

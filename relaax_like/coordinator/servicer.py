@@ -58,7 +58,7 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
     """Answers operators and slaves; checks formats and settings before the coordinator sees them.
 
     Args:
-      coordinator: that is served.
+      coordinator: the coordinator to serve.
     """
 
     def __init__(self, coordinator: Coordinator):

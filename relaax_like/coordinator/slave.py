@@ -170,7 +170,7 @@ class Slave(abc.ABC):
         """Reports the end of an attempt until it is acknowledged.
 
         Args:
-          attempt: that has ended.
+          attempt: the attempt that has ended.
           outcome: number of a `relaax.v1.Ended.Outcome`.
           reason: why it ended.
           tail: end of its output.

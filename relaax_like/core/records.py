@@ -338,7 +338,7 @@ class PublishTicket(NamedTuple):
     """Identifies a publication or count of a learner in a process of its own.
 
     Attributes:
-      term: of its lease.
+      term: term of the learner's lease.
       sequence: 1, 2, 3, ... in the run, of publications and counts together.
     """
 
@@ -452,7 +452,7 @@ class GroupRequest:
       sums: `[n] float64`, this learner's numbers; for sum and step.
       gradient: `[n] float32`, this learner's part, as the manifest lays out `groups`; for step.
       groups: variable groups of the gradient; (): all; for step.
-      clip: variable group -> largest norm of its joint gradient; "": of the complete one.
+      clip: variable group -> largest norm of its joint gradient; "": of the complete gradient.
     """
 
     kind: GroupKind

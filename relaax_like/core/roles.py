@@ -9,7 +9,7 @@
         |-- beside its agents: gradients up, values down
         |   ParameterServerClient ==bridge==> ParameterServerBackend
         |
-        '-- in the parameter server's process: experience up, values down
+        '-- in the parameter server's process, or in its own: experience up, values down
             ExperienceSink, whose learner publishes complete states to the Publisher; with
             several tasks, there is one for each, and their states are merged
 
@@ -268,8 +268,8 @@ class ParameterServerClient(abc.ABC):
     def get_values(self) -> list[np.ndarray]:
         """Pulls the newest values: one array per variable, in manifest order. Read-only views.
 
-        The trainable variables come first, then targets, running statistics and counters. While the
-        server does not answer, the values are those that this client holds.
+        The trainable variables come first, then all others (targets, running statistics, counters).
+        While the server does not answer, the values are those that this client holds.
 
         Raises:
           ServerUnavailableError: there was no answer, and this client holds no values.

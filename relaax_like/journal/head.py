@@ -45,7 +45,7 @@ class Claim:
 
 
 def path_of_head(directory: Path) -> Path:
-    """Returns the path of a journal's head: beside the folder, so that it survives its loss."""
+    """Returns the path of a journal's head: beside the folder, in case the folder is lost."""
     return directory.with_name(f"{directory.name}-head")
 
 
@@ -96,10 +96,10 @@ class JournalHead:
         return Claim(None if newest < 0 else newest, end, bool(final))
 
     def replace(self, claim: Claim) -> None:
-        """Replaces the file, if any, atomically: after a crash it is the old or the new one.
+        """Writes the file, or replaces it atomically: after a crash, it is the old or the new file.
 
         Raises:
-          OSError: the file system refused; the old file is untouched.
+          OSError: the file cannot be written; the old file is untouched.
         """
         self.close()
         temporary = self.path.with_name(f"{TEMPORARY}{self.path.name}")

@@ -372,7 +372,7 @@ class JournalReader:
 def locate(
     error: DamagedSegmentError, segments: Sequence[Segment], position: int, index: int
 ) -> Damage:
-    """Distinguishes a crash's torn end from damage.
+    """Returns where a journal is damaged, and whether that is the torn end that a crash leaves.
 
     The bytes that a killed process wrote are all there, in order; a power cut loses some of those
     that were not yet synced. So the end is torn if nothing complete follows it: no record in the

@@ -26,7 +26,7 @@ class _LogFile(logging.handlers.RotatingFileHandler):
 
 
 def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handler:
-    """Also appends log lines to `RUN/log.txt`, until this process exits.
+    """Appends log lines to `RUN/log.txt`, in addition to other outputs, until this process exits.
 
     Args:
       run_dir: an existing folder.

@@ -64,9 +64,11 @@ class _Supervised:
 
 
 class Manager:
-    """Runs processes until an essential process exits with 0, a server keeps dying, or `stop`.
+    """Runs the processes of a topology, and restarts those that die.
 
-    An environment that keeps dying is abandoned, and the other processes continue.
+    The run ends when an essential process or all processes have exited with 0, a server keeps dying
+    or reports a usage error, no environment has been running for some time, or `stop` is called. An
+    environment that keeps dying is abandoned, and the other processes continue.
 
         ps = Node(name="ps", role="parameter server", argv=[...])
         manager = Manager(Topology(nodes=[ps, ...]))

@@ -60,8 +60,8 @@ def setup_logging(level: str, stream: TextIO | None = None, with_time: bool = Tr
     They do not name the process: `relaax run` adds its name when it prints them.
 
     Args:
-      level: of the lines that are written.
-      stream: to write to; None: standard output.
+      level: lowest level of the lines that are written, such as "INFO".
+      stream: where they are written; None: standard output.
       with_time: whether to include the time; False: the process that reads the lines
         adds it.
     """

@@ -56,10 +56,17 @@ class Plan:
 
 @dataclass
 class CombineCounts:
-    """Numbers of gradients since the start, by what happened to them."""
+    """Numbers of gradients since the start, by what happened to them.
+
+    Attributes:
+      compensated: corrected for changes of the weights, or computed with the current weights.
+      not_compensated: applied without a correction that was due: the weights of their version were
+        no longer kept, or the result would have been too large.
+      held_back: held back until others arrived.
+      dropped: not used.
+    """
 
     compensated: int = 0
-    # Although they should have been: their version was no longer kept, or they were too large.
     not_compensated: int = 0
     held_back: int = 0
     dropped: int = 0
@@ -92,7 +99,7 @@ class HeldBack:
         return 1 if held is None else held.count + 1
 
     def get_waited_sec(self, groups: Groups) -> float:
-        """Returns how long the first gradient of these groups has been held back; 0: none is."""
+        """Returns how long the first gradient of these groups has waited; 0.0: there is none."""
         held = self.pending.get(groups)
         return 0.0 if held is None else self._clock() - held.since
 
