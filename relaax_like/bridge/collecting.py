@@ -73,7 +73,9 @@ class GrpcCall(Call):
         try:
             self._call: Any = open_call(iter(self._outbox.get, None))
         except ValueError as error:  # gRPC's error for a closed channel
-            raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
+            raise ServerUnavailableError(
+                f"this process has closed its connection to {address} ({error}); open a new one"
+            ) from None
 
     def __next__(self) -> frames.ExperienceReply:
         try:

@@ -323,7 +323,8 @@ class PublisherStub:
             raise errors.to_exception(error, self._address) from None
         except ValueError as error:  # gRPC's error for a closed channel
             raise ServerUnavailableError(
-                f"the link to {self._address} was closed: {error}"
+                f"this process has closed its connection to {self._address} ({error}); open a "
+                "new one"
             ) from None
 
 

@@ -94,5 +94,7 @@ def propose_spaces(
     except grpc.RpcError as error:
         raise errors.to_exception(error, address) from None
     except ValueError as error:  # the channel has been closed
-        raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
+        raise ServerUnavailableError(
+            f"this process has closed its connection to {address} ({error}); open a new one"
+        ) from None
     return _read(answer)

@@ -58,11 +58,12 @@ class Health:
         self._lock = threading.Lock()
         self._probe: Any = None  # a grpc.Future that is also a grpc.Call
 
-    def wait(self, ask: Callable[[], Any]) -> None:
+    def wait(self, ask: Callable[[], Any], server: str = errors.PARAMETER_SERVER) -> None:
         """Returns when the server has answered.
 
         Args:
           ask: starts a call, and returns its future.
+          server: what the server is, and its address, for the error.
 
         Raises:
           grpc.RpcError: the server cannot be reached.
@@ -75,9 +76,7 @@ class Health:
         try:
             probe.result(_PROBE_SEC)
         except grpc.FutureTimeoutError:
-            raise ServerUnavailableError(
-                "the parameter server has not replied yet; retry later"
-            ) from None
+            raise ServerUnavailableError(f"{server} has not replied yet; retry later") from None
         with self._lock:
             if self._probe is probe:
                 self._probe = None
@@ -211,7 +210,7 @@ class ParameterServerStub(BufferingClient):
         try:
             with _translate_errors(self._address):
                 if health.away:
-                    health.wait(self._ask)
+                    health.wait(self._ask, f"{errors.PARAMETER_SERVER} at {self._address}")
                 yield
         except ServerUnavailableError:
             health.away = True
@@ -292,7 +291,9 @@ def _translate_errors(address: str, server: str = errors.PARAMETER_SERVER) -> It
         raise
     except ValueError as error:
         # gRPC's error if our own side has closed the channel, as at the end of the process.
-        raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
+        raise ServerUnavailableError(
+            f"this process has closed its connection to {address} ({error}); open a new one"
+        ) from None
 
 
 def wait_for_manifest(

@@ -81,7 +81,8 @@ class CoordinatorLink:
             raise self._to_exception(error) from None
         except ValueError as error:  # gRPC's, for a closed channel
             raise ServerUnavailableError(
-                f"the connection to the coordinator at {self.address} was closed: {error}"
+                f"this process has closed its connection to the coordinator at {self.address} "
+                f"({error}); open a new one"
             ) from None
 
     def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
@@ -92,7 +93,8 @@ class CoordinatorLink:
             raise self._to_exception(error) from None
         except ValueError as error:
             raise ServerUnavailableError(
-                f"the connection to the coordinator at {self.address} was closed: {error}"
+                f"this process has closed its connection to the coordinator at {self.address} "
+                f"({error}); open a new one"
             ) from None
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
                 config = json.loads(request.config)
             except (ValueError, RecursionError):
                 raise InvalidInputError(
-                    f"config: not JSON, but {request.config[:80]!r}", "config"
+                    f"config: {request.config[:80]!r} is not valid JSON", "config"
                 ) from None
             validate_job_config(config)
             return pb.SubmitReply(job=self._coordinator.submit(request.key, request.name, config))

@@ -249,8 +249,8 @@ def _take(parts: Iterator[pb.VersionPart], kind: str) -> pb.VersionPart:
         )
     if part.WhichOneof("part") != kind:
         raise InvalidInputError(
-            f"version: expected a message with a {kind}, got "
-            f"{part.WhichOneof('part') or 'an empty one'}"
+            f"version: expected a message with a {kind}, got one with "
+            f"{part.WhichOneof('part') or 'nothing'}"
         )
     return part
 

@@ -143,6 +143,6 @@ class LearnerLease:
             sync_path(self._path.parent)
         except OSError as error:
             raise ServerUnavailableError(
-                f"{self._path}: the lease could not be written: {error}; free disk space, and the "
-                "learner's next attempt succeeds"
+                f"{self._path}: the lease could not be written: {error}; free disk space or "
+                "correct permissions; the learner retries"
             ) from None

@@ -88,7 +88,8 @@ def validate_counts(counts: Publication | Counts) -> None:
     for episode in counts.episodes:
         if not math.isfinite(episode.episode_return):  # the mean return would be NaN forever
             raise InvalidInputError(
-                f"episodes: return {episode.episode_return} published, expected a finite number",
+                f"episodes: return {episode.episode_return} published, expected a finite number; "
+                "check the rewards",
                 "episodes",
             )
 

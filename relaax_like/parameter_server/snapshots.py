@@ -169,7 +169,7 @@ class Snapshots:
         if state.manifest.fingerprint != manifest.fingerprint:
             raise SnapshotError(
                 f"{self.path_of(state)}: the snapshot belongs to a different model: "
-                f"{_describe_difference(state.manifest, manifest)}; use the configuration of "
+                f"{describe_difference(state.manifest, manifest)}; use the configuration of "
                 "that run, or another checkpoint_dir"
             )
         return replace(state, manifest=manifest)
@@ -419,8 +419,13 @@ def _get_version(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def _describe_difference(saved: Manifest, wanted: Manifest) -> str:
-    """Describes the first few segments that differ."""
+def describe_difference(saved: Manifest, wanted: Manifest) -> str:
+    """Describes how the model of a snapshot differs: the first five variables that do.
+
+    Args:
+      saved: layout of the snapshot.
+      wanted: layout of this run.
+    """
     ours = {segment.name: segment for segment in wanted.segments}
     theirs = {segment.name: segment for segment in saved.segments}
     lines = []

@@ -242,8 +242,9 @@ class Store:
         if gradient is not None:
             if self._unfollowed:
                 raise InvalidInputError(
-                    f"{self._unfollowed}: nothing says what this target variable follows when a "
-                    "gradient is pushed; make it with Target, or use learner.placement: server",
+                    f"{self._unfollowed}: this target variable follows no trainable variable, so a "
+                    "pushed gradient would not update it; make it with Target, or use "
+                    "learner.placement: server",
                     self._unfollowed,
                 )
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))

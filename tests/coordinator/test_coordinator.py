@@ -331,7 +331,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
         "Submit",
         {"key": "x" * 16, "name": "../x", "config": json.dumps(make_config())},
     ),
-    "config: not JSON, but": ("Submit", {"key": "x" * 16, "name": "x", "config": "{"}),
+    "config: '{' is not valid JSON": ("Submit", {"key": "x" * 16, "name": "x", "config": "{"}),
     "config: 70000 bytes": ("Submit", {"config": "x" * 70_000}),
     "run_dir: a job cannot": (
         "Submit",
