@@ -64,7 +64,7 @@ class TokenCheck(grpc.ServerInterceptor):
     """Refuses calls without a sufficient token, before a byte of their messages is read.
 
     Args:
-      tokens: that the server accepts.
+      tokens: the tokens that the server accepts, and their roles.
     """
 
     def __init__(self, tokens: Tokens):
@@ -74,7 +74,10 @@ class TokenCheck(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[..., Any], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """Called by gRPC in its one serving thread: takes some microseconds."""
+        """Returns the handler of a call, or one that refuses it; see `grpc.ServerInterceptor`.
+
+        gRPC calls this in its only serving thread, so it takes only some microseconds.
+        """
         method = handler_call_details.method
         needed = METHOD_ROLES.get(method, Role.OPERATOR)
         if needed is None:
@@ -138,7 +141,7 @@ class _CallDetails(
     namedtuple("_CallDetails", "method timeout metadata credentials wait_for_ready compression"),
     grpc.ClientCallDetails,
 ):
-    """A call's details, as passed on by interceptors."""
+    """A call's details, as interceptors of a client pass them on."""
 
 
 class TokenSender(

@@ -89,7 +89,8 @@ def make_interceptors(
     Args:
       security: what clients must present; None: nothing, and no TLS.
       max_calls: maximum number of calls at a time; one address can have half of them.
-      lanes: interceptors that receive messages in other ways; they are checked like all others.
+      lanes: interceptors that receive messages in other ways; such messages are checked like all
+        others.
     """
     limit = CallLimit(max_calls // 2)
     if security is None or security.tokens is None:
@@ -101,7 +102,8 @@ def bind(server: grpc.Server, address: str, security: ServerSecurity | None = No
     """Binds a gRPC server to `host:port` and returns the port.
 
     Raises:
-      RelaaxError: the port is taken; the error names the process that holds it.
+      RelaaxError: the port is taken (the error names the process that holds it, if possible), or
+        the address cannot be used on this machine.
     """
     host, _, port = address.rpartition(":")
     try:

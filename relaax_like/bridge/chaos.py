@@ -23,10 +23,11 @@ class Chaos:
     """Probabilities of the failures of a call.
 
     Attributes:
-      request_lost: the server does not receive it.
-      reply_lost: it takes effect, but its caller does not receive the reply.
-      in_flight: its caller gives up immediately and repeats it while it is still in progress.
-      seed: of the random numbers.
+      request_lost: probability that the server does not receive the call.
+      reply_lost: probability that the call takes effect, but its caller receives no reply.
+      in_flight: probability that the caller gives up immediately and repeats the call while it is
+        still in progress.
+      seed: seed of the random numbers.
     """
 
     request_lost: float = 0.0
@@ -42,7 +43,8 @@ class Chaos:
         """Makes a call, or simulates a failure.
 
         Raises:
-          ServerUnavailableError: the request or the reply was lost.
+          ServerUnavailableError: the request or the reply was lost, the call is repeated while in
+            progress, or the call itself raised this error.
         """
         draw = self._random.random()
         if draw < self.request_lost:
@@ -50,7 +52,7 @@ class Chaos:
         draw -= self.request_lost
         if draw < self.in_flight:
             threading.Thread(target=_forget, args=(call,), name="in flight", daemon=True).start()
-            raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: repeated while still in flight")
+            raise ServerUnavailableError(f"{ENVIRONMENT_VARIABLE}: repeated while in progress")
         draw -= self.in_flight
         reply = call()
         if draw < self.reply_lost:
@@ -64,7 +66,7 @@ def _forget(call: Callable[[], Reply]) -> None:
 
 
 def from_environment() -> Chaos | None:
-    """Returns the chaos in the environment variable; None: none.
+    """Returns the failures that RELAAX_CHAOS defines; None: the variable is unset or empty.
 
     Raises:
       ConfigError: the variable is not valid.
@@ -77,21 +79,27 @@ def parse(text: str) -> Chaos:
     """Parses `NAME=PROBABILITY` and `seed=N`, separated by commas.
 
     Raises:
-      ConfigError: an unknown name, or numbers that are not probabilities.
+      ConfigError: a name is unknown, or a number is not valid.
     """
     names = [one.name for one in fields(Chaos) if one.init]
     values: dict[str, float] = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
         if name not in names:
-            raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {name!r}, expected {', '.join(names)}")
+            raise ConfigError(
+                f"{ENVIRONMENT_VARIABLE}: unknown name {name!r}, expected one of {', '.join(names)}"
+            )
         try:
             values[name] = int(value) if name == "seed" else float(value)
         except ValueError:
-            raise ConfigError(f"{ENVIRONMENT_VARIABLE}: {part!r}, expected a number") from None
+            number = "an integer" if name == "seed" else "a number"
+            raise ConfigError(
+                f"{ENVIRONMENT_VARIABLE}: {name} is {value!r}, expected {number}"
+            ) from None
     chances = [value for name, value in values.items() if name != "seed"]
     if not (all(0 <= chance <= 1 for chance in chances) and sum(chances) <= 1):
         raise ConfigError(
-            f"{ENVIRONMENT_VARIABLE}: {text!r}: the probabilities must add up to 1 at most"
+            f"{ENVIRONMENT_VARIABLE}: {text!r}, expected probabilities from 0 to 1 that add up to "
+            "1 at most"
         )
     return Chaos(**values)  # type: ignore[arg-type]  # the seed is an int

@@ -11,24 +11,34 @@ CHUNK_BYTES = 512 * 1024
 
 
 def split(flat: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryview]:
-    """Yields views of successive parts of a `[n] uint8` vector."""
+    """Yields views of successive parts of a vector.
+
+    Args:
+      flat: `[n] uint8`.
+      chunk_bytes: length of each part, except the last one.
+    """
     view = flat.data
     for start in range(0, len(view), chunk_bytes):
         yield view[start : start + chunk_bytes]
 
 
 def fits_one(num_bytes: int) -> bool:
-    """Returns whether a vector of this length is a single chunk."""
+    """Returns whether a vector of `num_bytes` is a single chunk."""
     return num_bytes <= CHUNK_BYTES
 
 
 class Assembler:
-    """Joins chunks to a vector whose length is determined by us, not by the sender.
+    """Joins chunks to a vector whose length the receiver determines, not the sender.
 
-    assembler = Assembler(manifest.gradient_bytes, "gradient")
-    for chunk in chunks:
-        assembler.add(chunk)
-    flat = assembler.finish()
+        assembler = Assembler(manifest.gradient_bytes, "gradient")
+        for chunk in chunks:
+            assembler.add(chunk)
+        flat = assembler.finish()
+
+    Args:
+      num_bytes: length of the vector.
+      field: name of the vector, for errors.
+      buffer: `[num_bytes] uint8`, the vector to fill; None: a new one.
     """
 
     def __init__(self, num_bytes: int, field: str, buffer: np.ndarray | None = None):
@@ -71,10 +81,15 @@ class Assembler:
 
 
 def read_vector(parts: Iterator[Any], num_bytes: int, field: str) -> np.ndarray:
-    """Joins the chunks that come next to a vector, `[num_bytes] uint8`.
+    """Joins the next chunks of a stream to a vector, `[num_bytes] uint8`.
+
+    Args:
+      parts: messages, of which those that are memoryviews are chunks.
+      num_bytes: length of the vector.
+      field: name of the vector, for errors.
 
     Raises:
-      InvalidInputError: something else comes, or the stream ends.
+      InvalidInputError: a message is not a chunk, the stream ends, or there are too many bytes.
     """
     assembler = Assembler(num_bytes, field)
     while not assembler.complete:

@@ -1,4 +1,4 @@
-"""Base of the stub and the in-process client: data for the next push, and the current values."""
+"""Base of the stub and the in-process client: holds data for the next push, and current values."""
 
 import abc
 import itertools
@@ -49,7 +49,16 @@ class BufferingClient(ParameterServerClient):
     While the server is not available, agents continue with their current values: a push that cannot
     be sent is discarded completely (gradient, steps, episodes and statistics) and counted in
     `discarded_pushes`. If the server refuses a push because of its gradient, its steps and episodes
-    are sent with the next one.
+    are sent with the next push.
+
+    Args:
+      manifest: of the run.
+      client_id: unique in the run.
+      metrics: the recorder.
+
+    Attributes:
+      client_id: as the argument.
+      discarded_pushes: number of pushes that could not be sent.
     """
 
     def __init__(self, manifest: Manifest, client_id: str, metrics: Metrics):
@@ -72,11 +81,25 @@ class BufferingClient(ParameterServerClient):
 
     @abc.abstractmethod
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        """Pushes one record; raises ServerUnavailableError or InvalidInputError."""
+        """Sends one push.
+
+        Args:
+          push: to send.
+          want_values: whether the reply contains values newer than `have_version`.
+          have_version: version of the values that this client holds.
+
+        Raises:
+          ServerUnavailableError: there was no answer in time.
+          InvalidInputError: the server refused the push.
+        """
 
     @abc.abstractmethod
     def _call_pull(self, have_version: int | None) -> Reply:
-        """Pulls values newer than `have_version`; raises ServerUnavailableError."""
+        """Pulls values newer than `have_version`; None: in any case.
+
+        Raises:
+          ServerUnavailableError: there was no answer in time.
+        """
 
     @abc.abstractmethod
     def _open_group(self) -> GroupConnection:
@@ -147,7 +170,16 @@ class BufferingClient(ParameterServerClient):
     def push_pull(
         self, gradients: Sequence[np.ndarray] | None = None, groups: Sequence[str] = ()
     ) -> list[np.ndarray]:
-        """Pushes and pulls in one call; see `ParameterServerClient`."""
+        """Pushes and pulls in one call; see `ParameterServerClient`.
+
+        While the server is not available, the push is discarded, and the current values are
+        returned.
+
+        Raises:
+          InvalidInputError: the gradient is not valid; it had no effect.
+          LeasedError: the run learns from experience, and there is a gradient or a statistic.
+          ServerUnavailableError: there are no current values.
+        """
         if self._values is None:
             self.get_values()
         flat = None if gradients is None else self._pack(gradients, groups)
@@ -163,7 +195,7 @@ class BufferingClient(ParameterServerClient):
         return _JoinedGroup(self._open_group(), self._take)
 
     def close(self) -> None:
-        """Sends pending steps, episodes and statistics, if the server is available."""
+        """Sends pending steps, episodes and statistics; discards them if there is no answer."""
         if self._env_steps or self._episodes or self._statistics:
             self._exchange(None, want_values=False)
 
@@ -248,7 +280,7 @@ class BufferingClient(ParameterServerClient):
             )
 
     def _refresh(self) -> None:
-        """Pulls all values after a restart of the server: its versions can have other values."""
+        """Pulls all values after a restart of the server: a version can then have other values."""
         if self._values is not None and self._values_epoch != self._reply.epoch:
             self._take(self._call_pull(None))
 

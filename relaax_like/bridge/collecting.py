@@ -24,7 +24,12 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class ReleaseNotice:
-    """A notice of the learner: its progress, and its newest version, step and values."""
+    """A notice of the learner.
+
+    Attributes:
+      progress: what the learner has received, and which agents it has released.
+      reply: the newest version and step, and values if they are newer than the client's.
+    """
 
     progress: StreamProgress
     reply: Reply
@@ -37,7 +42,7 @@ class Call(Iterator[frames.ExperienceReply], Protocol):
         """Sends a message; None ends the stream."""
 
     def is_active(self) -> bool:
-        """Returns whether the other end still reads."""
+        """Returns whether the call has not ended yet."""
 
     def cancel(self) -> None:
         """Ends the call. Idempotent and thread-safe."""
@@ -48,8 +53,8 @@ class GrpcCall(Call):
 
     Args:
       channel: to the server.
-      address: of the server.
-      server: what it is, for errors.
+      address: of the server, for errors.
+      server: what the server is, for errors.
 
     Raises:
       ServerUnavailableError: the channel has been closed.
@@ -68,7 +73,9 @@ class GrpcCall(Call):
         try:
             self._call: Any = open_call(iter(self._outbox.get, None))
         except ValueError as error:  # gRPC's error for a closed channel
-            raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
+            raise ServerUnavailableError(
+                f"this process has closed its connection to {address} ({error}); open a new one"
+            ) from None
 
     def __next__(self) -> frames.ExperienceReply:
         try:
@@ -99,10 +106,13 @@ class CollectStream:
         for notice in stream: ...      # in another; raises when the stream breaks
 
     Args:
-      call: its messages; cancelled with it.
+      call: the call that carries the messages; cancelled when the stream is closed.
       manifest: of the values.
       client_id: unique in the run.
-      task: of the experience; "": the only one.
+      task: task of the experience; "": the only one.
+
+    Attributes:
+      manifest: as the argument.
     """
 
     def __init__(self, call: Call, manifest: Manifest, client_id: str, task: str = ""):
@@ -123,13 +133,13 @@ class CollectStream:
         """Opens the stream, and requests values newer than those of the client.
 
         Args:
-          incarnation: of the client.
-          have_version: of the client's values.
-          have_epoch: of the client's values; 0: it has none.
-          names: of the variables that are needed; all others arrive as NaN; None: all.
+          incarnation: grows each time the client starts.
+          have_version: version of the client's values.
+          have_epoch: epoch of the client's values; 0: the client has none.
+          names: names of the needed variables; all others arrive as NaN; None: all are needed.
 
         Raises:
-          InvalidInputError: a name that is not in the manifest.
+          InvalidInputError: a name is not in the manifest.
         """
         self._ranges = () if names is None else self.manifest.find_ranges(names)
         header = experience_pb2.ExperienceHeader(
@@ -177,16 +187,21 @@ class CollectStream:
         """Yields the learner's notices.
 
         Raises:
-          ServerUnavailableError: the stream broke.
+          ServerUnavailableError: the connection broke, or the learner ended the stream.
           LeasedError: the run does not learn in its parameter server, or has no such task.
-          InvalidInputError: the message sent last is malformed.
+          InvalidInputError: a message that was sent, or a received one, is malformed.
+          NotAllowedError: an agent's token is required.
         """
         for message in self._call:
             yield self._read(message)
         raise ServerUnavailableError("the learner ended the stream; open a new one")
 
     def finish(self, timeout_sec: float) -> None:
-        """Ends the sending direction, waits until the other end has read everything, and closes."""
+        """Ends the sending direction, waits until the other end has read everything, and closes.
+
+        Args:
+          timeout_sec: longest wait.
+        """
         self._call.put(None)
         end = time.monotonic() + timeout_sec
         while self._call.is_active() and time.monotonic() < end:
@@ -199,7 +214,9 @@ class CollectStream:
 
     def _read(self, message: frames.ExperienceReply) -> ReleaseNotice:
         if not isinstance(message, experience_pb2.ExperienceReply):
-            raise ServerUnavailableError("the learner sent values without a header")
+            raise ServerUnavailableError(
+                "the learner sent values without a header; open a new stream"
+            )
         progress = message.progress
         first = pb.PushPullReply(header=progress.header)
         reply = messages.messages_to_reply(

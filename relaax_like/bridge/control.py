@@ -64,9 +64,20 @@ _MAX_WAITING_CALLS = 64
 class Link:
     """A channel to one server, shared by all agents of a process. A context manager.
 
-    with BridgeControl().connect("localhost:7000") as link:
-        with link.parameter_server_stub() as parameter_server:
-            values = parameter_server.get_values()
+        with BridgeControl().connect("localhost:7000") as link:
+            with link.parameter_server_stub() as parameter_server:
+                values = parameter_server.get_values()
+
+    Args:
+      address: `host:port` of the server.
+      security: token and certificates; None: no token and no TLS.
+      server: what the server is, for messages.
+
+    Attributes:
+      address: as the argument.
+
+    Raises:
+      ConfigError: a file that `security` names cannot be used.
     """
 
     def __init__(
@@ -85,9 +96,13 @@ class Link:
 
         Sends a request each time: a restarted server might serve another model.
 
+        Args:
+          timeout_sec: longest wait; None: no limit.
+
         Raises:
           ServerUnavailableError: no answer in time.
           NotAllowedError: client or server does not trust the other; waiting does not help.
+          ProtocolError: something else listens at the address.
         """
         with self._explaining_tls():
             return wait_for_manifest(
@@ -104,11 +119,16 @@ class Link:
     ) -> ParameterServerStub:
         """Returns a new agent's view of the server; waits for the server first.
 
-        `keep_stream_open` halves the time of a push. With `use_shared_memory`, large vectors go
-        through shared memory if the server is on this machine.
+        Args:
+          client_id: unique in the run; "": a new name.
+          metrics: the recorder; None: that behind the server.
+          timeout_sec: longest wait for the server; None: no limit.
+          keep_stream_open: halves the time of a push, but needs a thread at each end.
+          use_shared_memory: send vectors through shared memory if the server is on this machine.
 
         Raises:
-          ServerUnavailableError: it did not answer within `timeout_sec` (None: no limit).
+          ServerUnavailableError: the server did not answer in time.
+          NotAllowedError: client or server does not trust the other.
         """
         manifest = self.wait(timeout_sec)
         return ParameterServerStub(
@@ -131,10 +151,11 @@ class Link:
         Args:
           client_id: unique in the run.
           timeout_sec: longest wait; None: no limit.
-          task: of the experience; "": the only one.
+          task: task of the experience; "": the only one.
 
         Raises:
-          ServerUnavailableError: it did not answer within `timeout_sec` (None: no limit).
+          ServerUnavailableError: the server did not answer in time.
+          NotAllowedError: client or server does not trust the other.
         """
         manifest = self.wait(timeout_sec)
         call = GrpcCall(self._channel, self.address, self._server)
@@ -145,7 +166,7 @@ class Link:
         return PublisherStub(self._channel, self.address)
 
     def metrics(self) -> MetricsClient:
-        """Returns the recorder behind the server, shared by all agents of the process."""
+        """Returns the recorder that sends points to the server, shared by the process's agents."""
         if self._metrics is None:
             self._metrics = MetricsClient(self._channel, lambda: self.global_t)
         return self._metrics
@@ -156,7 +177,7 @@ class Link:
         return self._global_t
 
     def note_global_t(self, global_t: int) -> None:
-        """Stores a `global_t` that an agent of the process has received. Thread-safe."""
+        """Notes a `global_t` that an agent of the process has received. Thread-safe."""
         # Unlocked: in the worst case, two threads keep the older of two numbers.
         self._global_t = max(self._global_t, global_t)
 
@@ -171,7 +192,7 @@ class Link:
             return get_status(self._channel, self.address, timeout_sec)
 
     def report_clients(self, report: ClientsReport) -> None:
-        """Reports the clients of an rlx server; see `stub.report_clients`."""
+        """Reports the clients of an rlx server; see `stub.report_clients`, also for errors."""
         report_clients(self._channel, self.address, report)
 
     def propose_spaces(
@@ -180,7 +201,7 @@ class Link:
         """Proposes the spaces of the run, or requests them; see `spaces_servicer.propose_spaces`.
 
         Raises:
-          InvalidInputError: the algorithm cannot use them.
+          InvalidInputError: the algorithm cannot use the spaces.
           ServerUnavailableError: no answer in time.
           NotAllowedError: client or server does not trust the other.
         """
@@ -188,12 +209,12 @@ class Link:
             return propose_spaces(self._channel, self.address, spaces, timeout_sec)
 
     def request_save(self) -> str:
-        """Tells the server to write a snapshot; see `stub.request_save`."""
+        """Tells the server to write a snapshot; see `stub.request_save`, also for errors."""
         with self._explaining_tls():
             return request_save(self._channel, self.address)
 
     def request_stop(self) -> None:
-        """Tells the server to save and stop; see `stub.request_stop`."""
+        """Tells the server to save and stop; see `stub.request_stop`, also for errors."""
         with self._explaining_tls():
             request_stop(self._channel, self.address)
 
@@ -243,9 +264,9 @@ class BridgeControl:
         """Returns a link to the server at `host:port`, which need not be running yet.
 
         Args:
-          address: of the server.
+          address: `host:port` of the server.
           security: token and certificates; None: no token and no TLS.
-          server: what it is, for messages.
+          server: what the server is, for messages.
 
         Raises:
           ConfigError: a file that `security` names cannot be used.
@@ -265,18 +286,20 @@ class BridgeControl:
 
         Args:
           address: `host:port`; port 0 lets the system choose.
-          backend: to serve: our own protocol, the tutorial's four calls, metrics, health.
+          backend: the parameter server; served over our own protocol, the tutorial's four calls,
+            metrics and health checks.
           security: what clients must present; None: nothing, and no TLS.
           experience: sink of experience, if the run learns in the server; with several tasks, task
-            -> sink; None: it does not learn there.
-          propose: answers proposals of spaces; None: they are not served.
-          publisher: grants the lease to a learner in another process; None: there is none.
+            -> sink; None: the run does not learn in the server.
+          propose: answers proposals of spaces; None: proposals are not accepted.
+          publisher: grants the lease to a learner in another process; None: the run has no such
+            learner.
 
         Returns:
           The server and its actual port.
 
         Raises:
-          RelaaxError: the port is taken; the error names the process that holds it.
+          RelaaxError: the address cannot be used, see `channel.bind`.
         """
         message_bytes = max(max_message_bytes(backend.manifest), MAX_METRICS_BYTES)
         server = grpc.server(
@@ -317,7 +340,7 @@ class BridgeControl:
           The server and its actual port.
 
         Raises:
-          RelaaxError: the port is taken; the error names the process that holds it.
+          RelaaxError: the address cannot be used, see `channel.bind`.
         """
         server = grpc.server(
             futures.ThreadPoolExecutor(_MAX_WAITING_CALLS, thread_name_prefix="waiting"),
@@ -332,7 +355,11 @@ class BridgeControl:
 
 
 def add_health(server: grpc.Server) -> health.HealthServicer:
-    """Adds gRPC's standard health check, which answers SERVING for the server as a whole."""
+    """Adds gRPC's standard health check, which answers SERVING for the service name "".
+
+    Returns:
+      The health service, to which other service names can be added.
+    """
     servicer = health.HealthServicer()
     servicer.set("", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)

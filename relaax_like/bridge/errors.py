@@ -41,7 +41,12 @@ _NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENI
 
 
 def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
-    """Ends a call with the status code of `error`; unknown errors are re-raised (INTERNAL)."""
+    """Ends a call with the status code of `error`.
+
+    Raises:
+      Exception: always: gRPC's own exception, or `error` if it has no code; gRPC then answers
+        UNKNOWN.
+    """
     for kind, code in _CODES:
         if isinstance(error, kind):
             context.set_trailing_metadata((OWN_TEXT,))
@@ -52,8 +57,14 @@ def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
 def validate_format(came: int, ours: int, client: str, server: str) -> None:
     """Checks the format number in the first message of a protocol.
 
+    Args:
+      came: the received number.
+      ours: the number of this version.
+      client: what the client is, for the error.
+      server: what the server is, for the error.
+
     Raises:
-      InvalidInputError: it is another one; names both.
+      InvalidInputError: the numbers differ; the error names both.
     """
     if came != ours:
         raise InvalidInputError(
@@ -68,10 +79,16 @@ PARAMETER_SERVER, LEARNER = "the parameter server", "the learner"
 
 
 def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SERVER) -> Exception:
-    """Converts the error of a call to our exception, which says what listens at which address."""
+    """Converts the error of a call to our exception.
+
+    Args:
+      error: of the call.
+      address: of the server, for the text.
+      server: what the server is, for the text.
+    """
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidInputError(details or "refused")
+        return InvalidInputError(details or f"{server} at {address} refused the request")
     if code is grpc.StatusCode.FAILED_PRECONDITION:
         return LeasedError(f"{server} at {address} refused: {details}")
     if code in _NOT_ALLOWED:

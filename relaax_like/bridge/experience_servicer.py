@@ -28,7 +28,8 @@ class ExperienceServicer:
 
     Args:
       backend: provides the values.
-      sink: receives experience; with several tasks, task -> sink; None: this run learns elsewhere.
+      sink: receives experience; with several tasks, task -> sink; None: this run does not learn in
+        this process.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class _Stream:
     """Reads one client's stream in its own thread.
 
     Attributes:
-      error: that ended the stream; None: no error so far.
+      error: the error that ended the stream; None: no error so far.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class _Stream:
         return self._ended.is_set()
 
     def wait_ended(self, timeout_sec: float) -> None:
-        """Waits for the end."""
+        """Waits until the stream has ended, or `timeout_sec` have passed."""
         self._ended.wait(timeout_sec)
 
     def start(self) -> None:
@@ -259,10 +260,14 @@ def progress_to_messages(
 def read_experience(
     header: experience_pb2.ExperienceHeader, more: Iterator[frames.ExperienceRequest]
 ) -> Experience:
-    """Reads only the chunks that follow a header; allocates the announced length.
+    """Reads the chunks that a header announces, and nothing more; allocates the announced length.
+
+    Args:
+      header: of the experience.
+      more: the messages after the header.
 
     Raises:
-      InvalidInputError: the chunks are not those that the header announces.
+      InvalidInputError: the chunks do not have the announced length.
     """
     rollout = None
     if header.rollout_bytes:
@@ -290,7 +295,7 @@ def get_header(message: frames.ExperienceRequest | None) -> experience_pb2.Exper
     """Returns a message's header.
 
     Raises:
-      InvalidInputError: it does not have a header.
+      InvalidInputError: the message does not have a header, or there is no message.
     """
     if isinstance(message, experience_pb2.ExperienceRequest) and message.HasField("header"):
         return message.header

@@ -35,7 +35,7 @@ MAX_FIELDS = 70_000
 
 
 def to_bytes(part: Message | memoryview) -> bytes:
-    """Returns a message's bytes; those of a chunk are `PushPullRequest(chunk=...)`'s."""
+    """Returns a message's bytes; those of a chunk are the bytes of `PushPullRequest(chunk=...)`."""
     if isinstance(part, memoryview):
         return b"".join((_pack_key(part.nbytes), part))
     return part.SerializeToString()
@@ -64,14 +64,15 @@ def _find_chunk(data: bytes) -> memoryview | None:
 
 
 def to_push_pull_request(data: bytes, max_header_bytes: int = MAX_HEADER_BYTES) -> Request:
-    """Reads one message; an invalid one is read as an empty one, which no method accepts.
+    """Reads one message, or a chunk as a memoryview; an invalid message is read as an empty one.
 
-    An exception here would make gRPC's server end the call twice, and wait forever when it stops.
+    No method accepts an empty message. An exception here would make gRPC's server end the call
+    twice, and wait forever when it stops.
 
     Args:
-      data: as received.
-      max_header_bytes: a longer message that is not a chunk is not parsed, because it is not one of
-        ours: parsing can turn two bytes into an episode of fifty bytes.
+      data: the received bytes.
+      max_header_bytes: a longer message that is not a chunk is not parsed, because our clients send
+        none: parsing can turn two bytes into an episode of fifty bytes.
     """
     return to_part(data, pb.PushPullRequest, max_header_bytes)
 
@@ -85,11 +86,11 @@ def to_part(
     """Reads one message of a kind in the same way as `to_push_pull_request`.
 
     Args:
-      data: as received.
-      kind: of the message.
+      data: the received bytes.
+      kind: class of the message.
       max_header_bytes: see `to_push_pull_request`.
-      max_fields: a header with more fields is not parsed either: no other thread runs meanwhile,
-        and millions of fields of two bytes take a tenth of a second.
+      max_fields: a header with more fields is not parsed either: no other thread runs while a
+        message is parsed, and millions of fields of two bytes take a tenth of a second.
     """
     chunk = _find_chunk(data)
     if chunk is not None:
@@ -127,7 +128,11 @@ def _has_few_fields(data: bytes, most: int) -> bool:
 
 
 def _read_number(data: bytes, place: int) -> tuple[int, int]:
-    """Reads a varint; returns it, and where the next byte is."""
+    """Reads a varint; returns its value, and the position of the next byte.
+
+    Raises:
+      LookupError: the data ends within the number, or the number has more than 64 bits.
+    """
     number = shift = 0
     while (byte := data[place]) > 0x7F:
         number |= (byte & 0x7F) << shift
@@ -138,10 +143,10 @@ def _read_number(data: bytes, place: int) -> tuple[int, int]:
 
 
 def to_push_pull_reply(data: bytes) -> Reply:
-    """Reads one message.
+    """Reads one message, or a chunk as a memoryview.
 
     Raises:
-      DecodeError: it is not a valid message.
+      DecodeError: the bytes are not a valid message.
     """
     chunk = _find_chunk(data)
     return pb.PushPullReply.FromString(data) if chunk is None else chunk
@@ -153,10 +158,10 @@ def to_experience_request(data: bytes) -> ExperienceRequest:
 
 
 def to_experience_reply(data: bytes) -> ExperienceReply:
-    """Reads one message.
+    """Reads one message, or a chunk as a memoryview.
 
     Raises:
-      DecodeError: it is not a valid message.
+      DecodeError: the bytes are not a valid message.
     """
     chunk = _find_chunk(data)
     return experience_pb2.ExperienceReply.FromString(data) if chunk is None else chunk

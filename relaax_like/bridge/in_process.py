@@ -9,7 +9,13 @@ _TIMEOUT_SEC = 60.0
 
 
 class InProcessClient(BufferingClient):
-    """One agent's view of a parameter server in the same process; nothing is serialised."""
+    """One agent's view of a parameter server in the same process; nothing is serialised.
+
+    Args:
+      backend: the parameter server.
+      client_id: unique in the run; "": a new name.
+      metrics: the recorder; None: that of the parameter server.
+    """
 
     def __init__(
         self,
@@ -39,7 +45,18 @@ def push_pull(
     have_version: int,
     timeout_sec: float,
 ) -> Reply:
-    """Pushes one record and, if `want_values`, pulls values newer than `have_version`."""
+    """Applies one push and, if `want_values`, pulls values newer than `have_version`.
+
+    Args:
+      backend: the parameter server.
+      push: to apply.
+      want_values: whether to pull.
+      have_version: version of the values that the client has.
+      timeout_sec: longest wait of the push in the queue.
+
+    Raises:
+      Exception: the errors of `ParameterServerBackend.push`.
+    """
     reply = backend.push(push, timeout_sec)
     if not want_values:
         return reply

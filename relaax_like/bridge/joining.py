@@ -92,15 +92,15 @@ class GroupServicer:
             raise InvalidInputError(
                 f"kind: {header.kind}, expected 1 to {len(GROUP_KINDS)}", "kind"
             )
-        for field, number, most in (
-            ("sums", len(header.sums), _MAX_SUMS),
-            ("tag", len(header.tag), _MAX_TAG),
-            ("groups", len(header.groups), _MAX_GROUPS),
-            ("clip", len(header.clip), _MAX_GROUPS),
-            ("units", header.units, _MAX_UNITS),
+        for field, number, most, what in (
+            ("sums", len(header.sums), _MAX_SUMS, "numbers"),
+            ("tag", len(header.tag), _MAX_TAG, "characters"),
+            ("groups", len(header.groups), _MAX_GROUPS, "groups"),
+            ("clip", len(header.clip), _MAX_GROUPS, "groups"),
+            ("units", header.units, _MAX_UNITS, "rows or slots"),
         ):
             if number > most:
-                raise InvalidInputError(f"{field}: {number}, expected at most {most}", field)
+                raise InvalidInputError(f"{field}: {number} {what}, expected at most {most}", field)
         kind, gradient = GROUP_KINDS[header.kind - 1], None
         layout = self._backend.manifest.select_groups(tuple(header.groups))
         expected = layout.gradient_bytes if kind == "step" else 0
@@ -150,7 +150,9 @@ class GroupStream(GroupConnection):
       learner: unique name.
 
     Raises:
+      InvalidInputError: the name is not valid, or the learner has another model than the run.
       LeasedError: learners of this run update independently.
+      NotAllowedError: an agent's token is required.
       ServerUnavailableError: there was no answer, or there are too many learners.
     """
 
@@ -172,7 +174,11 @@ class GroupStream(GroupConnection):
         self._take_answer()
 
     def exchange(self, request: GroupRequest) -> GroupReply:
-        """Makes a request, and waits for its answer; see `GroupConnection`."""
+        """Makes a request, and waits for its answer; see `GroupConnection`.
+
+        Raises:
+          ProtocolError: the answer is not valid; see `GroupConnection` for other errors.
+        """
         gradient = request.gradient
         header = group_pb2.GroupRequest(
             kind=GROUP_KINDS.index(request.kind) + 1,  # type: ignore[arg-type]
@@ -198,7 +204,10 @@ class GroupStream(GroupConnection):
         try:
             part = next(self._call, None)
             if not isinstance(part, group_pb2.GroupAnswerPart):
-                raise ServerUnavailableError(f"{self._address} has ended the learner's connection")
+                raise ServerUnavailableError(
+                    f"the parameter server at {self._address} has ended the learner's connection; "
+                    "join again"
+                )
             return _message_to_reply(part.header, self._call, self._manifest)
         except grpc.RpcError as error:
             raise errors.to_exception(error, self._address) from None
@@ -217,7 +226,7 @@ def _read_header(requests: Iterator[Any], may_end: bool = False) -> group_pb2.Gr
     if part is None and may_end:
         return None
     if not isinstance(part, group_pb2.GroupPart) or not part.HasField("header"):
-        raise InvalidInputError("join: a message without a header", "header")
+        raise InvalidInputError("join: received a message without a header", "header")
     return part.header
 
 
@@ -267,12 +276,16 @@ def _message_to_reply(
     header: group_pb2.GroupAnswer, parts: Iterator[Any], manifest: Manifest
 ) -> GroupReply:
     if not 1 <= header.outcome <= len(GROUP_OUTCOMES):
-        raise ProtocolError(f"an answer with outcome {header.outcome}, expected 1 to 3")
+        raise ProtocolError(
+            f"join: the answer has outcome {header.outcome}, expected 1 to {len(GROUP_OUTCOMES)}; "
+            "run the same version of relaax_like on both ends"
+        )
     values = None
     if header.values_bytes:
         if header.values_bytes != manifest.total_bytes:
             raise ProtocolError(
-                f"values of {header.values_bytes} bytes, expected {manifest.total_bytes}"
+                f"join: the answer has values of {header.values_bytes} bytes, expected "
+                f"{manifest.total_bytes}; use the same algorithm folder on both ends"
             )
         if chunks.fits_one(header.values_bytes):
             flat = _read_whole(header.values, header.values_bytes, "values")
@@ -303,7 +316,11 @@ def _message_to_reply(
 
 
 def _read_whole(data: bytes, num_bytes: int, field: str) -> np.ndarray:
-    """Returns a vector that came in one piece, `[num_bytes] uint8`."""
+    """Returns a vector that was sent within a message, `[num_bytes] uint8`.
+
+    Raises:
+      InvalidInputError: `data` has another length.
+    """
     if len(data) != num_bytes:
         raise InvalidInputError(f"{field}: {len(data)} bytes, expected {num_bytes}", field)
     return np.frombuffer(data, np.uint8)

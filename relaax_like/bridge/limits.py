@@ -26,7 +26,10 @@ class CallLimit(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[..., Any], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """Called by gRPC in its one serving thread; the caller's address is known later."""
+        """Returns a handler that counts the call; see `grpc.ServerInterceptor`.
+
+        The caller's address is only known in the handler.
+        """
         handler = continuation(handler_call_details)
         if handler is None:
             return None

@@ -1,7 +1,7 @@
 """Messages through shared memory between two processes, which wake each other by a futex.
 
-A small gRPC message wakes four threads, each on an idle core: gRPC's own thread and the caller's,
-on either side. A mailbox wakes one.
+A small gRPC message wakes four threads, each on an idle core: gRPC's own thread and the caller's
+thread in either process. A message in a mailbox wakes one thread.
 """
 
 import ctypes
@@ -61,9 +61,9 @@ class Mailbox:
         replies.put(data)      # one process
         data = replies.take()  # the other
 
-    The sender must not put a message before it knows that the last one was taken, for example by a
-    reply. Either process can write anything to the memory at any time: then the other one receives
-    wrong messages, or none, but nothing worse happens.
+    The sender must not put a message before it knows that the previous message was taken, for
+    example by a reply. Either process can write anything to the memory at any time: then the other
+    process receives wrong messages, or none, but nothing worse happens.
 
     Args:
       memory: `[NUM_BYTES] uint8`, zeros at first, the same in both processes.
@@ -91,7 +91,7 @@ class Mailbox:
         self._wake()
 
     def take(self) -> bytes | None:
-        """Waits for the next message; None: it was closed."""
+        """Waits for the next message; None: `close` was called in this process."""
         words = self._words
         while True:
             number = int(words[_NUMBER])

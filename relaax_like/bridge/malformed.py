@@ -31,7 +31,10 @@ class MessageCheck(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[..., Any], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """Called by gRPC in its one serving thread: takes one dict lookup."""
+        """Returns the handler of a call, with the check; see `grpc.ServerInterceptor`.
+
+        gRPC calls this in its only serving thread; usually it takes one dict lookup.
+        """
         method = handler_call_details.method
         checked = self._checked.get(method)
         if checked is None:

@@ -59,7 +59,7 @@ def number_outcome(outcome: Outcome) -> pb.Outcome:
 
 
 def name_outcome(number: int) -> Outcome:
-    """Returns the name of an outcome; that of an unknown number is "nothing"."""
+    """Returns the name of an outcome; "nothing" for an unknown number."""
     return _OUTCOME_NAMES.get(number, "nothing")  # type: ignore[call-overload]
 
 
@@ -72,8 +72,12 @@ def push_to_messages(
 ) -> Iterator[frames.Request]:
     """Yields the header and the chunks of one push; the chunks are views of the gradient.
 
-    With `shared` there are no chunks: the gradient is in shared memory. `timeout_sec` is how long
-    the client waits; 0: until the deadline of its call.
+    Args:
+      push: to send.
+      want_values: whether the reply contains values newer than `have_version`.
+      have_version: version of the values that the client has.
+      shared: whether the gradient is in shared memory; then there are no chunks.
+      timeout_sec: how long the client waits; 0: until the deadline of its call.
     """
     gradient = push.gradient
     parts = iter(()) if gradient is None or shared else chunks.split(gradient)
@@ -116,7 +120,11 @@ def push_to_header(push: Push) -> pb.PushHeader:
 
 
 def header_to_push(header: pb.PushHeader, gradient: np.ndarray | None) -> Push:
-    """Converts a header and its gradient.
+    """Converts a header and its gradient to a push.
+
+    Args:
+      header: the received header.
+      gradient: the gradient; None: there is none.
 
     Raises:
       InvalidInputError: a statistic occurs twice or is malformed, or there are too many.
@@ -137,7 +145,7 @@ def header_to_push(header: pb.PushHeader, gradient: np.ndarray | None) -> Push:
 
 
 def validate_whole(manifest: Manifest) -> None:
-    """Refuses a push in one message for a model whose vectors need several.
+    """Checks that the vectors of a model fit one message each.
 
     Raises:
       InvalidInputError: the values do not fit one message.
@@ -162,11 +170,15 @@ def messages_to_push(
       first: the first message, which must be the header.
       more: the following messages.
       manifest: of the run.
-      shared: the memory that was agreed upon; None: none.
+      shared: the memory that was agreed upon; None: no memory.
+
+    Returns:
+      The push, and its header.
 
     Raises:
-      InvalidInputError: no header, a gradient of another length or layout, unknown groups, a
-        statistic that occurs twice or is malformed, or too many of anything.
+      InvalidInputError: there is no header, the gradient has another length or layout, a group is
+        unknown, a statistic occurs twice or is malformed, or there are too many episodes or
+        statistics.
     """
     if isinstance(first, memoryview) or first.WhichOneof("part") != "header":
         raise InvalidInputError(
@@ -194,10 +206,10 @@ def messages_to_push(
 
 
 def count_awaited_bytes(first: frames.Request, manifest: Manifest) -> int:
-    """Returns the memory that a push needs while it is being received; 0: it is complete.
+    """Returns the bytes of memory that a push needs while it is received; 0: it is complete.
 
     Args:
-      first: its first message; nothing in it is trusted.
+      first: the first message of the push; nothing in it is trusted.
       manifest: of the run.
     """
     if isinstance(first, memoryview):
@@ -231,13 +243,17 @@ def _messages_to_statistics(deltas: Sequence[pb.StatisticDelta]) -> dict[str, Mo
 
 
 def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
-    """Returns the length of the gradient in bytes."""
+    """Returns the length of the gradient in bytes.
+
+    Raises:
+      InvalidInputError: the header announces another length or layout, or unknown groups.
+    """
     num_bytes = manifest.select_groups(header.groups).gradient_bytes
     if header.gradient_bytes != num_bytes:
-        whose = f"its groups {', '.join(header.groups)} have" if header.groups else "it has"
+        whose = f" of the groups {', '.join(header.groups)}" if header.groups else ""
         raise InvalidInputError(
-            f"gradient: {header.gradient_bytes} bytes announced, but by the manifest {whose} "
-            f"{num_bytes}; do client and server use the same model?",
+            f"gradient: {header.gradient_bytes} bytes announced, but by the manifest a gradient"
+            f"{whose} has {num_bytes}; do client and server use the same model?",
             "gradient_bytes",
         )
     if header.fingerprint != manifest.fingerprint:
@@ -282,7 +298,8 @@ def reply_to_messages(
 
     Args:
       reply: to send.
-      shared: memory that was agreed upon; then the values are copied there, without chunks.
+      shared: the memory that was agreed upon, to which the values are then copied, without chunks;
+        None: no memory.
       ranges: the parts of the values to send, one after another; empty: all.
     """
     values = reply.values
@@ -323,12 +340,12 @@ def messages_to_reply(
     Args:
       messages: header and chunks.
       manifest: of the run.
-      pool: of buffers of `total_bytes`, for the values.
-      shared: the memory that was agreed upon; None: none.
+      pool: pool of buffers of `total_bytes`, for the values.
+      shared: the memory that was agreed upon; None: no memory.
       ranges: the parts of the values that were requested; the rest is NaN; empty: all.
 
     Raises:
-      InvalidInputError: it does not match the manifest.
+      InvalidInputError: there is no header, or the values have another length than in the manifest.
     """
     iterator = iter(messages)
     first = next(iterator, None)
@@ -379,7 +396,8 @@ def messages_to_ranges(messages: Sequence[pb.ByteRange], manifest: Manifest) -> 
     """Reads the parts of the values that a client needs.
 
     Raises:
-      InvalidInputError: too many, empty, not in ascending order, or beyond the values.
+      InvalidInputError: there are too many ranges, or one is empty, not in ascending order, or
+        beyond the values.
     """
     if len(messages) > MAX_RANGES:
         raise InvalidInputError(
@@ -428,7 +446,8 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
     """Converts a received report.
 
     Raises:
-      InvalidInputError: too many clients, or names that are too long.
+      InvalidInputError: there are too many clients, the server's name is empty or too long, or a
+        text is too long.
     """
     longest = max(
         (len(text) for c in message.clients for text in (c.name, c.session, c.stall)), default=0
@@ -439,9 +458,10 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
         or longest > _MAX_TEXT_LENGTH
     ):
         raise InvalidInputError(
-            f"server_id of {len(message.server_id)} characters, {len(message.clients)} clients, "
-            f"texts of up to {longest} characters; expected 1 to {_MAX_NAME_LENGTH}, at most "
-            f"{MAX_SERVED_CLIENTS}, and at most {_MAX_TEXT_LENGTH}",
+            f"report: server_id has {len(message.server_id)} characters, expected 1 to "
+            f"{_MAX_NAME_LENGTH}; {len(message.clients)} clients, expected at most "
+            f"{MAX_SERVED_CLIENTS}; the longest text has {longest} characters, expected at most "
+            f"{_MAX_TEXT_LENGTH}",
             "clients",
         )
     return ClientsReport(
@@ -468,7 +488,7 @@ def message_to_status(message: pb.Status) -> Status:
 
 
 def _read(record: type[_Record], message: Any, **converted: Any) -> _Record:
-    """Makes a record whose fields have the names of the message's; an absent one is None."""
+    """Makes a record from a message with the same field names; a field that is not set is None."""
     for field in dataclasses.fields(record):
         if field.name not in converted:
             descriptor = message.DESCRIPTOR.fields_by_name[field.name]

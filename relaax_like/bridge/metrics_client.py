@@ -29,8 +29,8 @@ class MetricsClient(BufferedMetrics):
             metrics.scalar("episode reward", 17.0)
 
     Points are kept in memory while the server is not available, up to `max_queue`; then new ones
-    are dropped and counted. At most once: points of a call that failed midway are dropped and never
-    sent again.
+    are dropped and counted. Each point is recorded at most once: points of a call that failed
+    midway are dropped and never sent again.
     """
 
     def __init__(

@@ -21,7 +21,11 @@ _MAX_CALLS = 64
 
 
 class MetricsServicer(metrics_pb2_grpc.MetricsServicer):
-    """Answers `StoreScalars` from a recorder, or passes the points on through a `MetricsClient`."""
+    """Answers `StoreScalars`: passes the points to a recorder.
+
+    Args:
+      recorder: writes the points, or sends them to another process (`MetricsClient`).
+    """
 
     def __init__(self, recorder: Metrics):
         self._recorder = recorder
@@ -42,10 +46,12 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServicer):
 def unpack_scalars(
     request: metrics_pb2.StoreScalarsRequest,
 ) -> list[tuple[str, float, float | None]]:
-    """Validates a received request and returns its (name, y, x) points, for `scalars`.
+    """Validates a received request and returns its points, (name, y, x), for `Metrics.scalars`.
+
+    For a point without x, x is the request's `global_t`; None if that is 0.
 
     Raises:
-      InvalidInputError: too many points, or an invalid one, which the error names.
+      InvalidInputError: there are too many points, or one is not valid; the error names it.
     """
     if len(request.scalars) > MAX_POINTS:
         raise InvalidInputError(
@@ -62,7 +68,7 @@ def unpack_scalars(
 
 
 def add_metrics_servicer(server: grpc.Server, recorder: Metrics) -> None:
-    """Adds the service to a server that also has others."""
+    """Adds the service to a server, which can have other services."""
     metrics_pb2_grpc.add_MetricsServicer_to_server(MetricsServicer(recorder), server)
 
 
@@ -72,8 +78,8 @@ def create_metrics_server(
     """Builds a server with this service and gRPC health checks; the caller starts and stops it.
 
     Args:
-      address: to listen on; port 0 means any free one.
-      recorder: owned by the caller, who closes it after the server has stopped.
+      address: to listen on; port 0 means any free port.
+      recorder: owned by the caller, which closes it after the server has stopped.
       security: what clients must present; None: nothing, and no TLS.
 
     Returns:

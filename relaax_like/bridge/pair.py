@@ -20,7 +20,7 @@ class Pair:
     """One end of a pair. One thread sends, and one receives.
 
     Args:
-      stream: a connected socket, closed with it.
+      stream: a connected socket, which `close` closes.
     """
 
     def __init__(self, stream: socket.socket):

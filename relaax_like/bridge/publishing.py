@@ -57,7 +57,7 @@ class LeasingBackend(Protocol):
         """Makes a learner the run's only one."""
 
     def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
-        """Keeps a lease."""
+        """Renews a lease."""
 
     def require_lease(self, term: int) -> None:
         """Checks that a learner is the newest holder."""
@@ -104,7 +104,7 @@ class PublisherServicer:
     def Renew(
         self, request: publisher_pb2.RenewRequest, context: grpc.ServicerContext
     ) -> publisher_pb2.RunState:
-        """Keeps the lease."""
+        """Renews the lease, and returns the state of the run."""
         try:
             is_there = request.HasField("overdue_updates")
             overdue = request.overdue_updates if is_there else None
@@ -141,8 +141,8 @@ class PublisherServicer:
         header = first.header
         if len(header.episodes) > MAX_EPISODES or len(header.received) > _MAX_RECEIVED:
             raise InvalidInputError(
-                f"publish: {len(header.episodes)} episodes and {len(header.received)} clients, "
-                f"expected at most {MAX_EPISODES} and {_MAX_RECEIVED}",
+                f"publish: {len(header.episodes)} episodes, expected at most {MAX_EPISODES}; "
+                f"{len(header.received)} clients, expected at most {_MAX_RECEIVED}",
                 "episodes",
             )
         fields: dict[str, Any] = {
@@ -198,8 +198,9 @@ def add_to_server(servicer: PublisherServicer, server: grpc.Server) -> None:
 class PublisherStub:
     """A learner's calls to the parameter server; each has a deadline.
 
-    All of them raise ServerUnavailableError if there is no answer in time, and LeasedError if
-    another learner holds the lease.
+    All of them raise ServerUnavailableError if there is no answer in time, NotAllowedError if an
+    agent's token is required, and, except `find_learner`, LeasedError if another learner holds the
+    lease or the run has no learner in a process of its own.
 
     Args:
       channel: to the parameter server.
@@ -234,17 +235,19 @@ class PublisherStub:
         """Requests the lease.
 
         Args:
-          holder: name of this start of the learner.
-          address: where it takes experience, HOST:PORT.
-          manifest: of its model.
+          holder: name of the learner's process, unique for each start.
+          address: HOST:PORT at which the learner takes experience.
+          manifest: of the learner's model.
 
         Returns:
           The term; for how many seconds the lease is kept without a renewal; the state to continue
           from; and the state of the run.
 
         Raises:
-          ServerUnavailableError: another learner still holds the lease, or no answer in time.
-          InvalidInputError: the run has another model.
+          ServerUnavailableError: another learner still holds the lease, or there was no answer in
+            time.
+          InvalidInputError: the run has another model, or a name is not valid.
+          ProtocolError: the answer is not valid.
         """
         request = publisher_pb2.AcquireRequest(
             format=FORMAT, holder=holder, address=address, fingerprint=manifest.fingerprint
@@ -253,7 +256,10 @@ class PublisherStub:
             parts = iter(self._acquire(request, timeout=_PUBLISH_SEC))
             first = next(parts, None)
             if not isinstance(first, publisher_pb2.LeasePart):
-                raise ProtocolError("the lease came without a header")
+                raise ProtocolError(
+                    f"the parameter server at {self._address} granted a lease without a header; "
+                    "run the same version of relaax_like on both ends"
+                )
             header = first.header
             values = chunks.read_vector(parts, header.values_bytes, "values")
             slots = {}
@@ -282,7 +288,7 @@ class PublisherStub:
         overdue_updates: float | None = None,
         timeout_sec: float = _TIMEOUT_SEC,
     ) -> RunState:
-        """Keeps the lease; returns the newest state of the run.
+        """Renews the lease; returns the newest state of the run.
 
         Args:
           term: of the lease.
@@ -294,7 +300,12 @@ class PublisherStub:
             return message_to_state(self._renew(request, timeout=timeout_sec))
 
     def publish(self, item: Publication | Counts) -> RunState:
-        """Sends a publication or counts, which have a ticket; returns the newest state."""
+        """Sends a publication or counts, which have a ticket; returns the newest state of the run.
+
+        Raises:
+          InvalidInputError: a number is not finite or out of range, or a length is wrong; nothing
+            took effect. See the class for other errors.
+        """
         with self._translating():
             return message_to_state(self._publish(_item_to_parts(item), timeout=_PUBLISH_SEC))
 
@@ -312,7 +323,8 @@ class PublisherStub:
             raise errors.to_exception(error, self._address) from None
         except ValueError as error:  # gRPC's error for a closed channel
             raise ServerUnavailableError(
-                f"the link to {self._address} was closed: {error}"
+                f"this process has closed its connection to {self._address} ({error}); open a "
+                "new one"
             ) from None
 
 

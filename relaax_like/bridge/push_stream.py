@@ -31,7 +31,8 @@ class PushStream:
         stream.close()
 
     If both sides have agreed on it, gradients, values and their messages pass through memory that
-    both processes share; then the stream only shows whether the other one exits. Not thread-safe.
+    both processes share; then the stream only shows whether the other process exits. Not
+    thread-safe.
 
     Args:
       channel: to the server.
@@ -59,13 +60,22 @@ class PushStream:
 
     @property
     def gradient_buffer(self) -> np.ndarray | None:
-        """Buffer for the next push's gradient, which then need not be copied; None: no buffer."""
+        """Buffer for the next push's gradient, `[gradient_bytes] uint8`; None: no shared memory.
+
+        A gradient in the buffer need not be copied.
+        """
         return None if self._shared is None else self._shared.gradient
 
     def push_pull(
         self, push: Push, want_values: bool, have_version: int, timeout_sec: float
     ) -> Reply:
         """Sends one push and reads its reply.
+
+        Args:
+          push: to send.
+          want_values: whether the reply contains values newer than `have_version`.
+          have_version: version of the values that the client has.
+          timeout_sec: longest wait for the reply.
 
         Raises:
           grpc.RpcError: no reply in time, or it was refused; the next push opens a new stream.
@@ -168,9 +178,9 @@ def _put(gradient: np.ndarray, buffer: np.ndarray) -> None:
 
 
 class _Deadlines:
-    """Cancels calls that take too long: a stream only has one deadline, not one per push.
+    """Cancels calls that take too long: a gRPC stream has one deadline, not one per push.
 
-    One thread serves all streams of a process. A timer for each push would need a thread for each.
+    One thread watches all streams of a process; a timer for each push would need a thread each.
     """
 
     def __init__(self) -> None:
@@ -180,7 +190,7 @@ class _Deadlines:
         self._thread: threading.Thread | None = None
 
     def start(self, call: grpc.Call, timeout_sec: float) -> None:
-        """Cancels the call, unless `stop` is called in time."""
+        """Cancels the call after `timeout_sec`, unless `stop` is called before."""
         self._ends[call] = time.monotonic() + timeout_sec
         if self._thread is None:
             with self._lock:

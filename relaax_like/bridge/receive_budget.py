@@ -30,8 +30,8 @@ class IncomingPush:
     """One push whose gradient is being received.
 
     Attributes:
-      num_bytes: memory that it uses.
-      context: of its call.
+      num_bytes: memory that the push uses.
+      context: context of its call.
       began: monotonic seconds of its start.
       heard: monotonic seconds of its newest message.
       cancelled: whether it was cancelled, because it was too slow while others waited.
@@ -50,7 +50,7 @@ class IncomingPush:
             yield request
 
     def is_slow(self, now: float) -> bool:
-        """Returns whether it can be cancelled if the memory is used up."""
+        """Returns whether the push is so slow that it is cancelled if the memory is used up."""
         due = self.began + _TOTAL_SEC + self.num_bytes / _BYTES_PER_SEC
         return now > min(self.heard + _SILENT_SEC, due)
 
@@ -65,7 +65,7 @@ class ReceiveBudget:
     that sends only part of a gradient delays the others for a few seconds at most.
 
     Args:
-      max_bytes: of all together; a single push can have more.
+      max_bytes: bytes of all pushes together; a single push can have more.
     """
 
     def __init__(self, max_bytes: int):
@@ -77,6 +77,10 @@ class ReceiveBudget:
     @contextlib.contextmanager
     def admit(self, num_bytes: int, context: grpc.ServicerContext) -> Iterator[IncomingPush]:
         """Waits for memory, and releases it after the block.
+
+        Args:
+          num_bytes: memory that the push needs.
+          context: context of the push's call.
 
         Raises:
           SlowError: the push was cancelled meanwhile, or before there was memory for it.

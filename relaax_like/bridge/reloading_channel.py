@@ -15,7 +15,7 @@ class ReloadingChannel(grpc.Channel):
     end. Thread-safe.
 
     Args:
-      make: makes a channel from the contents of the files.
+      make: makes a channel from the contents of the certificate files.
       get: returns the current contents, the same object while nothing changes; must be fast.
     """
 
@@ -73,7 +73,7 @@ class ReloadingChannel(grpc.Channel):
 
 
 class _Method:
-    """A method's callable of the current channel."""
+    """The callable of one method, which uses the current channel for each call."""
 
     def __init__(self, channel: ReloadingChannel, bind: Callable[[grpc.Channel], Any]):
         self._channel = channel

@@ -35,6 +35,9 @@ _NAMES_BYTES = 64 * 1024
 class ParameterServerServicer:
     """Serves our own agents. Thread-safe, like the backend.
 
+    Args:
+      backend: the parameter server.
+
     Attributes:
       manifest: of the run.
     """
@@ -86,7 +89,7 @@ class ParameterServerServicer:
     def Pull(
         self, request: pb.PullRequest, context: grpc.ServicerContext
     ) -> Iterator[frames.Reply]:
-        """Streams the newest values, or none if the client already has them."""
+        """Streams the newest values; without values if the client already has the newest."""
         have_version = request.have_version if request.have_any else None
         try:
             reply = self._backend.pull(request.client_id, have_version)
@@ -166,7 +169,7 @@ class ParameterServerServicer:
 
 
 def remaining_sec(context: grpc.ServicerContext) -> float:
-    """Returns the time until the caller's deadline, at most a minute."""
+    """Returns the seconds until the caller's deadline, at most 60."""
     remaining = context.time_remaining()
     return _MAX_WAIT_SEC if remaining is None else min(remaining, _MAX_WAIT_SEC)
 

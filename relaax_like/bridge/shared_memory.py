@@ -37,10 +37,10 @@ class Offer:
     """An offer to share the client's memory.
 
     Attributes:
-      pid: of the client.
+      pid: process id of the client.
       descriptor: number of the memory's file descriptor in the client.
-      nonce: first bytes of the memory: another process might have received the same numbers.
-      mailboxes: whether messages also pass through it.
+      nonce: first bytes of the memory, as another process might have the same pid and descriptor.
+      mailboxes: whether messages also pass through the memory.
     """
 
     pid: int
@@ -55,6 +55,8 @@ class UnusableError(Exception):
 
 class SharedVectors:
     """A gradient and a vector of values in shared memory, and a mailbox in each direction.
+
+    Made by `create` and `attach`.
 
     Attributes:
       requests: for the client's messages.
@@ -79,7 +81,7 @@ class SharedVectors:
         """Makes the memory; the block must last until the other process has attached to it.
 
         Raises:
-          UnusableError: this system does not support it, or has too little memory.
+          UnusableError: this system does not support such memory, or has too little memory.
         """
         num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -105,10 +107,13 @@ class SharedVectors:
         """Opens the memory that another process has made.
 
         Raises:
-          UnusableError: it is on another machine, belongs to another user, or is not such memory.
+          UnusableError: the memory is on another machine, belongs to another user, has another
+            length, or is not such memory; or this machine does not support mailboxes.
         """
         if offer.mailboxes and not mailbox.SUPPORTED:
-            raise UnusableError("this kind of machine has no mailboxes")
+            raise UnusableError(
+                "the client uses mailboxes, which this kind of machine does not support"
+            )
         num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         path = f"/proc/{int(offer.pid)}/fd/{int(offer.descriptor)}"
         try:

@@ -34,7 +34,7 @@ class SharedMemoryLane(grpc.ServerInterceptor):
     def intercept_service(
         self, continuation: Callable[..., Any], handler_call_details: grpc.HandlerCallDetails
     ) -> Any:
-        """Called by gRPC in its one serving thread."""
+        """Returns the handler of a call; that of `PushPull` can use mailboxes."""
         handler = continuation(handler_call_details)
         if handler is None or handler_call_details.method != PUSH_PULL:
             return handler
@@ -51,7 +51,7 @@ class SharedMemoryLane(grpc.ServerInterceptor):
 
 
 class _Call:
-    """One stream, and the mailboxes beside it."""
+    """One `PushPull` stream, and the mailboxes of its client, if any."""
 
     def __init__(self, manifest: Manifest, context: grpc.ServicerContext):
         self._manifest = manifest

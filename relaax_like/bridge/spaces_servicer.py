@@ -1,4 +1,4 @@
-"""The `relaax.v1.RunSpaces` service: the first client defines spaces that the settings do not."""
+"""The `relaax.v1.RunSpaces` service: a client defines the spaces that the settings leave open."""
 
 from collections.abc import Callable
 from typing import NoReturn
@@ -21,7 +21,8 @@ def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
     """Adds the service.
 
     Args:
-      propose: raises InvalidInputError for spaces that cannot be used.
+      propose: receives proposals, see `Propose`; raises InvalidInputError for spaces that cannot be
+        used.
       server: not started yet.
     """
 
@@ -41,7 +42,7 @@ def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
 
 
 def _read(message: spaces_pb2.Spaces) -> RunSpaces | None:
-    """Converts a message; returns None if it has no leaves."""
+    """Converts a message to spaces; None: it has none, so it is a request."""
     if not (message.observation_spaces or message.action_spaces):
         return None
     return message_to_run_spaces(message)
@@ -58,7 +59,7 @@ class WaitingHandler(grpc.GenericRpcHandler):
         self._error = ServerUnavailableError(text)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
-        """Called by gRPC for each call."""
+        """Returns a handler that refuses the call; see `grpc.GenericRpcHandler`."""
 
         def refuse(requests: object, context: grpc.ServicerContext) -> NoReturn:
             errors.abort(context, self._error)
@@ -69,16 +70,16 @@ class WaitingHandler(grpc.GenericRpcHandler):
 def propose_spaces(
     channel: grpc.Channel, address: str, spaces: RunSpaces | None, timeout_sec: float = 5.0
 ) -> RunSpaces | None:
-    """Proposes the spaces of a run, or requests them; returns the run's, or None if not known yet.
+    """Proposes the spaces of a run, or requests them; returns those of the run, None if unknown.
 
     Args:
       channel: to the parameter server.
-      address: for errors.
-      spaces: to propose; None: only requests them.
+      address: address of the parameter server, for errors.
+      spaces: spaces to propose; None: only requests the spaces of the run.
       timeout_sec: longest wait for the answer.
 
     Raises:
-      InvalidInputError: the algorithm cannot use them.
+      InvalidInputError: the algorithm cannot use the proposed spaces.
       ServerUnavailableError: no answer in time.
       NotAllowedError: an agent's token is required.
     """
@@ -93,5 +94,7 @@ def propose_spaces(
     except grpc.RpcError as error:
         raise errors.to_exception(error, address) from None
     except ValueError as error:  # the channel has been closed
-        raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
+        raise ServerUnavailableError(
+            f"this process has closed its connection to {address} ({error}); open a new one"
+        ) from None
     return _read(answer)

@@ -46,8 +46,11 @@ class Health:
     """Whether the server answered the last call; shared by all stubs of a link. Thread-safe.
 
     A server that did not answer is probed by one call for all stubs, which stays open while agents
-    continue. So an answer that takes longer than they wait is also received, and keepalive, which
-    only checks connections with calls, detects a dead one.
+    continue. So an answer that takes longer than agents wait is also received, and keepalive, which
+    only checks connections with open calls, detects a dead connection.
+
+    Attributes:
+      away: whether the last call got no answer.
     """
 
     def __init__(self) -> None:
@@ -55,15 +58,16 @@ class Health:
         self._lock = threading.Lock()
         self._probe: Any = None  # a grpc.Future that is also a grpc.Call
 
-    def wait(self, ask: Callable[[], Any]) -> None:
+    def wait(self, ask: Callable[[], Any], server: str = errors.PARAMETER_SERVER) -> None:
         """Returns when the server has answered.
 
         Args:
           ask: starts a call, and returns its future.
+          server: what the server is, and its address, for the error.
 
         Raises:
-          grpc.RpcError: it cannot be reached.
-          ServerUnavailableError: it has not answered yet.
+          grpc.RpcError: the server cannot be reached.
+          ServerUnavailableError: the server has not answered yet.
         """
         with self._lock:
             probe = self._probe
@@ -72,9 +76,7 @@ class Health:
         try:
             probe.result(_PROBE_SEC)
         except grpc.FutureTimeoutError:
-            raise ServerUnavailableError(
-                "the parameter server has not replied yet; retry later"
-            ) from None
+            raise ServerUnavailableError(f"{server} has not replied yet; retry later") from None
         with self._lock:
             if self._probe is probe:
                 self._probe = None
@@ -83,9 +85,17 @@ class Health:
 class ParameterServerStub(BufferingClient):
     """One agent's view of a remote parameter server. Calls have deadlines.
 
-    With `keep_stream_open` it keeps a stream open between its pushes, as it always does for a large
-    model. If the server is on this machine, it uses shared memory instead of the stream, unless
-    `use_shared_memory` is False.
+    Args:
+      channel: to the server; owned by the caller.
+      address: `host:port` of the server.
+      manifest: of the run.
+      metrics: the recorder.
+      client_id: unique in the run; "": a new name.
+      on_global_t: called with the `global_t` of each reply; None: nothing is called.
+      health: shared by the stubs of a link; None: a new one.
+      keep_stream_open: keep a stream open between pushes, as always for a model whose values do not
+        fit one chunk.
+      use_shared_memory: with an open stream to a loopback address, use shared memory if possible.
     """
 
     def __init__(
@@ -136,7 +146,7 @@ class ParameterServerStub(BufferingClient):
         return GroupStream(self._channel, self._address, self._manifest, self.client_id)
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        """Repeats a push without an answer: the server applies it once, even if it is repeated."""
+        """Sends a push; repeats it for a while without an answer: the server applies it once."""
         was_away, give_up = self._health.away, time.monotonic() + _RETRY_SEC
         while True:
             try:
@@ -188,7 +198,7 @@ class ParameterServerStub(BufferingClient):
             return reply
 
     def close(self) -> None:
-        """Sends what is pending, if it can, and ends the stream."""
+        """Sends what is pending, if the server answers, and ends the stream. Idempotent."""
         super().close()
         if self._push_stream is not None:
             self._push_stream.close()
@@ -200,7 +210,7 @@ class ParameterServerStub(BufferingClient):
         try:
             with _translate_errors(self._address):
                 if health.away:
-                    health.wait(self._ask)
+                    health.wait(self._ask, f"{errors.PARAMETER_SERVER} at {self._address}")
                 yield
         except ServerUnavailableError:
             health.away = True
@@ -216,6 +226,8 @@ def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) ->
 
     Raises:
       ServerUnavailableError: no answer in time.
+      NotAllowedError: an agent's token is required.
+      ProtocolError: something else listens at the address.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with _translate_errors(address):
@@ -230,7 +242,9 @@ def report_clients(
     """Reports the clients of an rlx server to a parameter server.
 
     Raises:
+      InvalidInputError: there are too many clients, or a name is too long.
       ServerUnavailableError: no answer in time.
+      NotAllowedError: an agent's token is required.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with _translate_errors(address):
@@ -277,7 +291,9 @@ def _translate_errors(address: str, server: str = errors.PARAMETER_SERVER) -> It
         raise
     except ValueError as error:
         # gRPC's error if our own side has closed the channel, as at the end of the process.
-        raise ServerUnavailableError(f"the link to {address} was closed: {error}") from None
+        raise ServerUnavailableError(
+            f"this process has closed its connection to {address} ({error}); open a new one"
+        ) from None
 
 
 def wait_for_manifest(
@@ -291,13 +307,16 @@ def wait_for_manifest(
 
     Args:
       channel: to the server.
-      address: for errors.
-      timeout_sec: longest wait; None: forever.
+      address: address of the server, for errors.
+      timeout_sec: longest wait; None: no limit.
       on_wait: called periodically with the seconds waited.
-      server: what it is, for errors.
+      server: what the server is, for errors.
 
     Raises:
       ServerUnavailableError: no answer in time.
+      NotAllowedError: an agent's token is required.
+      InvalidInputError: the received manifest is not valid.
+      ProtocolError: something else listens at the address.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     start = time.monotonic()

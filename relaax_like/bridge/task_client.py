@@ -1,4 +1,4 @@
-"""One of several tasks' view of the parameter server: its own variables, and no others."""
+"""TaskClient: the parameter server as one of several tasks sees it: only the task's variables."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,20 +14,21 @@ from relaax_like.wire.errors import InvalidInputError
 class TaskClient(ParameterServerClient):
     """Wraps a client: values and gradients are those of one task, in the task's own order.
 
-    A push names the task's variable groups, so that it does not change other tasks' variables, nor
-    the optimizers' state of these. A pull transfers the complete vector.
+    A push names the task's variable groups, so that it changes neither the variables of other tasks
+    nor their optimizers' state. A pull transfers the complete vector.
 
         client = TaskClient(stub, ["goal/W", "goal/b"], {})
         w, b = client.push_pull([gradient_of_w, gradient_of_b])
 
     Args:
-      client: of the run; used only by this task, and closed with it.
-      names: of the task's variables in the run's manifest, in the task's order: trainable ones,
-        then running statistics.
+      client: client of the run; used only by this task, and closed by `close`.
+      names: names of the task's variables in the run's manifest, in the task's order: trainable
+        variables, then running statistics.
       statistics: the task's name of a running statistic -> its name in the run.
 
     Raises:
-      InvalidInputError: the run has no such variable, or one of their groups also has others.
+      InvalidInputError: the run has no such variable, or a variable group of the task also contains
+        other variables.
     """
 
     def __init__(
@@ -40,8 +41,8 @@ class TaskClient(ParameterServerClient):
         for name in names:
             if name not in places:
                 raise InvalidInputError(
-                    f"{name}: the run has no such variable, only "
-                    f"{', '.join(list(places)[:8])}; start it from the initial values of the "
+                    f"{name}: the run has no such variable; its first variables are "
+                    f"{', '.join(list(places)[:8])}. Start the run from the initial values of the "
                     "same algorithm folder",
                     name,
                 )
@@ -62,7 +63,7 @@ class TaskClient(ParameterServerClient):
 
     @property
     def manifest(self) -> Manifest:
-        """The layout of the whole run."""
+        """The layout of the complete run, including other tasks."""
         return self._client.manifest
 
     @property
@@ -125,9 +126,10 @@ class TaskClient(ParameterServerClient):
             self._layouts[chosen] = self._find_layout(chosen)
         run_groups, order = self._layouts[chosen]
         if len(gradients) != len(order):
+            where = f" in groups {', '.join(chosen)}" if chosen else ""
             raise InvalidInputError(
-                f"received {len(gradients)} gradients, but the task has {len(order)} variables; "
-                "pass one per variable"
+                f"received {len(gradients)} gradients, expected {len(order)}: one for each "
+                f"trainable variable of the task{where}"
             )
         return [gradients[index] for index in order], run_groups
 

@@ -1,8 +1,9 @@
 """The tutorial's four calls (protos/bridge.proto), for clients generated from only that file.
 
-Their calls have no id: each call takes effect, so a client must not simply retry one. Only this
-module loads `bridge_pb2`, and only the server imports it: protobuf refuses two files that define
-the same names without a package in one process, and a user's agent might have generated its own.
+The calls have no id: each call takes effect, so a client must not simply retry one. Only this
+module loads `bridge_pb2`, and only the server imports this module: protobuf refuses two files that
+define the same names without a package in one process, and a user's agent might have generated its
+own `bridge_pb2`.
 """
 
 import itertools
@@ -21,7 +22,11 @@ from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
 
 
 class TutorialServicer(bridge_pb2_grpc.ParameterServerServicer):
-    """Serves `/ParameterServer/...` from the same backend as our own protocol."""
+    """Serves `/ParameterServer/...` from the same backend as our own protocol.
+
+    Args:
+      backend: the parameter server.
+    """
 
     def __init__(self, backend: ParameterServerBackend):
         self._backend = backend

@@ -37,12 +37,16 @@ _REASONS = {
 class CoordinatorLink:
     """A connection to one coordinator. Thread-safe. A context manager.
 
-    with CoordinatorLink("localhost:7004", security) as link:
-        reply = link.call(link.stub.List, pb.ListRequest(format=FORMAT))
+        with CoordinatorLink("localhost:7004", security) as link:
+            reply = link.call(link.stub.List, pb.ListRequest(format=FORMAT))
 
     Args:
-      address: HOST:PORT.
+      address: HOST:PORT of the coordinator.
       security: token and certificates; None: no token and no TLS.
+
+    Attributes:
+      address: as the argument.
+      stub: gRPC's stub, with the methods for `call` and `stream`.
 
     Raises:
       ConfigError: a file that `security` names cannot be used.
@@ -57,12 +61,19 @@ class CoordinatorLink:
     def call(self, act: Callable[..., T], request: Any, timeout_sec: float = CALL_SEC) -> T:
         """Makes a call.
 
+        Args:
+          act: method of `stub`.
+          request: message, or iterator of messages.
+          timeout_sec: longest wait.
+
         Raises:
-          InvalidInputError: the coordinator refused it.
-          RefusedAttemptError: the state of the job does not allow it.
-          NotAllowedError: it does not accept the token or certificate.
-          ServerUnavailableError: it does not answer, or cannot do it now; a retry can succeed.
-          ProtocolError: anything else.
+          InvalidInputError: the request is not valid.
+          NameInUseError: another process uses the slave's name.
+          RefusedAttemptError: the state of the job does not allow the request.
+          NotAllowedError: the coordinator does not accept the token or certificate.
+          ServerUnavailableError: the coordinator does not answer, or cannot do it now; a retry can
+            succeed.
+          ProtocolError: something else listens at the address, or the coordinator failed.
         """
         try:
             return act(request, timeout=timeout_sec)
@@ -70,18 +81,20 @@ class CoordinatorLink:
             raise self._to_exception(error) from None
         except ValueError as error:  # gRPC's, for a closed channel
             raise ServerUnavailableError(
-                f"the connection to the coordinator was closed: {error}"
+                f"this process has closed its connection to the coordinator at {self.address} "
+                f"({error}); open a new one"
             ) from None
 
     def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
-        """Makes a call whose reply is a stream; raises what `call` does."""
+        """Makes a call whose reply is a stream; arguments and exceptions are those of `call`."""
         try:
             yield from act(request, timeout=timeout_sec)
         except grpc.RpcError as error:
             raise self._to_exception(error) from None
         except ValueError as error:
             raise ServerUnavailableError(
-                f"the connection to the coordinator was closed: {error}"
+                f"this process has closed its connection to the coordinator at {self.address} "
+                f"({error}); open a new one"
             ) from None
 
     def close(self) -> None:
@@ -145,8 +158,13 @@ class JobsClient:
 
     Args:
       address: HOST:PORT of the coordinator.
-      security: token of role operator, and certificates.
+      security: token of role operator, and certificates; None: no token and no TLS.
       patience_sec: how long calls are retried while the coordinator does not answer.
+
+    All methods that call the coordinator raise the errors of `CoordinatorLink.call`.
+
+    Raises:
+      ConfigError: a file that `security` names cannot be used.
     """
 
     def __init__(
@@ -156,15 +174,16 @@ class JobsClient:
         self._patience_sec = patience_sec
 
     def submit(self, name: str, config: Mapping[str, Any]) -> int:
-        """Submits a job once, also if a reply is lost; returns its id.
+        """Submits a job once, even if a reply is lost; returns its id.
 
         Args:
-          name: to be shown.
-          config: of `config.job_keys.make_job_config`.
+          name: name of the job, for display.
+          config: settings as `config.job_keys.make_job_config` returns them.
 
         Raises:
-          InvalidInputError: the coordinator refused it.
-          ServerUnavailableError: it does not answer; the job might have been submitted.
+          InvalidInputError: the name or the settings are not valid.
+          ServerUnavailableError: there are too many jobs; or the coordinator does not answer, and
+            the job might have been submitted.
         """
         request = pb.SubmitRequest(
             format=FORMAT, key=secrets.token_hex(16), name=name, config=json.dumps(config)
@@ -172,7 +191,15 @@ class JobsClient:
         return int(self._retry(self._link.stub.Submit, request).job)
 
     def list(self, job: int = 0) -> tuple[list[pb.JobInfo], list[pb.SlaveInfo]]:
-        """Returns one job or all jobs, and the slaves."""
+        """Returns jobs and slaves.
+
+        Args:
+          job: id of the only job to return; 0: all jobs.
+
+        Raises:
+          InvalidInputError: there is no job with this id.
+          ServerUnavailableError: the coordinator does not answer.
+        """
         jobs: list[pb.JobInfo] = []
         while True:
             after = jobs[-1].job if jobs else 0
@@ -187,8 +214,9 @@ class JobsClient:
         """Cancels a job.
 
         Raises:
-          InvalidInputError: there is no such job.
-          RefusedAttemptError: it has already ended.
+          InvalidInputError: there is no job with this id.
+          RefusedAttemptError: the job has already ended.
+          ServerUnavailableError: the coordinator does not answer.
         """
         self._retry(self._link.stub.Cancel, pb.CancelRequest(format=FORMAT, job=job))
 

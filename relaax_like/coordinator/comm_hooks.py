@@ -31,8 +31,14 @@ class SendLearnInfoHook(LearnerHook):
     """Type `send_learn_info`: passes `learn_info` to the comm learner's `send_learn_info`.
 
     Args:
-      name: see `LearnerHook`, also for priority and position.
-      freq: iterations between two lines of the debug log; what is sent does not depend on it.
+      name: see `LearnerHook`.
+      priority: see `LearnerHook`.
+      position: see `LearnerHook`.
+      freq: iterations between two lines of the debug log, 1 or more; it does not affect what is
+        sent.
+
+    Raises:
+      ConfigError: `freq` is not an integer of 1 or more, or the position is not valid.
     """
 
     def __init__(self, name: str, priority: float, *, position: str, freq: int = 10):

@@ -39,14 +39,19 @@ CreatePolicy = Callable[[Mapping[str, Any]], Any]
 
 
 class ServedLearner(BaseLearner):
-    """A learner to which a comm learner has attached its three methods."""
+    """A learner whose data and progress pass through a comm learner.
+
+    Attributes:
+      send_policy: see `BaseCommLearner.send_policy`.
+      send_learn_info: see `BaseCommLearner.send_learn_info`.
+    """
 
     send_policy: Callable[[Mapping[str, Any]], None]
     send_learn_info: Callable[[Mapping[str, Any]], None]
 
     @property
     def max_iterations(self) -> int | None:
-        """Number of iterations after which it ends; None: no limit."""
+        """Number of iterations after which the learner ends; None: no limit."""
         return self._config.max_iterations
 
 
@@ -68,9 +73,9 @@ class BaseCommLearner(abc.ABC):
         comm.close()
 
     Args:
-      cfg: has `use_distributed`, and the keys of subclasses.
+      cfg: settings: `use_distributed` (default False), and the keys of subclasses.
       create_policy: makes a policy from the task's `policy`; if the result has an attribute
-        `learn_mode`, that is trained.
+        `learn_mode`, the value of the attribute is trained.
       exp_dir: folder of the experiment; its subfolder `ckpt` has checkpoints.
       rank: of this learner among those that train together.
       world_size: number of learners that train together.
@@ -98,7 +103,7 @@ class BaseCommLearner(abc.ABC):
 
     @abc.abstractmethod
     def get_data(self, batch_size: int) -> Any:
-        """Returns `batch_size` items; None: too few yet. See `learn.data_loader.GetData`."""
+        """Returns `batch_size` items; None: there are too few so far. See `learn.data_loader`."""
 
     @abc.abstractmethod
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
@@ -153,22 +158,25 @@ class RemoteCommLearner(BaseCommLearner):
         comm.close()
 
     Three queues of length 1 connect the learner's threads to the tasks: `get_data` puts a demand
-    and waits for its result; `learner_get_data_task` returns the demand; `learner_learn_task`
-    brings the data and returns the progress after the iteration. The progress of the last iteration
-    is that after the run, with `finished`; then the learner is closed, and the next start task can
-    come.
+    and waits for the data; `learner_get_data_task` returns the demand; `learner_learn_task` passes
+    the data and returns the progress after the iteration. After the last iteration it returns the
+    progress after the run, with `finished`; then the learner is closed, and another start task can
+    follow.
 
     The newest policy is in the array file `EXP/policy.npz`.
 
     Args:
-      cfg: has `address` (HOST:PORT of the coordinator) and `name` (unique there); optional:
-        `use_distributed`, and `send_learn_info_freq`.
-      create_policy: see `BaseCommLearner`, as for the others.
-      exp_dir: folder of the experiment.
-      security: token of role learner, and certificates.
+      cfg: settings: `address` (HOST:PORT of the coordinator) and `name` (unique there); optional:
+        `use_distributed`, and `send_learn_info_freq` (see `SendLearnInfoHook`).
+      create_policy: see `BaseCommLearner`.
+      exp_dir: see `BaseCommLearner`.
+      rank: see `BaseCommLearner`.
+      world_size: see `BaseCommLearner`.
+      security: token of role learner, and certificates; None: no token and no TLS.
 
     Raises:
-      ConfigError: `address` or `name` is missing.
+      ConfigError: `address` or `name` is missing, or a file that `security` names cannot be used.
+      InvalidInputError: `name` is not valid.
     """
 
     def __init__(
@@ -184,7 +192,9 @@ class RemoteCommLearner(BaseCommLearner):
         super().__init__(cfg, create_policy, exp_dir=exp_dir, rank=rank, world_size=world_size)
         for key in ("address", "name"):
             if not cfg.get(key):
-                raise ConfigError(f"{key}: missing; a comm learner needs address and name")
+                raise ConfigError(
+                    f"cfg.{key}: missing or empty; a comm learner needs address and name"
+                )
         self._slave = LearnerSlave(
             cfg["address"],
             cfg["name"],
@@ -228,14 +238,18 @@ class RemoteCommLearner(BaseCommLearner):
     # What the learner calls.
 
     def send_policy(self, state_dict: Mapping[str, Any]) -> None:
-        """Writes the policy's state to `EXP/policy.npz`, which is complete at any moment."""
+        """Writes the policy's state to `EXP/policy.npz`, atomically.
+
+        Raises:
+          OSError: the file cannot be written.
+        """
         arrays = dict(state_dict["state_dict"])
         arrays["relaax_iter"] = np.array(state_dict["iter"])
         self._exp_dir.mkdir(parents=True, exist_ok=True)
         write_arrays(self._exp_dir / "policy.npz", arrays, _POLICY_KIND)
 
     def get_data(self, batch_size: int) -> Any:
-        """Requests `batch_size` items, and waits for them; None: they have not arrived yet."""
+        """Requests `batch_size` items, and waits briefly; None: they have not arrived yet."""
         with self._demand_lock:
             if not self._has_demand:
                 learner = self._learner
@@ -254,7 +268,7 @@ class RemoteCommLearner(BaseCommLearner):
             return data
 
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
-        """Hands the progress to the task that waits for it."""
+        """Passes the progress to the task that waits for it; blocks until it is taken."""
         learner, waiting = self._learner, self._learn_info_queue
         while learner is self._learner and not self._end_flag:
             try:
@@ -265,7 +279,7 @@ class RemoteCommLearner(BaseCommLearner):
 
     @property
     def hooks4call(self) -> Sequence[LearnerHook]:
-        """SendPolicy before the run and after each iteration; SendLearnInfo after both."""
+        """The hooks that send the policy and the progress, at the positions of `comm_hooks`."""
         freq = self._cfg.get("send_learn_info_freq", 10)
         return [
             SendPolicyHook("send_policy", 100, position="before_run"),
@@ -277,14 +291,14 @@ class RemoteCommLearner(BaseCommLearner):
     # What the tasks call.
 
     def deal_with_resource(self) -> dict[str, int]:
-        """Returns the number of GPUs."""
+        """Returns the number of this machine's NVIDIA GPUs, with the key `gpu`."""
         return {"gpu": len(list(Path("/dev").glob("nvidia[0-9]*")))}
 
     def deal_with_learner_start(self, task_info: Mapping[str, Any]) -> None:
         """Makes a learner and starts it in a thread; closes an earlier one.
 
         Raises:
-          TaskFail: the settings are wrong.
+          TaskFail: the settings are wrong, or the policy or data loader cannot be made.
         """
         self.deal_with_learner_close()
         try:
@@ -310,16 +324,16 @@ class RemoteCommLearner(BaseCommLearner):
         return dict(self._take(self._data_demand_queue))
 
     def deal_with_learner_learn(self, data: Any) -> dict[str, Any]:
-        """Hands data to the learner, and returns its progress after the iteration.
+        """Passes data to the learner, and returns its progress after the iteration.
 
         Raises:
-          TaskFail: there is no learner, it has ended, or it has not demanded data.
+          TaskFail: there is no learner, it has ended, or it has not taken the previous data.
         """
         learner = self._learner
         try:
             self._data_result_queue.put_nowait(data)
         except queue.Full:
-            message = "the learner has not taken the data before; send learner_get_data_task first"
+            message = "the previous data is not yet taken; send learner_get_data_task first"
             raise TaskFail({"message": message}, message) from None
         info = dict(self._take(self._learn_info_queue))
         last = None if learner is None else learner.max_iterations
@@ -330,7 +344,7 @@ class RemoteCommLearner(BaseCommLearner):
         return info
 
     def deal_with_learner_close(self) -> None:
-        """Ends the learner, if there is one; then another start task is accepted."""
+        """Ends the learner, if there is one; afterwards another learner can be started."""
         learner, self._learner = self._learner, None
         thread, self._learner_thread = self._learner_thread, None
         if learner is not None:
@@ -347,7 +361,7 @@ class RemoteCommLearner(BaseCommLearner):
             self._error = f"{type(error).__name__}: {error}"
 
     def _take(self, source: "queue.Queue[Any]") -> Any:
-        """Waits for an entry, as long as the learner lives.
+        """Waits for an entry of a queue, as long as the learner's thread lives.
 
         Raises:
           TaskFail: there is no learner, or it has ended.
@@ -360,8 +374,9 @@ class RemoteCommLearner(BaseCommLearner):
             except queue.Empty:
                 if alive:
                     continue
-            message = "there is no learner" if thread is None else "the learner has ended"
-            message += f": {self._error}" if self._error else ""
+            message = "there is no learner; send learner_start_task first"
+            if thread is not None:
+                message = f"the learner has ended{f': {self._error}' if self._error else ''}"
             raise TaskFail({"message": message}, message)
 
 
@@ -379,14 +394,15 @@ def run_learner_task(
       slave: name of the comm learner.
       task_info: see `BaseCommLearner._create_learner`; `task_id` and `buffer_id` are returned with
         demands and progress.
-      sample: returns the number of items that it is given, of JSON types: data, or their places.
+      sample: receives a number, and returns as many items of JSON types: data, or where they are.
       on_info: called with the progress of each iteration, for example to update priorities.
 
     Returns:
       The last progress; `finished` is true.
 
     Raises:
-      TaskFail: the learner refused a task, or did not answer in its time.
+      TaskFail: the learner refused a task, or did not answer in the task's time.
+      InvalidInputError: there is no such slave.
     """
     coordinator.send_task(slave, "learner_start_task", task_info).result()
     while True:
@@ -399,7 +415,15 @@ def run_learner_task(
 
 
 def _refuse_paths(config: Any, place: str = "learner_cfg") -> None:
-    """Raises ConfigError if settings that were received name a file of this machine."""
+    """Checks that received settings do not name a file of this machine.
+
+    Args:
+      config: the settings; anything but a mapping has no keys.
+      place: name of the settings, for the error.
+
+    Raises:
+      ConfigError: a key of `_PATH_KEYS` has a value.
+    """
     items = config.items() if isinstance(config, Mapping) else ()
     for key, value in items:
         name = f"{place}.{key}"

@@ -1,4 +1,4 @@
-"""The coordinator: assigns jobs to slaves, watches over time limits, and accepts results."""
+"""The coordinator: assigns jobs to slaves, enforces time limits, and accepts results."""
 
 import json
 import logging
@@ -51,7 +51,10 @@ _MAX_PROGRESS_BYTES = 4096
 
 
 class RefusedError(InvalidInputError):
-    """The attempt is not the job's newest one, or belongs to another slave. Nothing took effect."""
+    """A request about an attempt is refused, and has no effect.
+
+    The attempt is not the job's newest one, belongs to another slave, or has no version.
+    """
 
 
 class NoSuchJobError(InvalidInputError):
@@ -72,7 +75,7 @@ class TooManySlavesError(InvalidInputError):
 
 @dataclass
 class _OpenTask:
-    """A task that was not answered yet."""
+    """A task that has not been answered yet."""
 
     message: pb.Task
     result: Future[dict[str, Any]]
@@ -82,13 +85,13 @@ class _OpenTask:
 
 @dataclass
 class _Slave:
-    """A slave that is known now.
+    """A slave that takes part at present.
 
     Attributes:
-      changed: set when there is a task for it.
+      changed: set when there is a task for the slave.
       is_connected: a poll waits, or one has just been answered.
-      attempt: that it runs or is to run.
-      is_confirmed: whether it has answered the task to start `attempt`.
+      attempt: the attempt that the slave runs or is to run; None: it is free.
+      is_confirmed: whether the slave has confirmed that it runs `attempt`.
     """
 
     name: str
@@ -116,16 +119,20 @@ class Coordinator:
             ...
 
     Args:
-      folder: with the queue and the runs; belongs to this process.
-      max_jobs: number of jobs that have not ended.
-      max_version_bytes: size of a run's folder that a slave can send.
+      folder: folder of the queue and the runs; belongs to this process.
+      max_jobs: maximum number of jobs that have not ended.
+      max_version_bytes: maximum size of a run's folder that a slave can send.
       silence_sec: a slave that sends nothing for this time is lost; its job is queued again.
       stall_sec: an attempt without progress for this time has failed.
       clock: returns monotonic seconds.
 
+    Attributes:
+      incarnation: random number of this start; tasks are only valid within it.
+
     Raises:
-      ConfigError: the folder is not that of a coordinator, or of another version.
-      JournalError: the queue's journal is damaged.
+      ConfigError: the folder cannot be created, is not the folder of a coordinator, or is of
+        another version of relaax_like.
+      JournalError: the queue's journal is damaged, or cannot be written.
       SnapshotError: another process uses the folder.
     """
 
@@ -192,13 +199,13 @@ class Coordinator:
         """Adds a job; a repeated key returns the same job. Returns its id.
 
         Args:
-          key: random, of the client.
-          name: to be shown.
-          config: valid, see `config.job_keys.validate_job_config`.
+          key: random text that the client chose for this job.
+          name: name of the job, for display.
+          config: valid settings, see `config.job_keys.validate_job_config`.
 
         Raises:
           QueueFullError: there are too many jobs.
-          InvalidInputError: key or name is wrong.
+          InvalidInputError: key or name is not valid.
           ServerUnavailableError: the queue cannot be written.
         """
         validate_key(key)
@@ -213,7 +220,12 @@ class Coordinator:
         return job.id
 
     def list_jobs(self, job_id: int = 0, after: int = 0, most: int = 200) -> pb.ListReply:
-        """Returns one job, or jobs after an id, and all slaves.
+        """Returns jobs and all slaves.
+
+        Args:
+          job_id: id of the only job to return, with its settings; 0: several jobs.
+          after: return only jobs with larger ids.
+          most: maximum number of jobs.
 
         Raises:
           NoSuchJobError: there is no job with this id.
@@ -239,7 +251,7 @@ class Coordinator:
 
         Raises:
           NoSuchJobError: there is no job with this id.
-          EndedError: it has already ended.
+          EndedError: the job has already ended; for a cancelled job, nothing happens.
           ServerUnavailableError: the queue cannot be written.
         """
         with self._lock:
@@ -263,14 +275,14 @@ class Coordinator:
         """Notes that a slave is alive and what it runs; waits for tasks, at most for `wait_ms`.
 
         Args:
-          request: valid in its format; the rest is checked here.
+          request: of the right format; everything else is checked here.
           on_end: registers a callback for the end of the connection; returns False if it has
             already ended.
 
         Raises:
           NameTakenError: another process uses the slave's name.
           TooManySlavesError: there are too many slaves.
-          InvalidInputError: a field is wrong.
+          InvalidInputError: a field is not valid.
         """
         wait_sec = min(request.wait_ms / 1000, POLL_SEC, self._silence_sec / 3)
         deadline = self._clock() + wait_sec
@@ -286,7 +298,7 @@ class Coordinator:
         answered = threading.Event()
 
         def note_end() -> None:
-            """Called at the end of the call: with the reply, or of the connection without one."""
+            """Notes the end of the call: the reply was sent, or the connection ended before."""
             with self._lock:
                 if not answered.is_set() and slave.sequence == request.sequence:
                     slave.is_connected = False
@@ -309,11 +321,11 @@ class Coordinator:
             slave.changed.wait(left)
 
     def report(self, request: pb.ReportRequest) -> bool:
-        """Takes results of tasks, and the end of an attempt; returns whether that was recorded.
+        """Takes results of tasks, and the end of an attempt; returns whether the end was recorded.
 
         Raises:
-          InvalidInputError: a field is wrong.
-          ServerUnavailableError: the queue cannot be written; the slave reports it again.
+          InvalidInputError: a field is not valid.
+          ServerUnavailableError: the queue cannot be written; the slave reports the end again.
         """
         with self._lock:
             slave = self._find_slave(request.slave, request.incarnation)
@@ -333,7 +345,7 @@ class Coordinator:
             return accepted
 
     def leave(self, name: str, incarnation: int) -> None:
-        """Forgets a slave that ends; what it still ran is queued again."""
+        """Forgets a slave that ends; the job that it still ran is queued again."""
         with self._lock:
             slave = self._find_slave(name, incarnation)
             if slave is not None:
@@ -343,10 +355,14 @@ class Coordinator:
     def receive_version(self, header: pb.VersionHeader, parts: Iterator[pb.VersionPart]) -> int:
         """Stores a version of an attempt; returns its number once it is recorded.
 
+        Args:
+          header: of the version.
+          parts: all messages, the header first.
+
         Raises:
           RefusedError: the attempt is not the job's newest one, or belongs to another slave.
-          InvalidInputError: the version is wrong or too large.
-          ServerUnavailableError: it cannot be written; the slave can send it again.
+          InvalidInputError: the version is incomplete, damaged or too large.
+          ServerUnavailableError: the version cannot be written; the slave can send it again.
         """
         attempt = to_attempt(header.attempt)
         with self._lock:
@@ -369,31 +385,40 @@ class Coordinator:
         """Returns the folder of the version from which an attempt continues.
 
         Raises:
-          RefusedError: the attempt is not the job's newest one, or there is no version.
+          RefusedError: the attempt is not the job's newest one, belongs to another slave, or has no
+            version.
         """
         with self._lock:
             job = self._require_newest(to_attempt(request.attempt), request.slave)
             folder = self._versions.find_folder(job)
         if folder is None:
-            raise RefusedError(f"job {job.id} has no version yet")
+            raise RefusedError(f"job {job.id} has no version yet; train it from the beginning")
         return folder
 
     def send_task(
         self, slave_name: str, task: str, payload: Mapping[str, Any]
     ) -> Future[dict[str, Any]]:
-        """Sends a task to a slave; the result is that of its callback.
+        """Sends a task to a slave; returns a future with the result of the slave's callback.
 
         The future fails with `TaskFail` if the slave refuses the task, or does not answer in the
         task's time (`tasks.TASK_TIMEOUT_SEC`), or is lost.
 
+        Args:
+          slave_name: of the slave.
+          task: name of the task, see `tasks`.
+          payload: arguments of the task, of JSON types.
+
         Raises:
-          InvalidInputError: there is no such slave, or the payload is too large.
+          InvalidInputError: there is no such slave, it has too many open tasks, or the payload is
+            too large.
         """
         with self._lock:
             slave = self._slaves.get(slave_name)
             if slave is None:
-                known = ", ".join(self._slaves) or "none"
-                raise InvalidInputError(f"slave {slave_name!r} is not known (known: {known})")
+                known = "no slave is connected"
+                if self._slaves:
+                    known = f"connected are {', '.join(self._slaves)}"
+                raise InvalidInputError(f"slave {slave_name!r} is not known; {known}")
             return self._send(slave, task, payload).result
 
     # With the lock held: slaves.
@@ -424,7 +449,7 @@ class Coordinator:
         return slave
 
     def _reconcile(self, slave: _Slave, request: pb.PollRequest) -> None:
-        """Compares the attempt that a slave runs with the one that it was assigned."""
+        """Compares the attempt that a slave runs with the attempt that it was assigned."""
         running = to_attempt(request.running) if request.HasField("running") else None
         if running is None:
             if slave.attempt is not None and slave.is_confirmed:
@@ -482,7 +507,7 @@ class Coordinator:
         return job
 
     def _assign(self) -> None:
-        """Gives queued jobs to free slaves that have their algorithm and environment."""
+        """Assigns queued jobs to free slaves that have the job's algorithm and environment."""
         free = deque(
             slave
             for slave in self._slaves.values()
@@ -639,7 +664,7 @@ class Coordinator:
         self._assign()
 
     def _log_unwritable(self, error: ServerUnavailableError) -> None:
-        """Logs that the queue cannot be written, which is tried again several times a second."""
+        """Logs that the queue cannot be written; at most one line in ten seconds."""
         if self._clock() >= self._next_line:
             self._next_line = self._clock() + _LOG_SEC
             logger.error("%s; retrying", error)

@@ -37,7 +37,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt to run a job; results of an attempt that is not the newest are refused."""
+    """One attempt to run a job; results of an attempt that is not the newest are refused.
+
+    Attributes:
+      job: id of the job.
+      number: 1 for the job's first attempt.
+    """
 
     job: int
     number: int
@@ -51,9 +56,9 @@ class Job:
     """A job; changed only by `job_queue.JobQueue`.
 
     Attributes:
-      id: 1 or more; jobs are run in this order.
-      key: chosen by the client that submitted it; a repeated submission has the same.
-      name: to be shown.
+      id: 1 or more; jobs are assigned in this order.
+      key: chosen by the client that submitted the job; a repeated submission has the same key.
+      name: for display.
       config: the resolved experiment, as JSON; "" once the job has ended.
       algorithm: name of the algorithm that a slave needs.
       environment: name of the environment that a slave needs.
@@ -61,10 +66,10 @@ class Job:
       attempts: attempts begun so far.
       failures: attempts that failed by themselves.
       losses: slaves lost in a row, without a new version in between.
-      slave: of the newest attempt.
-      version: number of the newest version; 0: none.
+      slave: name of the slave of the newest attempt; "": there was no attempt.
+      version: number of the newest version; 0: there is no version.
       step: environment steps of that version.
-      reason: why it is in this state, or why its newest attempt ended.
+      reason: why the job is in this state, or why its newest attempt ended; "": nothing to report.
       tail: end of the output of the newest attempt that ended.
     """
 
@@ -91,37 +96,47 @@ class Job:
 
 
 def validate_format(number: int, who: str) -> None:
-    """Refuses messages of another format.
+    """Checks the format of a message.
+
+    Args:
+      number: the received format.
+      who: what the receiver is, for the error.
 
     Raises:
-      InvalidInputError: it is not `FORMAT`.
+      InvalidInputError: the format is not `FORMAT`.
     """
     if number != FORMAT:
         raise InvalidInputError(
-            f"format {number}, but the {who} speaks format {FORMAT}; use the same version of "
+            f"format: {number}, but the {who} speaks format {FORMAT}; use the same version of "
             "relaax_like at both ends",
             "format",
         )
 
 
 def validate_name(name: str, field: str) -> str:
-    """Returns a valid name of a job or slave.
+    """Returns the name of a job or slave, if it is valid.
+
+    Args:
+      name: the name.
+      field: name of the field, for the error.
 
     Raises:
-      InvalidInputError: it is not valid.
+      InvalidInputError: the name is not valid.
     """
     if not _NAME.fullmatch(name):
         raise InvalidInputError(
-            f'{field}: {name[:100]!r}, expected 1 to 100 letters, digits, "-", "_" and "."', field
+            f"{field}: {name[:100]!r}, expected 1 to 100 letters, digits, '-', '_' and '.', not "
+            "beginning with '-' or '.'",
+            field,
         )
     return name
 
 
 def validate_key(key: str) -> str:
-    """Returns a valid key of a submission.
+    """Returns the key of a submission, if it is valid.
 
     Raises:
-      InvalidInputError: it is not valid.
+      InvalidInputError: the key is not valid.
     """
     if not _KEY.fullmatch(key):
         raise InvalidInputError(f"key: {key[:64]!r}, expected 16 to 64 letters and digits", "key")
@@ -129,10 +144,15 @@ def validate_key(key: str) -> str:
 
 
 def validate_size(text: str, most: int, field: str) -> str:
-    """Returns a text that is not too long.
+    """Returns a text, if it is not too long.
+
+    Args:
+      text: the text.
+      most: maximum number of bytes in UTF-8.
+      field: name of the field, for the error.
 
     Raises:
-      InvalidInputError: it has more than `most` bytes.
+      InvalidInputError: the text has more than `most` bytes.
     """
     size = len(text.encode())
     if size > most:

@@ -4,9 +4,9 @@
     WORK/job/job.yaml     the settings of the job that runs now
     WORK/job/run/         its run's folder; empty, or the job's newest version
 
-The process is `relaax train`, or `relaax resume` if there is a version. A job can therefore not
-take the slave with it, and TensorFlow is loaded only while there is a job. If the slave is killed,
-a guardian ends the process.
+The process is `relaax train`, or `relaax resume` if there is a version. So a job that crashes does
+not end the slave, and TensorFlow is loaded only while there is a job. If the slave is killed, a
+guardian ends the process.
 """
 
 import collections
@@ -74,12 +74,12 @@ class JobLearner:
             learner.slave.ended.wait()
 
     Args:
-      folder: for the run that is being trained; belongs to this process.
-      program: that trains, with the arguments of `relaax`.
+      folder: where the runs are trained, one after another; belongs to this process.
+      program: command that trains; takes the arguments of `relaax`.
 
     Raises:
       ConfigError: the folder cannot be used.
-      SnapshotError: another slave uses it.
+      SnapshotError: another slave uses the folder.
     """
 
     def __init__(self, folder: Path, program: Sequence[str] = RELAAX):
@@ -90,7 +90,8 @@ class JobLearner:
             self._folder_lock = lock_folder(folder, "slave")
         except OSError as error:
             raise ConfigError(
-                f"{folder}: {error.strerror}; choose another folder (--work)"
+                f"{folder}: cannot be the slave's folder: {error.strerror or error}; choose "
+                "another folder (--work)"
             ) from None
         self._guardian = Guardian(END_SEC)
         self._lock = threading.Lock()
@@ -108,8 +109,13 @@ class JobLearner:
     ) -> LearnerSlave:
         """Opens and starts the session with a coordinator.
 
+        Args:
+          address: HOST:PORT of the coordinator.
+          name: of the slave, unique at the coordinator.
+          security: token of role learner, and certificates; None: no token and no TLS.
+
         Raises:
-          InvalidInputError: the name is wrong.
+          InvalidInputError: the name is not valid.
           ConfigError: a file that `security` names cannot be used.
         """
         self._slave = _JobSlave(self, address, name, security)
@@ -136,14 +142,14 @@ class JobLearner:
         self._folder_lock.close()
 
     def get_running(self) -> tuple[Attempt | None, str]:
-        """Returns the attempt that runs now, and its progress as JSON."""
+        """Returns the attempt that runs now, and its progress as JSON; (None, "") without a job."""
         running = self._running
         return (None, "") if running is None else (running.attempt, running.progress)
 
     # Callbacks.
 
     def deal_with_resource(self) -> dict[str, int]:
-        """Returns the number of GPUs and CPUs of this machine."""
+        """Returns the numbers of this machine's NVIDIA GPUs (`gpu`) and CPUs (`cpu`)."""
         gpus = sum(bool(_GPU.fullmatch(path.name)) for path in Path("/dev").glob("nvidia*"))
         return {"gpu": gpus, "cpu": os.cpu_count() or 1}
 
@@ -154,12 +160,12 @@ class JobLearner:
           task_info: has `job`, `attempt`, `config` and `has_version`.
 
         Raises:
-          TaskFail: another job runs, or the settings are not valid here.
+          TaskFail: another job still runs.
         """
         attempt = Attempt(int(task_info["job"]), int(task_info["attempt"]))
         before = self._running
         if before is not None and not before.is_over.wait(_OVER_SEC):
-            message = f"it still runs {before.attempt}"
+            message = f"the slave still runs {before.attempt}"
             raise TaskFail({"message": message, "busy": True}, message)
         with self._lock:
             self._running = _RunningJob(
@@ -247,7 +253,7 @@ class _RunningJob:
         self._failures = 0
 
     def stop(self, is_wanted: bool) -> None:
-        """Requests the end; with `is_wanted`, what was learned is still sent. Thread-safe."""
+        """Requests the end; with `is_wanted`, the newest version is still sent. Thread-safe."""
         self._is_wanted = self._is_wanted and is_wanted
         self._stopping.set()
 
@@ -300,6 +306,8 @@ class _RunningJob:
 
         Raises:
           RefusedAttemptError: the attempt is no longer the newest one.
+          InvalidInputError: the version that the coordinator sent is not valid.
+          OSError: a file cannot be written.
         """
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir()
@@ -362,14 +370,14 @@ class _RunningJob:
         return "\n".join(self._tail).encode()[-MAX_TAIL_BYTES:].decode(errors="ignore")
 
     def _read_result(self) -> str:
-        """Returns what ended the training, as stated in its log."""
+        """Returns what ended the training, according to its log; else "finished"."""
         parts = (line.partition("finished: ") for line in reversed(self._tail))
         return next((end for _, found, end in parts if found), "finished")
 
     # Versions.
 
     def _find_newest(self) -> str:
-        """Returns the name of the run's newest snapshot with any progress; "": there is none."""
+        """Returns the name of the newest snapshot with a version above 0; "": there is none."""
         try:
             names = os.listdir(self._run_dir / "checkpoints")
         except OSError:
@@ -398,10 +406,10 @@ class _RunningJob:
             self._failures = 0
 
     def _send_final_version(self) -> None:
-        """Sends the run's folder until the coordinator has it.
+        """Sends the run's folder, and retries; after some failures, a slave that leaves gives up.
 
         Raises:
-          InvalidInputError: the coordinator refuses it, because it is too large.
+          InvalidInputError: the coordinator refuses the folder, because it is too large.
           RefusedAttemptError: the attempt is no longer the newest one.
         """
         while not self._slave.ended.is_set():
@@ -440,14 +448,14 @@ def _to_flags(sets: Sequence[str]) -> list[str]:
 
 
 def _read_lines(stream: IO[str]) -> Iterator[str]:
-    """Yields lines, of which only the beginning is kept; an endless line does not fill memory."""
+    """Yields the beginning of each line; an endless line does not fill the memory."""
     with stream:
         while line := stream.readline(1 << 16):
             yield line.rstrip("\n")[: 4 * _LINE_CHARACTERS]
 
 
 def _list_names(kind: str, must_have: str) -> list[str]:
-    """Returns the names of the algorithms or environments that jobs can have."""
+    """Returns the names of the shipped algorithms or environments with the file `must_have`."""
     found = get_shipped_folder(kind).glob(f"*/{must_have}")
     return sorted(path.parent.name for path in found)
 

@@ -5,8 +5,8 @@
     FOLDER/queue/journal-INDEX.log  what happened since, a JSON object per record
     FOLDER/queue-head               up to where the journal has been synced
 
-A record is written before it takes effect, and before it is acknowledged: whatever kills the
-coordinator, a submission that was acknowledged is not lost, and an end that was recorded stays.
+A record is written before it takes effect, and before it is acknowledged: if the coordinator is
+killed, no acknowledged submission and no recorded end of a job is lost.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from relaax_like.coordinator.job import (
 )
 from relaax_like.journal.head import JournalHead, path_of_head
 from relaax_like.journal.journal import Journal
-from relaax_like.journal.reader import JournalReader
+from relaax_like.journal.reader import DamagedJournalError, JournalReader
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import (
     ConfigError,
@@ -56,7 +56,7 @@ class QueueFullError(InvalidInputError):
 
 
 class JobQueue:
-    """The jobs of one folder. Calls come one at a time.
+    """The jobs of one folder. Not thread-safe.
 
         queue = JobQueue(folder)
         job = queue.submit(key, "walk", config, algorithm, environment)
@@ -68,12 +68,13 @@ class JobQueue:
     Each change raises ServerUnavailableError, and has no effect, if it cannot be written.
 
     Args:
-      folder: of the coordinator; locked by the caller.
-      max_jobs: number of jobs that have not ended.
+      folder: folder of the coordinator; locked by the caller.
+      max_jobs: maximum number of jobs that have not ended.
 
     Raises:
-      ConfigError: the files are of another program, or of another version of relaax_like.
-      JournalError: the journal is damaged, or cannot be written.
+      ConfigError: the files are of another program or of another version of relaax_like, or
+        damaged.
+      JournalError: the journal is damaged, or cannot be read or written.
     """
 
     def __init__(self, folder: Path, max_jobs: int = 10_000):
@@ -89,11 +90,19 @@ class JobQueue:
             self._folder.mkdir(parents=True, exist_ok=True)
             first = self._read_state()
         except OSError as error:
-            raise JournalError(f"{self._folder}: cannot hold a queue: {error}") from error
+            raise JournalError(
+                f"{self._folder}: cannot hold a queue: {error}; choose another folder"
+            ) from error
         head = JournalHead(path_of_head(self._folder))
         reader = JournalReader(self._folder, _FINGERPRINT, first, head)
-        for index, payload in reader:
-            self._replay(index, bytes(payload))
+        try:
+            for index, payload in reader:
+                self._replay(index, bytes(payload))
+        except DamagedJournalError as error:
+            raise JournalError(
+                f"{error.damage}. Restore the coordinator's folder from a backup, or choose "
+                "another folder"
+            ) from None
         if reader.torn:
             logger.warning("%s; truncating the queue's journal there", reader.torn)
         self._journal = Journal(
@@ -109,11 +118,11 @@ class JobQueue:
         return len(self._jobs)
 
     def get(self, job_id: int) -> Job | None:
-        """Returns a job; None: there is none with this id."""
+        """Returns a job; None: no job has this id."""
         return self._jobs.get(job_id)
 
     def list_after(self, job_id: int, most: int) -> list[Job]:
-        """Returns jobs with ids above `job_id`."""
+        """Returns at most `most` jobs with ids above `job_id`, in the order of their ids."""
         after = (job for job in self._jobs.values() if job.id > job_id)
         return list(itertools.islice(after, most))
 
@@ -122,10 +131,18 @@ class JobQueue:
         return [job for job in self._jobs.values() if job.state is State.QUEUED]
 
     def submit(self, key: str, name: str, config: str, algorithm: str, environment: str) -> Job:
-        """Adds a job; with a key that was used before, returns that job.
+        """Adds a job; with a key that was used before, returns the job with this key.
+
+        Args:
+          key: see `Job`.
+          name: see `Job`.
+          config: see `Job`.
+          algorithm: see `Job`.
+          environment: see `Job`.
 
         Raises:
           QueueFullError: there are too many jobs that have not ended.
+          ServerUnavailableError: the queue cannot be written.
         """
         if (known := self._by_key.get(key)) is not None:
             return self._jobs[known]
@@ -159,9 +176,15 @@ class JobQueue:
         return job.version
 
     def end(self, attempt: Attempt, state: State, reason: str, tail: str) -> None:
-        """Ends an attempt: DONE; FAILED, which is retried twice; QUEUED: the slave was lost.
+        """Ends an attempt.
 
-        A job that fails for the third time, or has lost too many slaves, ends as FAILED.
+        Args:
+          attempt: the newest attempt of a running job.
+          state: DONE: the job has ended; FAILED: it is queued again, but ends at the third failure;
+            QUEUED: the slave was lost, and the job is queued again, but ends as FAILED if it has
+            lost too many slaves.
+          reason: why the attempt ended.
+          tail: end of its output.
         """
         job = self._get_running(attempt)
         self._write("end", job=job.id, outcome=state, reason=reason, tail=tail)
@@ -177,7 +200,7 @@ class JobQueue:
         return job is not None and job.state is State.RUNNING and job.attempt == attempt
 
     def close(self) -> None:
-        """Syncs and closes the journal."""
+        """Syncs and closes the journal; an error is logged."""
         try:
             self._journal.close()
         except JournalError as error:
@@ -208,7 +231,8 @@ class JobQueue:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise JournalError(
                 f"{self._folder}: record {index} cannot be read: {type(error).__name__}: {error}; "
-                "it was written by another version of relaax_like"
+                "it was written by another version of relaax_like. Use that version, or another "
+                "folder"
             ) from None
 
     def _apply(self, record: Mapping[str, Any]) -> None:
@@ -325,7 +349,11 @@ class JobQueue:
         sync_path(self._folder)
 
     def _read_state(self) -> int:
-        """Reads the file of jobs; returns the index of the first record after it."""
+        """Reads the file of jobs; returns the index of the first record after it.
+
+        Raises:
+          ConfigError: the folder or the file is of another program or version, or damaged.
+        """
         path = self._folder / _STATE_NAME
         if not path.exists():
             if any(self._folder.iterdir()):

@@ -55,7 +55,11 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 
 class CoordinatorServicer(pb_grpc.CoordinatorServicer):
-    """Answers operators and slaves; checks what is received before the coordinator sees it."""
+    """Answers operators and slaves; checks formats and settings before the coordinator sees them.
+
+    Args:
+      coordinator: the coordinator to serve.
+    """
 
     def __init__(self, coordinator: Coordinator):
         self._coordinator = coordinator
@@ -68,7 +72,9 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
             try:
                 config = json.loads(request.config)
             except (ValueError, RecursionError):
-                raise InvalidInputError("config: not JSON", "config") from None
+                raise InvalidInputError(
+                    f"config: {request.config[:80]!r} is not valid JSON", "config"
+                ) from None
             validate_job_config(config)
             return pb.SubmitReply(job=self._coordinator.submit(request.key, request.name, config))
 
@@ -146,8 +152,8 @@ def create_coordinator_server(
     """Builds a server with this service and gRPC health checks; the caller starts and stops it.
 
     Args:
-      address: to listen on; port 0 means any free one.
-      coordinator: owned by the caller, who closes it before the server is stopped.
+      address: to listen on; port 0 means any free port.
+      coordinator: owned by the caller, which closes it before the server is stopped.
       security: what clients must present; None: nothing, and no TLS.
 
     Returns:

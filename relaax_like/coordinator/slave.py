@@ -1,8 +1,8 @@
 """Slave: a resident process that connects to a coordinator and does the tasks that it receives.
 
 The slave opens no port. It polls: each poll is its heartbeat, reports what it runs, and returns
-with tasks. Whatever is lost on the way is repeated: each poll reports the current state, and
-results are sent until they are acknowledged.
+tasks. Lost messages are repeated: each poll reports the current state, and results are sent until
+they are acknowledged.
 """
 
 import abc
@@ -58,21 +58,28 @@ class Slave(abc.ABC):
         slave.ended.wait()     # set if the coordinator refuses the slave, and by close()
         slave.close()
 
-    Tasks are done in order, in a thread; tasks that wait for a learner (`learner_get_data_task` and
-    `learner_learn_task`) in another one, so that a learner that waits can be closed.
+    Tasks are done in order, in one thread. Tasks that wait for a learner (`learner_get_data_task`
+    and `learner_learn_task`) are done in another thread, so that a learner that waits can be
+    closed.
 
     Args:
       address: HOST:PORT of the coordinator.
       name: of the slave, unique at the coordinator.
-      security: token of role learner, and certificates.
-      algorithms: names of the algorithms that it has.
-      environments: names of the environments that it has.
-      runs_jobs: whether it can be given jobs of the queue.
+      security: token of role learner, and certificates; None: no token and no TLS.
+      algorithms: names of the algorithms that the slave has.
+      environments: names of the environments that the slave has.
+      runs_jobs: whether the coordinator can assign jobs of the queue to the slave.
 
     Attributes:
-      name: as above.
+      name: as the argument.
       ended: set once the session has ended.
-      error: why the coordinator refuses the slave; None: it does not.
+      error: why the coordinator refuses the slave; None: it does not refuse it.
+      link: the connection to the coordinator.
+      incarnation: random number of this session.
+
+    Raises:
+      InvalidInputError: the name is not valid.
+      ConfigError: a file that `security` names cannot be used.
     """
 
     def __init__(
@@ -114,14 +121,17 @@ class Slave(abc.ABC):
         """Does a task; returns the result, of JSON types.
 
         Args:
-          task: has `name`, and the payload's keys.
+          task: the payload, and the task's name with the key `name`.
 
         Raises:
           TaskFail: the task cannot be done.
         """
 
     def get_running(self) -> tuple[Attempt | None, str]:
-        """Returns the attempt that runs now, and its progress as JSON; override it."""
+        """Returns the attempt that runs now (None: none), and its progress as JSON.
+
+        Subclasses that run jobs override this method.
+        """
         return None, ""
 
     def start(self) -> None:
@@ -157,10 +167,17 @@ class Slave(abc.ABC):
         self._runs_jobs = False
 
     def report_end(self, attempt: Attempt, outcome: int, reason: str, tail: str) -> bool:
-        """Reports the end of an attempt until it is acknowledged; returns whether it counts.
+        """Reports the end of an attempt until it is acknowledged.
+
+        Args:
+          attempt: the attempt that has ended.
+          outcome: number of a `relaax.v1.Ended.Outcome`.
+          reason: why it ended.
+          tail: end of its output.
 
         Returns:
-          False: the attempt is no longer the job's newest one, or the session has ended.
+          Whether the end was recorded; False: the attempt is no longer the job's newest one, the
+          coordinator refused the report, or the session has ended.
         """
         ended = pb.Ended(outcome=pb.Ended.Outcome.Name(outcome), reason=reason, tail=tail)
         ended.attempt.job, ended.attempt.attempt = attempt.job, attempt.number
@@ -172,13 +189,13 @@ class Slave(abc.ABC):
         """Sends a version once; returns its number.
 
         Args:
-          attempt: whose version it is.
+          attempt: the attempt that made the version.
           step: environment steps of the version.
-          make_parts: makes the messages from a header.
+          make_parts: yields the messages; receives the header, which comes first.
 
         Raises:
           RefusedAttemptError: the attempt is not the job's newest one.
-          InvalidInputError: the version is too large.
+          InvalidInputError: the version is too large, or a file became shorter meanwhile.
           ServerUnavailableError: the coordinator does not answer, or cannot write it.
           OSError: a file cannot be read.
         """
@@ -204,7 +221,12 @@ class Slave(abc.ABC):
         return int(reply.version)
 
     def get_version(self, attempt: Attempt) -> Iterator[Any]:
-        """Yields the messages of the version that an attempt continues from."""
+        """Yields the messages of the version that an attempt continues from.
+
+        Raises:
+          RefusedAttemptError: the attempt is not the job's newest one, or has no version.
+          ServerUnavailableError: the coordinator does not answer, or cannot read the version.
+        """
         request = pb.GetVersionRequest(format=FORMAT, slave=self.name, incarnation=self.incarnation)
         request.attempt.job, request.attempt.attempt = attempt.job, attempt.number
         return self.link.stream(self.link.stub.GetVersion, request, 600.0)
@@ -266,14 +288,14 @@ class Slave(abc.ABC):
                 self._take(task)
 
     def _take(self, task: pb.Task) -> None:
-        """Puts a received task where it is done."""
+        """Queues a received task for the thread that does it."""
         lane = self._lanes[task.name in (GET_DATA, LEARN)]
         if task.name == START:
             self._starting = _find_attempt(task)
         try:
             lane.put_nowait((self._coordinator, task))
         except queue.Full:  # the coordinator notices that there is no result
-            logger.error("too many tasks wait; %s is dropped", task.name)
+            logger.error("%d tasks wait, the maximum; %s is dropped", _MAX_TASKS, task.name)
 
     def _give_up(self, error: RelaaxError) -> None:
         self.error = error
@@ -319,7 +341,7 @@ class Slave(abc.ABC):
 
 
 def _find_attempt(task: pb.Task) -> Attempt | None:
-    """Returns the attempt that a task starts; None: it is not one of the queue."""
+    """Returns the attempt that a task starts; None: the task does not start a job of the queue."""
     payload = json.loads(task.payload)
     job, attempt = payload.get("job"), payload.get("attempt")
     return None if job is None or attempt is None else Attempt(int(job), int(attempt))
@@ -330,18 +352,18 @@ class LearnerSlave(Slave):
 
     | task | callback | result |
     |---|---|---|
-    | `resource` | `deal_with_resource()` | what it returns: the number of GPUs |
+    | `resource` | `deal_with_resource()` | the returned mapping, such as the number of GPUs |
     | `learner_start_task` | `deal_with_learner_start(task_info)` | `message` |
     | `learner_get_data_task` | `deal_with_get_data()` | the demand, task_id and buffer_id |
     | `learner_learn_task` | `deal_with_learner_learn(data)` | `info`, task_id and buffer_id |
     | `learner_close_task` | `deal_with_learner_close()` | `message` |
 
-    Any other task fails with `TaskFail`; so do those that a callback refuses with it.
+    Any other task fails with `TaskFail`; a callback raises `TaskFail` to refuse a task.
 
     Args:
       address: HOST:PORT of the coordinator.
-      name: of the slave.
-      callback_fn: the callbacks, by their names.
+      name: of the slave, unique at the coordinator.
+      callback_fn: name -> callback.
       options: see `Slave`.
     """
 
@@ -379,6 +401,6 @@ class LearnerSlave(Slave):
     def _call(self, name: str, *arguments: Any) -> Any:
         callback = self._callback_fn.get(name)
         if callback is None:
-            message = f"this slave has no callback {name}"
+            message = f"slave {self.name} has no callback {name}"
             raise TaskFail({"message": message}, message)
         return callback(*arguments)

@@ -36,5 +36,6 @@ class TaskFail(RelaaxError):
 class RefusedAttemptError(RelaaxError):
     """The coordinator refused a request because of the state of the job. A retry would fail, too.
 
-    The attempt is not the job's newest one, or the job has ended.
+    The attempt is not the job's newest one, belongs to another slave or has no version, or the job
+    has ended.
     """

@@ -1,11 +1,11 @@
-"""Versions: copies of a run's folder from which the run can be resumed, on their way and on disk.
+"""Versions: copies of a run's folder from which the run can be resumed, as messages and on disk.
 
     FOLDER/runs/job-ID/v000001/     the run's folder, as its slave sent it
-    FOLDER/runs/job-ID/latest       link to the newest one
+    FOLDER/runs/job-ID/latest       link to the newest version
 
-A version arrives in a folder with a temporary name. It gets its own name once all files are there,
-with the sizes and CRCs that were announced, and on the disk. A received path is used only below
-that folder, and only if all of its components are plain names.
+A version is received in a folder with a temporary name. The folder is renamed once all files are
+on the disk, with the announced sizes and CRCs. A received path is used only below that folder, and
+only if all of its components are plain names.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ class VersionStore:
     """The versions of all jobs of a coordinator. Used by several threads, for different jobs.
 
     Args:
-      folder: of the coordinator.
-      max_bytes: of one version.
+      folder: folder of the coordinator.
+      max_bytes: maximum size of one version.
     """
 
     def __init__(self, folder: Path, max_bytes: int):
@@ -54,11 +54,11 @@ class VersionStore:
         """Writes a version to a temporary folder; `install` makes it visible.
 
         Args:
-          attempt: whose version it is.
-          parts: header first.
+          attempt: the attempt that made the version.
+          parts: the messages, the header first.
 
         Raises:
-          InvalidInputError: the version is too large, incomplete or wrong; nothing of it remains.
+          InvalidInputError: the version is too large, incomplete or damaged; nothing of it remains.
           ServerUnavailableError: the disk is full or fails; nothing of it remains.
         """
         parent = self._folder / f"job-{attempt.job}"
@@ -77,7 +77,11 @@ class VersionStore:
         return temporary
 
     def install(self, job: Job, received: Path) -> None:
-        """Gives a received version the number after the job's newest one; not yet recorded.
+        """Renames a received version to the number after the job's newest one; records nothing.
+
+        Args:
+          job: the job.
+          received: folder that `receive` returned.
 
         Raises:
           ServerUnavailableError: the disk fails; nothing of the version remains.
@@ -130,10 +134,14 @@ class VersionStore:
 
 
 def stage_folder(run: Path, staging: Path) -> None:
-    """Links the files of a run that is being written to, so that what is sent does not change.
+    """Links the files of a run, which can be in progress, so that the files to send do not change.
 
-    Files that are replaced keep their content in the links; those that are appended to keep their
-    beginning. Names that a version cannot have are left out.
+    A replaced file keeps its content in the link; a file that is appended to keeps its beginning.
+    Names that a version cannot have are left out.
+
+    Args:
+      run: folder of the run.
+      staging: folder to fill; an existing one is replaced.
 
     Raises:
       OSError: a file vanished meanwhile; the caller tries again.
@@ -150,11 +158,12 @@ def pack_version(folder: Path, header: pb.VersionHeader | None = None) -> Iterat
     """Yields the messages of a version.
 
     Args:
-      folder: with the files; appending to them meanwhile is harmless.
-      header: whose counts are filled in; None: an empty one.
+      folder: folder with the files; appending to them meanwhile is harmless.
+      header: header to complete with the format and the counts; None: a new one.
 
     Raises:
       InvalidInputError: a file became shorter while it was read.
+      OSError: a file cannot be read.
     """
     files = [(path, path.stat().st_size) for path in _walk(folder)]
     header = header or pb.VersionHeader()
@@ -175,12 +184,12 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
     """Writes the files of a version, and syncs them.
 
     Args:
-      parts: the messages.
+      parts: the messages, the header first.
       target: an empty folder.
-      max_bytes: of all files together.
+      max_bytes: maximum size of all files together.
 
     Raises:
-      InvalidInputError: a message is wrong, or the version is incomplete or too large.
+      InvalidInputError: a message is not valid, or the version is incomplete or too large.
       OSError: a file cannot be written.
     """
     header = _take(parts, "header").header
@@ -199,8 +208,8 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         path = target / validate_path(file.path)
         if file.bytes > left:
             raise InvalidInputError(
-                f"{file.path}: {file.bytes} bytes, but of those that the header announced only "
-                f"{left} are left",
+                f"{file.path}: {file.bytes} bytes, but only {left} of the {header.bytes} bytes "
+                "that the header announced are left",
                 "bytes",
             )
         left -= file.bytes
@@ -208,7 +217,10 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         folders.update(path.parents[: len(path.relative_to(target).parts)])
         _write(path, file, parts)
     if left or next(parts, None) is not None:
-        raise InvalidInputError("the version's files are not those that its header announced")
+        raise InvalidInputError(
+            f"the version's files are not those that its header announced: {header.files} files, "
+            f"{header.bytes} bytes; send the version again"
+        )
     for folder in folders:
         sync_path(folder)
 
@@ -222,7 +234,8 @@ def validate_path(text: str) -> Path:
     names = text.split("/")
     if len(text) > _MAX_PATH or len(names) > _MAX_DEPTH or not all(map(_NAME.fullmatch, names)):
         raise InvalidInputError(
-            f"path: {text[:100]!r}, expected at most {_MAX_DEPTH} plain names with / between them",
+            f"path: {text[:100]!r}, expected at most {_MAX_PATH} characters and {_MAX_DEPTH} "
+            "plain names with / between them",
             "path",
         )
     return Path(*names)
@@ -231,9 +244,14 @@ def validate_path(text: str) -> Path:
 def _take(parts: Iterator[pb.VersionPart], kind: str) -> pb.VersionPart:
     part = next(parts, None)
     if part is None:
-        raise InvalidInputError(f"the version ended, but a {kind} was expected")
+        raise InvalidInputError(
+            f"the version ended, but a {kind} was expected; send the version again"
+        )
     if part.WhichOneof("part") != kind:
-        raise InvalidInputError(f"expected a {kind}, got {part.WhichOneof('part')}")
+        raise InvalidInputError(
+            f"version: expected a message with a {kind}, got one with "
+            f"{part.WhichOneof('part') or 'nothing'}"
+        )
     return part
 
 

@@ -15,7 +15,11 @@ _MAX_POOLED = 4
 
 
 class BufferPool:
-    """Reuses buffers of one length. One thread takes and publishes; other threads only read."""
+    """Reuses buffers of one length. One thread takes and publishes; other threads only read.
+
+    Args:
+      num_bytes: length of each buffer.
+    """
 
     def __init__(self, num_bytes: int):
         self._num_bytes = num_bytes

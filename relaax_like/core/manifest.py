@@ -80,7 +80,16 @@ class Variable:
 
 @dataclass(frozen=True)
 class Segment:
-    """The position of one named array, `offset` bytes; for other fields, see `Variable`."""
+    """The position of one named array in the flat vector.
+
+    Attributes:
+      name: of the variable.
+      dtype: name of its NumPy dtype.
+      shape: its shape.
+      offset: position of its first byte.
+      group: its variable group; "" if it is not trainable.
+      kind: see `Variable`.
+    """
 
     name: str
     dtype: str
@@ -96,7 +105,7 @@ class Segment:
 
     @property
     def num_bytes(self) -> int:
-        """Length in the flat vector."""
+        """Length in the flat vector, in bytes."""
         return self.size * DTYPES[self.dtype].itemsize
 
 
@@ -148,7 +157,7 @@ class Manifest:
         return tuple(segment for segment in self.segments if segment.kind == TRAINABLE)
 
     def groups(self) -> dict[str, slice]:
-        """Returns each group's range of float32 elements in the gradient."""
+        """Returns group -> its range of float32 elements in the gradient."""
         ranges: dict[str, slice] = {}
         for segment in self.trainable:
             start = segment.offset // 4
@@ -225,9 +234,10 @@ class Manifest:
         """
         segments = self.trainable if gradient else self.segments
         if len(arrays) != len(segments):
+            more = ", ..." if len(segments) > 8 else ""
             raise InvalidInputError(
                 f"received {len(arrays)} arrays, expected {len(segments)}: "
-                f"{', '.join(segment.name for segment in segments[:8])}"
+                f"{', '.join(segment.name for segment in segments[:8])}{more}"
             )
         flat = out
         if flat is None:
@@ -244,7 +254,12 @@ class Manifest:
         return flat
 
     def unpack(self, flat: np.ndarray, gradient: bool = False) -> list[np.ndarray]:
-        """Returns one view per segment into a flat vector of bytes; nothing is copied."""
+        """Returns one view per segment into a flat vector; nothing is copied.
+
+        Args:
+          flat: [total_bytes] uint8; [gradient_bytes] uint8 if `gradient` is set.
+          gradient: whether the vector only has the trainable part.
+        """
         return [self._view(flat, s) for s in (self.trainable if gradient else self.segments)]
 
     def view_statistic(
@@ -258,8 +273,8 @@ class Manifest:
         """Checks moments before they are merged into a running statistic.
 
         Raises:
-          InvalidInputError: no such statistic, or a wrong count, shape, dtype or value; the error
-            names it.
+          InvalidInputError: there is no such statistic, or the count, a shape, a dtype or a value
+            is wrong; the error names the statistic.
         """
         segments = self.statistics.get(name)
         if segments is None:
@@ -282,18 +297,23 @@ class Manifest:
                     f"{list(part.shape)}",
                     segment.name,
                 )
-        _validate_ranges(segments, parts, _MAX_DELTA, "clip what you measure")
+        _validate_ranges(segments, parts, _MAX_DELTA, "clip the measured values")
 
-    def validate_statistics(self, flat: np.ndarray) -> None:
-        """Checks the running statistics in a run's initial values, [total_bytes] uint8.
+    def validate_statistics(
+        self, flat: np.ndarray, cure: str = "start running statistics at 0"
+    ) -> None:
+        """Checks the running statistics in values.
+
+        Args:
+          flat: [total_bytes] uint8, the values.
+          cure: what the user can do, for the error.
 
         Raises:
-          InvalidInputError: a number is not finite, out of range, or negative where it must not be.
+          InvalidInputError: a number is not finite, out of range, or negative where it must not be;
+            the error names the variable.
         """
         for name, segments in self.statistics.items():
-            _validate_ranges(
-                segments, self.view_statistic(flat, name), _MAX_START, "start the run from 0"
-            )
+            _validate_ranges(segments, self.view_statistic(flat, name), _MAX_START, cure)
 
     @staticmethod
     def _view(flat: np.ndarray, segment: Segment) -> np.ndarray:
@@ -321,7 +341,17 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
 def _validate_ranges(
     segments: StatisticSegments, arrays: Sequence[np.ndarray], limits: Sequence[float], cure: str
 ) -> None:
-    """Checks count, mean (on either side of 0) and m2 of one statistic."""
+    """Checks that count, mean and m2 of one statistic are within limits.
+
+    Args:
+      segments: of count, mean and m2.
+      arrays: count, mean and m2.
+      limits: the largest count, |mean| and m2.
+      cure: what the user can do, for the error.
+
+    Raises:
+      InvalidInputError: a number is NaN or out of range.
+    """
     lows = (0.0, -limits[1], 0.0)
     for segment, array, low, high in zip(segments, arrays, lows, limits, strict=True):
         wrong = ~((array >= low) & (array <= high))  # true for NaN
@@ -379,8 +409,9 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
     """Lays variables out: trainable ones first, group by group, in the order of appearance.
 
     Raises:
-      InvalidInputError: no variable, a bad or duplicate name, an unknown kind or dtype, a trainable
-        variable that is not float32, or an incomplete running statistic (see `Manifest`).
+      InvalidInputError: there is no variable, a name is not valid or occurs twice, a kind or dtype
+        is unknown, a trainable variable is not float32, or a running statistic is incomplete (see
+        `Manifest`).
     """
     variables = list(variables)
     _validate_variables(variables)
@@ -414,7 +445,9 @@ def _validate_variables(variables: Sequence[Variable]) -> None:
         name, value = variable.name, np.asarray(variable.value)
         if not _NAME.fullmatch(name):
             raise InvalidInputError(
-                f"variable name {name[:60]!r}: expected 1 to 200 of A-Z a-z 0-9 _ - . / :", name
+                f"variable name {name[:60]!r}: expected 1 to 200 characters of A-Z a-z 0-9 _ - . "
+                "/ :",
+                name,
             )
         if name in seen:
             raise InvalidInputError(f"{name}: duplicate variable name; rename one of them", name)
@@ -464,7 +497,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
         if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:
             raise InvalidInputError(
                 f"manifest: {segment.name[:200]} is {segment.dtype[:40]!r} "
-                f"{list(segment.shape[:8])}, expected a known dtype and axes of 0 or more",
+                f"{list(segment.shape[:8])}, expected axes of 0 or more and one of the dtypes "
+                f"{', '.join(DTYPES)}",
                 segment.name[:200],
             )
     manifest = Manifest(
@@ -482,10 +516,13 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
     )
     sent = (message.total_bytes, message.gradient_bytes, message.fingerprint)
     if sent != (manifest.total_bytes, manifest.gradient_bytes, manifest.fingerprint):
-        raise InvalidInputError("manifest: its sizes or fingerprint contradict its segments")
+        raise InvalidInputError(
+            "manifest: its sizes or fingerprint contradict its segments; run the same version of "
+            "relaax_like on both ends"
+        )
     return manifest
 
 
 def find_follows(variables: Iterable[Variable]) -> dict[str, Follow]:
-    """Returns target variable -> what it follows."""
+    """Returns target variable -> what it follows, for the targets that follow a variable."""
     return {v.name: v.follow for v in variables if v.kind == TARGET and v.follow is not None}

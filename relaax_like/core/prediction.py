@@ -17,6 +17,10 @@ class Request(NamedTuple):
     """One agent's rows that need actions of a task: name -> `[k, ...]` inputs and states.
 
     Attributes:
+      inputs: name -> `[k, ...]`.
+      states: name -> `[k, ...]`, the memory before the step.
+      exploit: whether to choose the best actions instead of exploring.
+      task: name of the task.
       ranks: `[k] float32`, see `make_ranks`; None: zeros.
     """
 
@@ -30,8 +34,12 @@ class Request(NamedTuple):
 def make_ranks(client: str, slots: int) -> np.ndarray:
     """Returns a number in [0, 1) for each slot of a client, the same in each run, `[k] float32`.
 
-    With it, policies can explore differently in each slot, as in Horgan et al. 2018 (Ape-X,
-    https://arxiv.org/abs/1803.00933).
+    With these numbers, policies can explore differently in each slot, as in Horgan et al. 2018
+    (Ape-X, https://arxiv.org/abs/1803.00933).
+
+    Args:
+      client: name of the client.
+      slots: number of its slots, k.
     """
     hashes = [zlib.crc32(f"{client}/{slot}".encode()) for slot in range(slots)]
     return np.array([(number >> 8) / 2**24 for number in hashes], np.float32)
@@ -43,8 +51,8 @@ class Prediction(NamedTuple):
     Attributes:
       actions: name -> [B, ...].
       next_states: name -> [B, ...], the memory after the step.
-      log_prob: [B] float32, of all actions of a row together.
-      version: of the values.
+      log_prob: [B] float32, log-probability of all actions of a row together.
+      version: version of the values that were used.
     """
 
     actions: Arrays

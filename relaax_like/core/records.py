@@ -23,7 +23,12 @@ MAX_EPISODES = 1_000
 
 @dataclass(frozen=True)
 class Episode:
-    """One finished episode of training: undiscounted sum of rewards, and environment steps."""
+    """One finished episode of training.
+
+    Attributes:
+      episode_return: undiscounted sum of rewards.
+      length: environment steps.
+    """
 
     episode_return: float
     length: int
@@ -38,8 +43,8 @@ class LearnRequest:
 
     Attributes:
       number: repeated in the answer; unique among the requests in progress.
-      rollout: its arrays are not copied.
-      episodes: that ended since the last request.
+      rollout: the rollout, whose arrays are not copied; None: only the newest values are requested.
+      episodes: episodes that ended since the last request.
       env_steps: environment steps to count when the request is accepted: those of the rollout, and
         others that no rollout contains.
       agent: name of the agent that acted, among those of this process.
@@ -113,7 +118,12 @@ class Push:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """An immutable state of the flat vector. `flat`: [total_bytes] uint8, read-only."""
+    """An immutable state of the flat vector.
+
+    Attributes:
+      version: of the values.
+      flat: [total_bytes] uint8, read-only.
+    """
 
     version: int
     flat: np.ndarray
@@ -125,7 +135,7 @@ class Reply:
 
     Attributes:
       outcome: what happened to the gradient.
-      reason: why it was dropped.
+      reason: why the gradient was dropped; "" if it was not.
       durability: what a crash of the server can lose: "journal": nothing; "snapshot": everything
         since the newest snapshot.
       version: version after the push: initially 0, +1 for each record with a gradient, statistics,
@@ -229,19 +239,19 @@ class Status:
 
 @dataclass(frozen=True, kw_only=True)
 class Experience:
-    """Experience of one agent, for the learner in the parameter server's process.
+    """Experience of one agent, for a learner in the parameter server's process or in its own.
 
     Attributes:
-      client_id: the sending process.
+      client_id: name of the sending process.
       incarnation: grows each time that process starts.
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it, so it takes effect once.
       agent: name of the agent that acted.
-      columns: slots of the rollout.
+      columns: number of slots of the rollout.
       rollout: `[n] uint8`, a serialised `relaax.v1.Rollout`, or None.
-      episodes: that ended since the last message.
+      episodes: episodes that ended since the last message.
       is_leaving: the agent sends nothing more.
-      env_steps: environment steps to count with it: those of the rollout, and others that no
-        rollout contains.
+      env_steps: environment steps to count: those of the rollout, and others that no rollout
+        contains.
       sampling_sec: seconds that the process has spent stepping environments and computing actions
         since its last message, waiting excluded; 0: unknown.
       is_urgent: see `LearnRequest`.
@@ -265,7 +275,7 @@ class StreamProgress:
     """The server's progress with a client's experience, as sequence numbers.
 
     Attributes:
-      received: everything up to it has been received.
+      received: everything up to this number has been received.
       released: agents whose last experience has at most this number can continue to act.
     """
 
@@ -297,10 +307,10 @@ class Received(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """The state from which a learner in the parameter server's process continues.
+    """The state from which the run's learner continues.
 
     Attributes:
-      number: of the newest publication; 0: none yet.
+      number: number of the newest publication; 0: there is none yet.
       manifest: the layout of the values.
       values: `[total_bytes] uint8`, immutable.
       slots: variable group -> `[s, n] float32`, immutable.
@@ -309,7 +319,7 @@ class Lease:
       version: of the values.
       global_t: environment steps so far.
       finished: what ended the training, or "".
-      received: client id -> what `global_t` and the values contain of its experience.
+      received: client id -> what `global_t` and the values contain of the client's experience.
     """
 
     number: int
@@ -328,7 +338,7 @@ class PublishTicket(NamedTuple):
     """Identifies a publication or count of a learner in a process of its own.
 
     Attributes:
-      term: of its lease.
+      term: term of the learner's lease.
       sequence: 1, 2, 3, ... in the run, of publications and counts together.
     """
 
@@ -337,7 +347,13 @@ class PublishTicket(NamedTuple):
 
 
 class TrainReturn(NamedTuple):
-    """Training return: mean of the newest `window` episodes, and `episodes` so far."""
+    """The training return.
+
+    Attributes:
+      mean: mean return of the newest episodes.
+      window: number of newest episodes in the mean.
+      episodes: number of episodes of the run so far.
+    """
 
     mean: float
     window: int
@@ -355,11 +371,13 @@ class Publication:
       steps: variable group -> optimizer steps since the start of the run.
       env_steps: environment steps that were accepted since the last publication, whether or not
         they have been learned from.
-      episodes: that ended among them.
-      received: client id -> what this and all earlier publications contain of its experience; at
-        most a few thousand clients, the newest last.
-      ticket: of a learner in a process of its own; None: it is in the server's process.
-      score: of an evaluation of these values, which are then kept as a snapshot; None: no score.
+      episodes: episodes that ended in these steps.
+      received: client id -> what this and all earlier publications contain of the client's
+        experience; at most a few thousand clients, the newest last.
+      ticket: ticket of a learner in a process of its own; None: the learner is in the server's
+        process.
+      score: mean return of an evaluation of these values, which are then kept as a snapshot; None:
+        no score.
     """
 
     number: int
@@ -379,7 +397,7 @@ class Counts:
 
     Attributes:
       env_steps: environment steps.
-      episodes: that ended among them.
+      episodes: episodes that ended in these steps.
       received: see `Publication`.
       ticket: see `Publication`.
     """
@@ -434,7 +452,7 @@ class GroupRequest:
       sums: `[n] float64`, this learner's numbers; for sum and step.
       gradient: `[n] float32`, this learner's part, as the manifest lays out `groups`; for step.
       groups: variable groups of the gradient; (): all; for step.
-      clip: variable group -> largest norm of its joint gradient; "": of the complete one.
+      clip: variable group -> largest norm of its joint gradient; "": of the complete gradient.
     """
 
     kind: GroupKind

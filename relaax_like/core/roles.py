@@ -9,7 +9,7 @@
         |-- beside its agents: gradients up, values down
         |   ParameterServerClient ==bridge==> ParameterServerBackend
         |
-        '-- in the parameter server's process: experience up, values down
+        '-- in the parameter server's process, or in its own: experience up, values down
             ExperienceSink, whose learner publishes complete states to the Publisher; with
             several tasks, there is one for each, and their states are merged
 
@@ -64,7 +64,7 @@ class Learner(abc.ABC):
         """Calls `on_update` with the first values, then with each answer, from another thread.
 
         Raises:
-          ServerUnavailableError: no values are available yet; retry later.
+          ServerUnavailableError: no values are available yet; call it again later.
         """
 
     @abc.abstractmethod
@@ -77,12 +77,13 @@ class Learner(abc.ABC):
     def take_state(self) -> dict[str, Any]:
         """Returns the state that no parameter server holds; requires that no request is pending.
 
-        Steps and episodes in it are counted by the learner that restores it, and not by this one.
+        Steps and episodes in the state are counted by the learner that restores it, not by this
+        learner.
         """
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Restores what `take_state` returned. To be called before the first request."""
+        """Restores what `take_state` returned. Must be called before the first request."""
 
     @abc.abstractmethod
     def stop(self) -> None:
@@ -90,7 +91,7 @@ class Learner(abc.ABC):
 
 
 class GroupConnection(abc.ABC):
-    """One learner's connection to those that make each update together; see `LearnerGroup`."""
+    """A learner's connection to the group that makes each update together; see `LearnerGroup`."""
 
     @abc.abstractmethod
     def exchange(self, request: GroupRequest) -> GroupReply:
@@ -99,7 +100,7 @@ class GroupConnection(abc.ABC):
         Raises:
           InvalidInputError: the request differs from those of most learners, or is not finite, and
             this learner has left the group; or the sum of all gradients is too large.
-          ServerUnavailableError: the connection has ended; join again.
+          ServerUnavailableError: the connection has ended, join again; or the update failed.
         """
 
     @abc.abstractmethod
@@ -127,11 +128,12 @@ class ParameterServerBackend(abc.ABC):
           timeout_sec: longest wait in the queue; None: no limit.
 
         Raises:
-          InvalidInputError: malformed or not finite; nothing took effect.
+          InvalidInputError: the push is malformed or not finite; nothing took effect.
           LeasedError: the run learns from experience, and the push has a gradient or statistics.
           ServerUnavailableError: too many pushes are waiting, or the server is closing; nothing
             took effect.
-          TimeoutError: it was still queued at the deadline, and was withdrawn; nothing took effect.
+          TimeoutError: the push was still queued at the deadline, and was withdrawn; nothing took
+            effect.
         """
 
     @abc.abstractmethod
@@ -140,11 +142,19 @@ class ParameterServerBackend(abc.ABC):
 
     @abc.abstractmethod
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
-        """Returns the newest values, or no values if `have_version` is still the newest."""
+        """Returns the newest values, or no values if `have_version` is still the newest.
+
+        Args:
+          client_id: name of the client; "": no client.
+          have_version: version of the values that the client has; None: it has none.
+
+        Raises:
+          InvalidInputError: the name is not valid.
+        """
 
     @abc.abstractmethod
     def status(self) -> Status:
-        """Returns the current numbers."""
+        """Returns the run's current status."""
 
     @abc.abstractmethod
     def report_clients(self, report: ClientsReport) -> None:
@@ -155,7 +165,7 @@ class ParameterServerBackend(abc.ABC):
         """Writes a snapshot and returns its directory; None if the run keeps no snapshots.
 
         Raises:
-          SnapshotError: it could not be written.
+          SnapshotError: the snapshot could not be written.
         """
 
     @abc.abstractmethod
@@ -233,30 +243,36 @@ class ParameterServerClient(abc.ABC):
           moments: moments of the rows; if there are none, nothing happens.
 
         Raises:
-          InvalidInputError: unknown statistic, wrong shape or dtype, or not finite; the error names
-            it. Nothing was added.
+          InvalidInputError: the statistic is unknown, or moments have a wrong shape or dtype or are
+            not finite; the error names the statistic. Nothing was added.
         """
 
     @abc.abstractmethod
     def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
         """Pushes one gradient (one float32 array per trainable variable, in manifest order).
 
+        While the server does not answer, the push is discarded.
+
         Args:
           gradients: the arrays.
-          groups: variable groups that the gradient is for. There is then one array for each of
-            their variables only, as `manifest.select_groups(groups).trainable` lists them, and no
-            other variable changes. Empty: all groups.
+          groups: variable groups that the gradient is for. Then `gradients` has only the variables
+            of these groups, as `manifest.select_groups(groups).trainable` lists them, and no other
+            variable changes. Empty: all groups.
 
         Raises:
           InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
-          ServerUnavailableError: there was no answer in time.
+          LeasedError: the run learns from experience; nothing took effect.
         """
 
     @abc.abstractmethod
     def get_values(self) -> list[np.ndarray]:
         """Pulls the newest values: one array per variable, in manifest order. Read-only views.
 
-        All variables: the trainable ones come first, then targets and running statistics.
+        The trainable variables come first, then all others (targets, running statistics, counters).
+        While the server does not answer, the values are those that this client holds.
+
+        Raises:
+          ServerUnavailableError: there was no answer, and this client holds no values.
         """
 
     @abc.abstractmethod
@@ -265,7 +281,8 @@ class ParameterServerClient(abc.ABC):
     ) -> list[np.ndarray]:
         """Pushes a gradient (or none), steps, episodes and statistics; pulls the newest values.
 
-        The arguments are those of `apply_gradients`; returns all values, whatever was pushed.
+        The arguments are those of `apply_gradients`, None: no gradient; the exceptions are those of
+        `apply_gradients` and `get_values`. Returns all values, whatever was pushed.
         """
 
     @abc.abstractmethod
@@ -275,10 +292,11 @@ class ParameterServerClient(abc.ABC):
     def join_group(self) -> GroupConnection:
         """Joins the learners that make each update together (combine.method: sync).
 
-        Values that come with an answer are this client's from then on.
+        Values that arrive with an answer replace those that this client holds.
 
         Raises:
           LeasedError: learners of this run update independently.
+          ServerUnavailableError: there was no answer, or there are too many learners.
         """
         raise LeasedError(NO_GROUP)
 
@@ -303,7 +321,7 @@ class Publisher(abc.ABC):
 
     @abc.abstractmethod
     def lease(self) -> Lease:
-        """Makes the caller the run's only learner: others' gradients are refused from now on."""
+        """Makes the caller the run's only learner: gradients of others are refused from now on."""
 
     @abc.abstractmethod
     def publish(self, publication: Publication) -> Reply:
@@ -311,6 +329,7 @@ class Publisher(abc.ABC):
 
         Raises:
           InvalidInputError: wrong length, or not finite; nothing took effect.
+          LeasedError: another learner holds the lease; nothing took effect.
           ServerUnavailableError: the server is closing; nothing took effect.
         """
 
@@ -321,7 +340,8 @@ class Publisher(abc.ABC):
         Once the training has finished, steps are still counted, but episodes are not.
 
         Raises:
-          InvalidInputError: a negative number, or one that is not finite; nothing was counted.
+          InvalidInputError: a number is negative or not finite; nothing was counted.
+          LeasedError: another learner holds the lease; nothing was counted.
           ServerUnavailableError: the server is closing; nothing was counted.
         """
 
@@ -355,12 +375,12 @@ class Publisher(abc.ABC):
 
 
 class ExperienceSink(abc.ABC):
-    """Receives experience from which a run learns in its parameter server. Thread-safe."""
+    """Receives the experience from which a run learns in one place. Thread-safe."""
 
     @property
     @abc.abstractmethod
     def max_rollout_bytes(self) -> int:
-        """Maximum length of a serialised rollout."""
+        """Maximum length of a serialised rollout, in bytes."""
 
     @property
     @abc.abstractmethod
@@ -372,7 +392,7 @@ class ExperienceSink(abc.ABC):
         """Accepts experience; waits while the queue is full.
 
         Raises:
-          InvalidInputError: malformed, or of another run; nothing was accepted.
+          InvalidInputError: the experience is malformed, or of another run; nothing was accepted.
           ServerUnavailableError: the server is closing, or the queue stayed full for a long time.
         """
 
@@ -402,4 +422,4 @@ class ExperienceSink(abc.ABC):
 
     @abc.abstractmethod
     def wake(self) -> None:
-        """Wakes all waiters so that they call their `is_over` again."""
+        """Makes all calls of `wait` in progress call their `is_over` again."""

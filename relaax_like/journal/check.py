@@ -1,6 +1,6 @@
-"""The journal check of `relaax fsck`, and its repair: cutting off what is unusable.
+"""The journal check of `relaax fsck`, and its repair: moving away everything after a damage.
 
-Neither must run while a server writes to the folder.
+Neither the check nor the repair must run while a server writes to the folder.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ class SegmentReport:
       records: number of complete records before the segment's first damage.
       bytes: size of the file.
       state: "whole": complete and undamaged; "torn": incomplete at the end, as a crash leaves the
-        last one; "damaged".
+        last segment; "damaged": anything else.
     """
 
     path: Path
@@ -61,8 +61,9 @@ class Cut:
     """What `cut_journal` moved into another folder.
 
     Attributes:
-      aside: the folder that it is in; None: there was nothing to move, as the rest is missing.
-      bytes: number of the journal's bytes that were moved there.
+      aside: the folder with what was moved; None: there was nothing to move, because the rest of
+        the journal is missing.
+      bytes: number of the journal's bytes that were moved.
     """
 
     aside: Path | None
@@ -73,7 +74,8 @@ def check_journal(directory: Path) -> JournalReport:
     """Reads a complete journal, damaged or not.
 
     Raises:
-      JournalError: a segment has a format that this version does not know.
+      JournalError: a segment has a format that this version does not know, or the folder cannot be
+        read.
     """
     segments = list_segments(directory)
     reports = []
@@ -112,8 +114,8 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
     Args:
       directory: the journal's folder.
       damage: where to cut; records before `damage.index` remain.
-      unusable: damaged snapshots that are newer; they are moved there, too: if one is restored from
-        a backup, it would not match what is written to the journal from now on.
+      unusable: damaged snapshots that are newer than `damage`; they are moved, too: if one were
+        restored from a backup, it would not match what is written to the journal from now on.
 
     Raises:
       JournalError: the disk is full or fails.
@@ -131,7 +133,9 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
             aside.rmdir()  # nothing was moved into it
         sync_path(directory)
     except OSError as error:
-        raise JournalError(f"{directory}: could not truncate the journal: {error}") from error
+        raise JournalError(
+            f"{directory}: could not truncate the journal: {error}; free disk space, then try again"
+        ) from error
     return Cut(aside if aside.exists() else None, moved)
 
 

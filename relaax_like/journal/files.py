@@ -1,7 +1,9 @@
 """The journal's files, byte by byte.
 
-    journal-INDEX.log        a segment: a header, then records; INDEX, 20 digits: the first record's
+    journal-INDEX.log        a segment: a header, then records
     journal-INDEX.log.new    the same, until the segments before it are certainly on the disk
+
+INDEX is the index of the segment's first record, with 20 digits.
 
     header: magic 8 bytes, format u32, fingerprint u32, first index u64, chain u32, CRC u32
     record: mark 4 bytes, length u64, index u64, CRC u32, chain u32, then the payload
@@ -56,7 +58,7 @@ def path_of(directory: Path, first_index: int, confirmed: bool) -> Path:
 
 
 def list_segments(directory: Path) -> list[Segment]:
-    """Returns the segments of a journal, oldest first; none if there is no folder.
+    """Returns the segments of a journal, oldest first; [] if there is no folder.
 
     Raises:
       JournalError: the folder cannot be read.

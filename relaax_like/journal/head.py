@@ -45,7 +45,7 @@ class Claim:
 
 
 def path_of_head(directory: Path) -> Path:
-    """Returns the path of a journal's head: beside the journal's folder, so that it outlives it."""
+    """Returns the path of a journal's head: beside the folder, in case the folder is lost."""
     return directory.with_name(f"{directory.name}-head")
 
 
@@ -58,8 +58,11 @@ class JournalHead:
         head.note(Claim(7, 12))      # in place, without a sync
         head.close()
 
-    Attributes:
+    Args:
       path: the file.
+
+    Attributes:
+      path: as the argument.
     """
 
     def __init__(self, path: Path):
@@ -88,15 +91,15 @@ class JournalHead:
         if version != _FORMAT:
             raise JournalError(
                 f"{self.path}: format {version}, but this version reads format {_FORMAT}; use "
-                "the version of relaax_like that wrote it, or start in another run_dir"
+                "the version of relaax_like that wrote it, or start in another folder"
             )
         return Claim(None if newest < 0 else newest, end, bool(final))
 
     def replace(self, claim: Claim) -> None:
-        """Replaces the file, if any, atomically: after a crash it is the old or the new one.
+        """Writes the file, or replaces it atomically: after a crash, it is the old or the new file.
 
         Raises:
-          OSError: the file system refused; the old file is untouched.
+          OSError: the file cannot be written; the old file is untouched.
         """
         self.close()
         temporary = self.path.with_name(f"{TEMPORARY}{self.path.name}")

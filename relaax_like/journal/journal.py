@@ -130,7 +130,10 @@ class Journal:
         except BaseException as error:
             self._close_files()
             if isinstance(error, OSError):
-                raise JournalError(f"{directory}: cannot hold a journal: {error}") from error
+                raise JournalError(
+                    f"{directory}: cannot hold a journal: {error}; choose a folder that can be "
+                    "written to"
+                ) from error
             raise
         self._dirty = threading.Event()
         self._stopping = threading.Event()
@@ -143,17 +146,17 @@ class Journal:
 
     @property
     def unsynced_records(self) -> int:
-        """Records that a power cut would lose."""
+        """Number of records that a power cut would lose."""
         return self.next_index - self._synced_index
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes that a power cut would lose."""
+        """Number of bytes that a power cut would lose."""
         return self._written_bytes - self._synced_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all segments."""
+        """Size of all segments, in bytes."""
         with self._lock:
             return sum(file.size for file in self._files)
 
@@ -204,10 +207,10 @@ class Journal:
         return index
 
     def drop_before(self, index: int) -> int:
-        """Removes the segments all of whose records are older than `index`.
+        """Removes the segments whose records are all older than `index`.
 
-        The segment that is being written stays. If one cannot be removed, it and all after it stay,
-        and a warning is logged.
+        The segment that is being written stays. If a segment cannot be removed, it and all later
+        segments stay, and a warning is logged.
 
         Returns:
           The number of bytes freed.
@@ -417,7 +420,11 @@ class Journal:
         self._synced_bytes = self._written_bytes
 
     def _read_end(self, segments: Sequence[Segment]) -> SegmentReader | None:
-        """Finds where the records end; None if the journal must start over."""
+        """Finds where the records end; None if the journal must start over.
+
+        Raises:
+          JournalError: there are records that were not replayed, or records are damaged.
+        """
         first = self.next_index
         reader = self._read(first)
         if reader.end is None:
@@ -428,13 +435,13 @@ class Journal:
         end = reader.end
         if end is not None and end.index > first:
             raise JournalError(
-                f"{self.directory}: the journal has records up to {end.index - 1}, but the "
-                f"next one would be {first}; the others were not replayed"
+                f"{self.directory}: the journal has records up to {end.index - 1}, but only those "
+                f"before {first} were replayed; replay the others before anything is appended"
             )
         if end is not None and end.index < first:
             _LOG.warning(
-                "%s: the journal ends before record %d, but the state before record %d; "
-                "starting a new journal",
+                "%s: the journal ends before record %d, but the state contains all records before "
+                "%d; starting a new journal",
                 self.directory,
                 end.index,
                 first,

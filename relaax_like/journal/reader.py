@@ -188,7 +188,7 @@ class SegmentReader:
         if version != FORMAT:
             raise JournalError(
                 f"{self.segment.path}: format {version}, but this version reads format {FORMAT}; "
-                "use the version of relaax_like that wrote it, or start in another run_dir"
+                "use the version of relaax_like that wrote it, or start in another folder"
             )
         if self.index != self.segment.first_index:
             found = f"a header for record {self.index}, which contradicts the file name"
@@ -263,7 +263,8 @@ class JournalReader:
         Args:
           directory: the journal's folder; if it does not exist, there are no records.
           fingerprint: fingerprint of the manifest; None: any.
-          from_index: index of the first wanted record; older ones in its segment are checked, too.
+          from_index: index of the first wanted record; older records in the same segment are
+            checked, too.
           head: the journal's head; None: a missing end is not noticed.
         """
         self.torn: Damage | None = None
@@ -286,7 +287,7 @@ class JournalReader:
         Raises:
           DamagedJournalError: records are damaged or missing.
           JournalError: records belong to another model, or have a format that this version does not
-            know.
+            know; or the folder cannot be read.
         """
         segments = self._select_segments()
         for position, segment in enumerate(segments):
@@ -364,14 +365,14 @@ class JournalReader:
             raise JournalError(
                 f"{reader.segment.path}: the journal belongs to a different model: fingerprint "
                 f"{reader.fingerprint:#x}, expected {self._fingerprint:#x}; use the "
-                "configuration of that run, or another checkpoint directory"
+                "configuration of that run, or another checkpoint_dir"
             )
 
 
 def locate(
     error: DamagedSegmentError, segments: Sequence[Segment], position: int, index: int
 ) -> Damage:
-    """Distinguishes a crash's torn end from damage.
+    """Returns where a journal is damaged, and whether that is the torn end that a crash leaves.
 
     The bytes that a killed process wrote are all there, in order; a power cut loses some of those
     that were not yet synced. So the end is torn if nothing complete follows it: no record in the
@@ -395,7 +396,7 @@ def locate(
 def find_last_record(directory: Path, damage: Damage) -> bytes | None:
     """Returns the payload of the last complete record after a damage; None: there is none.
 
-    Only for display: whether it continues the records before it is not checked.
+    Only for display: it is not checked whether the record continues those before it.
     """
     if damage.offset is None:
         return None
@@ -416,7 +417,7 @@ def find_last_record(directory: Path, damage: Damage) -> bytes | None:
 
 
 def _holds_record(path: Path, offset: int) -> bool:
-    """Returns whether a complete record begins at `offset` or after it; True if in doubt."""
+    """Returns whether a complete record begins at `offset` or later; True if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             descriptor = file.fileno()

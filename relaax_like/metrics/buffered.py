@@ -60,10 +60,16 @@ class Point(NamedTuple):
 
 
 def validate_point(name: str, y: float, x: float | None, field: str = "metric") -> None:
-    """Refuses points that TensorBoard cannot show.
+    """Checks that TensorBoard can show a point.
+
+    Args:
+      name: of the curve.
+      y: the value.
+      x: the position; None: the newest `global_t`.
+      field: first word of the error.
 
     Raises:
-      InvalidInputError: a bad name, or a number that is not finite; the error starts with `field`.
+      InvalidInputError: the name is not valid, `y` is not finite, or `x` is out of range.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
         shown = repr(name)[:60]
@@ -73,7 +79,9 @@ def validate_point(name: str, y: float, x: float | None, field: str = "metric") 
     if not math.isfinite(y):
         raise InvalidInputError(f"{field} {name!r}: y is {y}, expected a finite number", field)
     if x is not None and not abs(x) <= MAX_X:
-        raise InvalidInputError(f"{field} {name!r}: x is {x}, expected at most 2**53", field)
+        raise InvalidInputError(
+            f"{field} {name!r}: x is {x}, expected a number from -2**53 to 2**53", field
+        )
 
 
 def select_valid(
@@ -105,6 +113,14 @@ class BufferedMetrics(Metrics):
     """Queues points and passes them to `_consume` in one thread, about once a second.
 
     Thread-safe. Never blocks the caller: if the queue is full, new points are dropped and counted.
+
+    Args:
+      thread_name: name of the thread.
+      global_t: returns the x of points without one; must be fast. None: the largest x so far.
+      max_queue: maximum number of points in memory, 1 or more.
+
+    Raises:
+      ValueError: `max_queue` is below 1.
     """
 
     def __init__(
@@ -136,7 +152,7 @@ class BufferedMetrics(Metrics):
         """Records one point; see `Metrics.scalar`.
 
         Raises:
-          InvalidInputError: a bad name, or `y` or `x` is not finite.
+          InvalidInputError: the name is not valid, `y` is not finite, or `x` is out of range.
         """
         validate_point(name, y, x)
         self.store([(name, y, x)])
@@ -202,9 +218,15 @@ class BufferedMetrics(Metrics):
 
     @abc.abstractmethod
     def _consume(self, points: list[Point], closing: bool) -> int:
-        """Writes or sends points, in the thread; returns how many of the first ones are done.
+        """Writes or sends points, in the thread.
 
-        The others are passed again later; if `closing` and none is done, they are dropped.
+        Args:
+          points: the queued points, oldest first.
+          closing: whether the recorder is being closed.
+
+        Returns:
+          How many of the first points are done. The others are passed again later; if `closing` is
+          set and no point is done, they are dropped.
         """
 
     def _finish(self) -> None:

@@ -20,7 +20,7 @@ _TABLE = _make_table()
 
 
 def compute_crc32c(texts: Sequence[bytes]) -> np.ndarray:
-    """Computes the checksums of texts, `[n] uint32`.
+    """Computes the CRC-32C (RFC 3720, section 12.1) of each text, `[n] uint32`.
 
     Texts of the same length are processed together, byte by byte: many short ones take little
     longer than one.
@@ -39,9 +39,12 @@ def compute_crc32c(texts: Sequence[bytes]) -> np.ndarray:
 
 
 def mask_crcs(sums: np.ndarray) -> Iterator[bytes]:
-    """Yields checksums in the form used by record files: rotated, shifted, little-endian.
+    """Yields the form of checksums in record files: rotated by 15 bits, plus a constant.
 
-    See https://www.tensorflow.org/tutorials/load_data/tfrecord.
+    Each has 4 bytes, little-endian. See https://www.tensorflow.org/tutorials/load_data/tfrecord.
+
+    Args:
+      sums: `[n] uint32`.
     """
     rotated = (sums >> np.uint32(15)) | (sums << np.uint32(17))
     data = (rotated + np.uint32(_MASK_DELTA)).astype("<u4").tobytes()

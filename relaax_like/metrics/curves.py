@@ -37,14 +37,17 @@ class Curve:
 class EventFileReader:
     """Reads an event file, even while it grows.
 
-    reader = EventFileReader(path)
-    for event in reader.read():
-        ...
-    for event in reader.read():  # new ones since then
-        ...
+        reader = EventFileReader(path)
+        for event in reader.read():
+            ...
+        for event in reader.read():  # new events since then
+            ...
 
     The checksums of the bodies are not compared: TensorBoard's implementation is in Python, and
     would take most of the time.
+
+    Args:
+      path: the file.
     """
 
     def __init__(self, path: Path):
@@ -53,7 +56,13 @@ class EventFileReader:
         self._damaged = False
 
     def read(self) -> Iterator[Event]:
-        """Yields the next events, up to the file's end, or to the first incomplete record."""
+        """Yields the next events, up to the file's end, or the first incomplete or damaged record.
+
+        A damaged record is logged; nothing after it is ever read.
+
+        Raises:
+          OSError: the file cannot be read.
+        """
         if self._damaged:
             return
         with self._path.open("rb") as file:
@@ -106,6 +115,9 @@ def read_curves(metrics_dir: str | Path) -> dict[str, Curve]:
 
     Args:
       metrics_dir: the folder.
+
+    Raises:
+      OSError: a file cannot be read.
     """
     paths = Path(metrics_dir).glob("events.out.tfevents.*")
     files = [file for path in paths if (file := _read_file(path)) is not None]

@@ -51,7 +51,11 @@ _GAUGES = {
 
 
 class StatusCollector(Collector):
-    """Converts the status to metrics at each scrape; unknown values are left out."""
+    """Converts the status to metrics at each scrape; unknown values are left out.
+
+    Args:
+      get_status: returns the status.
+    """
 
     def __init__(self, get_status: Callable[[], Status]):
         self._get_status = get_status
@@ -118,14 +122,14 @@ class PrometheusPage:
     """Serves the metrics at `http://HOST:PORT/metrics` until it is closed. A context manager.
 
     Args:
-      bind: address to listen on; port 0 means any free one.
+      bind: address to listen on; port 0 means any free port.
       get_status: called at each scrape, in another thread.
 
     Attributes:
       port: the actual port.
 
     Raises:
-      ConfigError: the port is taken.
+      ConfigError: the port is taken, or the address cannot be used on this machine.
     """
 
     def __init__(self, bind: Address, get_status: Callable[[], Status]):

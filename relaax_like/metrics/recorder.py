@@ -66,10 +66,10 @@ class TensorBoardRecorder(BufferedMetrics):
         return self._file.path
 
     def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
-        """Records a histogram, for TensorBoard's tab of that name.
+        """Records a histogram; see `Metrics.histogram` for the arguments.
 
         Raises:
-          InvalidInputError: a bad name, or `x` is not finite.
+          InvalidInputError: the name is not valid, or `x` is out of range.
         """
         finite = select_finite(values)
         if finite.size == 0:
@@ -115,7 +115,8 @@ class _EventFile:
             )
         except OSError as error:
             raise ConfigError(
-                f"metrics directory {directory} cannot be written: {error.strerror}"
+                f"metrics directory {directory} cannot be written: {error.strerror}; set "
+                "metrics_dir to another folder"
             ) from None
         self._end = 0
         # TensorBoard expects this event first. It is written with the first points.
@@ -125,7 +126,7 @@ class _EventFile:
         """Writes events.
 
         Raises:
-          OSError: none of them was written.
+          OSError: no event was written.
         """
         data = _pack_records(self._header + events)
         try:

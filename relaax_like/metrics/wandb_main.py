@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def group_by_step(events: Iterable[Event]) -> list[tuple[int, dict[str, Any]]]:
-    """Returns (step, name -> number or histogram): one row for consecutive points of a step."""
+    """Returns rows of (step, name -> number or histogram): one for consecutive points of a step."""
     rows: list[tuple[int, dict[str, Any]]] = []
     for event in events:
         for value in event.summary.value:

@@ -32,11 +32,11 @@ class WandbRun:
     """A run as shown by W&B.
 
     Attributes:
-      folder: absolute; wandb only writes to its subfolder `wandb`.
-      project: to which it belongs.
-      group: of runs that are shown together; None: no group.
-      name: of the run in W&B.
-      config: its settings, nested JSON types.
+      folder: absolute path of the run's folder; wandb only writes to its subfolder `wandb`.
+      project: project to which the run belongs.
+      group: group of runs that are shown together; None: no group.
+      name: name of the run in W&B.
+      config: settings of the run, nested JSON types.
     """
 
     folder: Path
@@ -67,7 +67,7 @@ class WandbRecorder(TensorBoardRecorder):
 
         Args:
           directory: see `TensorBoardRecorder`.
-          run: to show in W&B.
+          run: the run, as W&B shows it.
           global_t: see `TensorBoardRecorder`.
           program: command of the child.
 

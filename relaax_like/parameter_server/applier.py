@@ -53,16 +53,16 @@ class Applier:
 
     Args:
       store: values and optimizers.
-      push_log: where pushes go before they take effect.
+      push_log: where pushes are written before they take effect.
       combiner: decides what happens to gradients of several clients.
       statistics: statistics of episodes, clients and refusals.
       stop_condition: what ends the training.
       curves: curves of the optimizers.
-      publications: where the newest publication is kept; None: nowhere.
-      epoch: of this start of the server.
-      recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
-      note_steps: called with `global_t` after each change.
-      learner_lease: of a learner in a process of its own; None: there is none in this run.
+      publications: where the newest publication is written; None: nowhere.
+      epoch: number of this start of the server.
+      recipe: what the initial values were made from; stored in snapshots, under `RECIPE`.
+      note_steps: called with `global_t` after each push and publication.
+      learner_lease: lease of a learner in a process of its own; None: this run has no such learner.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Applier:
 
     @property
     def records(self) -> int:
-        """Changes that took effect since the start."""
+        """Number of changes that took effect since the start."""
         return self._records
 
     @property
@@ -124,17 +124,18 @@ class Applier:
 
         Raises:
           LeasedError: this run has no learner in a process of its own.
-          ServerUnavailableError: another one still holds the lease.
+          ServerUnavailableError: another learner still holds the lease, or the lease could not be
+            written.
         """
         with self._record_lock:
             term = self._get_learner_lease().grant(holder, address)
             return term, self._make_lease()
 
     def renew(self, term: int) -> None:
-        """Keeps the lease of a learner in another process.
+        """Renews the lease of a learner in another process.
 
         Raises:
-          LeasedError: another learner holds the lease.
+          LeasedError: another learner holds the lease, or this run has none.
         """
         with self._record_lock:
             self._get_learner_lease().renew(term)
@@ -158,7 +159,7 @@ class Applier:
         if self._learner_lease is None:
             raise LeasedError(
                 "this run has no learner in a process of its own; set learner.placement to "
-                "standalone on both sides"
+                "standalone for the parameter server and the learner"
             )
         return self._learner_lease
 
@@ -180,7 +181,11 @@ class Applier:
     def apply_all(
         self, pushes: Sequence[Push | Publication | Counts]
     ) -> Sequence[Reply | Exception]:
-        """Applies pushes one after another; returns all replies together."""
+        """Applies pushes, publications and counts one after another.
+
+        Returns:
+          For each of them its reply, or the exception for its caller.
+        """
         replies: list[Reply | Exception] = []
         with tracing.span("apply"):
             for push in pushes:
@@ -332,7 +337,7 @@ class Applier:
         )
 
     def _commit(self, prepared: PreparedVersion, push: Push, plan: Plan) -> CachedReply:
-        """Applies a push; returns its answer, which is also that of a retry."""
+        """Makes a push take effect; returns its answer, which a retry gets, too."""
         self._store.commit(prepared)
         self._combiner.note(plan, push.groups, self._store.values)
         self._statistics.add(push.env_steps, push.episodes)
@@ -371,39 +376,60 @@ class Applier:
         self._stop_condition.check(self._store.global_t, self._statistics)
 
     def record_curves(self, now: bool = False) -> None:
-        """Records a point of each curve, if it is time; called when nothing is applied."""
+        """Records a point of each curve, if it is time, or `now` is True."""
         counts = vars(self._combiner.counts)
         self._curves.record(self._store.global_t, self._store.compute_learning_rates, counts, now)
 
     def import_published(self, snapshot: State | None) -> bool:
-        """Resumes from the newest publication, if it is newer than the newest snapshot."""
+        """Resumes from the newest publication, if it is newer than the newest snapshot.
+
+        Args:
+          snapshot: the newest snapshot; None: there is none.
+
+        Returns:
+          Whether there is such a publication.
+
+        Raises:
+          SnapshotError: a publication has another format, or cannot be read.
+          InvalidInputError: a value is not finite, or a running statistic is out of range.
+        """
         if self._publications is None:
             return False
         published = self._publications.read(self._store.export_state())
         if published is None or (snapshot is not None and _age(published) <= _age(snapshot)):
             return False
         with self._record_lock:
-            self._take_up(published)
+            self._take_up(published, "the newest publication")
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
             self._stop_condition.check_score(self._best_evaluation)
         _LOG.info("restored publication %d, step %d", self._published, self._store.global_t)
         return True
 
-    def _take_up(self, state: State) -> None:
-        self._store.import_state(state)
+    def _take_up(self, state: State, place: str) -> None:
+        """Restores a state; `place` is its snapshot, for errors."""
+        self._store.import_state(state, place)
         self._first_version = state.version
         self._statistics.restore(state.statistics)
-        self._dedup.restore(state.statistics.get(_DEDUP, {}))
+        self._dedup.restore(state.statistics.get(_DEDUP, {}), place)
         self._published = int(state.statistics.get(_PUBLISHED, 0))
         self._sequence = self._durable = int(state.statistics.get(_SEQUENCE, 0))
         self._best_evaluation = state.statistics.get(_BEST_EVALUATION)
-        self._received = _read_received(state.statistics.get(_RECEIVED, {}))
+        self._received = _read_received(state.statistics.get(_RECEIVED, {}), place)
 
-    def import_snapshot(self, state: State) -> None:
-        """Resumes from a snapshot."""
+    def import_snapshot(self, state: State, place: str = "the snapshot") -> None:
+        """Resumes from a snapshot.
+
+        Args:
+          state: of the snapshot.
+          place: the snapshot's directory, for errors.
+
+        Raises:
+          SnapshotError: the state has another layout or other optimizers, or cannot be read.
+          InvalidInputError: a value is not finite, or a running statistic is out of range.
+        """
         with self._record_lock:
-            self._take_up(state)
+            self._take_up(state, place)
             self._combiner.begin(self._store.values, state.pending)
             self._check_finished()
             self._stop_condition.check_score(self._best_evaluation)
@@ -411,8 +437,12 @@ class Applier:
     def replay(self, snapshot: State | None) -> int:
         """Replays the journal's records since a snapshot; returns their number.
 
+        Args:
+          snapshot: from which the state was restored; None: there is none.
+
         Raises:
-          JournalError: records are damaged or missing; the server must not serve.
+          JournalError: records are damaged or missing, or there are records but no snapshot; the
+            server must not serve.
         """
         start = None
         if snapshot is not None:
@@ -443,7 +473,7 @@ class Applier:
             return self._store.export_state()
 
     def note_evaluation(self, score: float) -> None:
-        """Notes the mean return of an evaluation whose snapshot is kept."""
+        """Notes the mean return of an evaluation; ends the training if it reaches the target."""
         with self._record_lock:
             best = self._best_evaluation
             self._best_evaluation = score if best is None else max(best, score)
@@ -454,7 +484,7 @@ class Applier:
         """Refuses a push that would change the values of a run that learns from experience.
 
         Raises:
-          LeasedError: the push would change them.
+          LeasedError: the push has a gradient or statistics.
         """
         if push.gradient is None and not push.statistics:
             return
@@ -487,8 +517,12 @@ class Applier:
         }
 
 
-def _read_received(data: Mapping[str, Any]) -> dict[str, Received]:
+def _read_received(data: Mapping[str, Any], place: str) -> dict[str, Received]:
     """Reads how much of the clients' experience a snapshot, or a publication, contains.
+
+    Args:
+      data: client id -> the fields of `Received`.
+      place: the snapshot or publication, for errors.
 
     Raises:
       SnapshotError: the data is invalid.
@@ -496,9 +530,13 @@ def _read_received(data: Mapping[str, Any]) -> dict[str, Received]:
     try:
         return {str(name): Received(*map(int, one)) for name, one in data.items()}
     except (TypeError, ValueError, AttributeError) as error:
-        raise SnapshotError(f"its list of received experience cannot be read: {error}") from None
+        raise SnapshotError(
+            f"{place}: the list of received experience cannot be read: {error}; it was written by "
+            "another version of relaax_like. Resume with that version, or use another "
+            "checkpoint_dir"
+        ) from None
 
 
 def _age(state: State) -> tuple[int, int]:
-    """Returns a key that grows from state to state: steps can be counted without a new version."""
+    """Returns a state's version and steps; steps can be counted without a new version."""
     return state.version, state.global_t

@@ -54,7 +54,11 @@ class ApplyQueue(Generic[Item, Result]):
         return len(self._waiting)
 
     def submit(self, item: Item, timeout_sec: float | None = None) -> Result:
-        """Returns the item's result.
+        """Waits until the item has been handled; returns its result.
+
+        Args:
+          item: to handle.
+          timeout_sec: longest wait for the beginning of the handling; None: no limit.
 
         Raises:
           FullError: too many items are waiting.

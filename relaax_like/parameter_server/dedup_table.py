@@ -14,7 +14,11 @@ MAX_CLIENTS = 10_000
 
 @dataclass(frozen=True)
 class CachedReply:
-    """The result of a push: outcome, version and `global_t` after it; why it was dropped."""
+    """The result of a push: its outcome, and version and `global_t` afterwards.
+
+    Attributes:
+      reason: why the gradient was dropped; "" if it was not.
+    """
 
     outcome: Outcome
     version: int
@@ -40,6 +44,10 @@ class DedupTable:
     A client numbers its pushes and sends one after another, so only the newest can be repeated.
     Pushes with sequence 0, such as the tutorial's, have no number and are not remembered. Not
     thread-safe.
+
+    Args:
+      max_clients: maximum number of clients; the client whose last push is the oldest is forgotten
+        first.
     """
 
     def __init__(self, max_clients: int = MAX_CLIENTS):
@@ -57,9 +65,10 @@ class DedupTable:
         return newest.answered
 
     def find_lateness(self, push: Push) -> str | None:
-        """Returns why a push is late: it follows a later one of its client; None: it is not late.
+        """Returns why a push is late; None: it is not.
 
-        The network might have repeated it, or it is from a process that has been replaced.
+        A late push arrives after a later one of its client: the network has repeated it, or it is
+        from a process that has been replaced.
         """
         newest = self._newest.get(push.client_id)
         if newest is None or push.sequence == 0 or _key(push) >= _key(newest):
@@ -85,8 +94,12 @@ class DedupTable:
             for client, one in self._newest.items()
         }
 
-    def restore(self, data: Mapping[str, Any]) -> None:
+    def restore(self, data: Mapping[str, Any], place: str = "the snapshot") -> None:
         """Restores what `to_dict` returned.
+
+        Args:
+          data: as returned.
+          place: the snapshot that contains it, for errors.
 
         Raises:
           SnapshotError: the data is invalid; nothing has changed.
@@ -95,11 +108,15 @@ class DedupTable:
         try:
             for client, (incarnation, sequence, outcome, version, global_t, why) in data.items():
                 if outcome not in OUTCOMES:
-                    raise ValueError(f"outcome {outcome!r}, expected {', '.join(OUTCOMES)}")
+                    raise ValueError(f"outcome {outcome!r}, expected one of {', '.join(OUTCOMES)}")
                 answered = CachedReply(outcome, int(version), int(global_t), str(why))
                 newest[client] = _Newest(int(incarnation), int(sequence), answered)
         except (TypeError, ValueError, AttributeError) as error:
-            raise SnapshotError(f"its list of answered pushes cannot be read: {error}") from None
+            raise SnapshotError(
+                f"{place}: the list of answered pushes cannot be read: {error}; it was written by "
+                "another version of relaax_like. Resume with that version, or use another "
+                "checkpoint_dir"
+            ) from None
         self._newest = newest
 
 

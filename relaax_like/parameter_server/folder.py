@@ -21,7 +21,8 @@ def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
       what: kind of server, for the error.
 
     Raises:
-      SnapshotError: another process holds the lock; the error names it.
+      SnapshotError: another process holds the lock; the error names its pid.
+      OSError: the lock file cannot be opened or locked.
     """
     file = open(directory / "lock", "a+", encoding="ascii")  # noqa: SIM115
     try:
@@ -42,7 +43,13 @@ def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
 
 
 def count_start(path: Path) -> int:
-    """Replaces the number in a file by a greater one, and returns that."""
+    """Increments the number in a file, and returns the new number.
+
+    If the file is missing or damaged, the new number is the time in milliseconds since 1970.
+
+    Raises:
+      OSError: the file cannot be read or written.
+    """
     try:
         epoch = int(path.read_text("ascii")) + 1
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Initial values of a run as an `.npz` file, and the command that makes one.
+"""Initial values of a run as an `.npz` file, and the command that writes such a file.
 
-An algorithm builds its model in a separate process, because that can import TensorFlow; the
-parameter server reads the file. A plain `.npz` of float32 arrays works too: all are trainable then.
+An algorithm builds its model in a separate process, because building can import TensorFlow; the
+parameter server reads the file. In an `.npz` file of `numpy.savez`, all arrays are trainable.
 """
 
 import json
@@ -41,7 +41,7 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
     make_manifest(variables)
     if any(variable.name == _METADATA for variable in variables):
         raise InvalidInputError(
-            f"{_METADATA}: this variable name is reserved; use another", _METADATA
+            f"{_METADATA}: this variable name is reserved; rename the variable", _METADATA
         )
     arrays = {variable.name: np.asarray(variable.value) for variable in variables}
     metadata = []
@@ -56,20 +56,20 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
         write_arrays(Path(path), arrays, _KIND)
     except OSError as error:
         raise ConfigError(
-            f"{path}: the initial values cannot be written: {error}; free disk space, or use "
-            "another run_dir"
+            f"{path}: the initial values cannot be written: {error}; free disk space, or write "
+            "to another folder"
         ) from None
 
 
 def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
     """Reads variables from an `.npz` file, in their order.
 
-    A file without our metadata is a plain one: every array is trainable, in group "default".
+    In a file that `save_variables` did not write, every array is trainable, in group "default".
 
     Raises:
-      InvalidInputError: the file is not an `.npz` file, is damaged, contains pickled objects, or
-        no run could start from it (a trainable float64 array, ...); the error names file and
-        variable.
+      InvalidInputError: the file does not exist, is not an `.npz` file, is damaged, contains
+        pickled objects, or no run could start from it (a trainable float64 array, ...); the error
+        names the file, and the variable if there is one.
     """
     try:
         with finding_damage():
@@ -83,7 +83,9 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
                 entries = json.loads(metadata.tobytes())
                 variables = [_make_variable(entry, arrays) for entry in entries]
     except FileNotFoundError:
-        raise InvalidInputError(f"{path}: no such file") from None
+        raise InvalidInputError(
+            f"{path}: no such file, expected an .npz file of initial values"
+        ) from None
     except DamagedError as error:
         raise InvalidInputError(
             f"{path}: not an .npz file of plain arrays, or damaged ({error}); write it with "
@@ -120,6 +122,9 @@ def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
     """Runs a command in a process group of its own, so that none of its processes remain.
 
     Its stderr goes to a file, because a pipe would stay open as long as any grandchild lives.
+
+    Raises:
+      ConfigError: the command cannot be started, fails, or takes too long.
     """
     try:
         process = subprocess.Popen(
@@ -155,7 +160,7 @@ def _describe(argv: Sequence[str]) -> str:
 
 
 def _tail(file: IO[bytes]) -> str:
-    """Returns the last lines of a command's stderr, for the end of a message."""
+    """Returns the last lines of a command's stderr, for the end of a message; "" without any."""
     end = file.seek(0, os.SEEK_END)
     file.seek(max(0, end - _STDERR_BYTES))
     lines = file.read().decode(errors="replace").rstrip().splitlines()[-_STDERR_LINES:]
@@ -175,7 +180,7 @@ def _validate(path: str | os.PathLike[str], variables: list[Variable]) -> None:
     for variable in variables:
         if variable.kind == TRAINABLE and variable.value.dtype != np.float32:
             raise InvalidInputError(
-                f"{path}: {variable.name}: {variable.value.dtype}, but trainable variables "
+                f"{path}: {variable.name} is {variable.value.dtype}, but trainable variables "
                 "must be float32; save array.astype(numpy.float32)",
                 variable.name,
             )

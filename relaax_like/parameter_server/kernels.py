@@ -185,7 +185,7 @@ def _rmsprop_step(
     c: np.ndarray,
     scratch: np.ndarray,
 ) -> None:
-    """Writes the new mean square, and `rate * gradient / root` to `scratch`."""
+    """Writes the new mean square to `out_square`, and `rate * gradient / root` to `scratch`."""
     rho, rest, rate, epsilon = c[:4]
     np.multiply(gradient, gradient, out=scratch)
     _decayed_mean(square, scratch, rho, rest, out_square, scratch)
@@ -273,17 +273,19 @@ def kernel_name(config: OptimizerConfig) -> str:
 
 
 def slot_names(config: OptimizerConfig) -> tuple[str, ...]:
-    """Returns what the rows of an optimizer's slots hold. Slots begin as zeros."""
+    """Returns what each row of an optimizer's slots holds. Slots begin as zeros."""
     return KERNELS[kernel_name(config)].slots
 
 
 def compute_coefficients(config: OptimizerConfig, learning_rate: float, step: int) -> np.ndarray:
-    """Computes the numbers of one step, in double precision.
+    """Computes the coefficients of one step, in double precision.
 
     Adam (https://arxiv.org/abs/1412.6980, section 2): with epsilon outside the bias correction,
     `w -= rate * m / (sqrt(v) + epsilon)` with `rate = learning_rate * sqrt(1 - beta2^t) /
-    (1 - beta1^t)`; inside it, `epsilon` is multiplied by `sqrt(1 - beta2^t)`. RMSProp has epsilon
-    inside the root, and its velocity includes the learning rate; that of SGD does not.
+    (1 - beta1^t)`; inside it, `epsilon` is multiplied by `sqrt(1 - beta2^t)`. AdamW
+    (https://arxiv.org/abs/1711.05101) also multiplies the weights by `1 - learning_rate *
+    weight_decay`. RMSProp has epsilon inside the root, and its velocity includes the learning rate;
+    the velocity of SGD does not.
 
     Args:
       config: the optimizer.
@@ -291,7 +293,7 @@ def compute_coefficients(config: OptimizerConfig, learning_rate: float, step: in
       step: 1 for the first step.
 
     Returns:
-      [c] float32, in the order in which the optimizer's kernel reads them.
+      The coefficients, [c] float32, in the order in which the optimizer's kernel reads them.
     """
     if config.name in ("adam", "adamw"):
         numbers = _adam_coefficients(config, learning_rate, step)
@@ -316,10 +318,14 @@ def make_step(name: str, form: str | None = None) -> Step:
 
     Args:
       name: key in `KERNELS`.
-      form: "numba" or "numpy"; None: numba if it is installed. See also `choose_form`.
+      form: "numba" or "numpy"; None: numba if it is installed and can be imported, otherwise
+        NumPy. See also `choose_form`.
 
     Returns:
       A function that can be called from any thread; it holds no state.
+
+    Raises:
+      ImportError: `form` is "numba", which cannot be imported.
     """
     blocked = _make_blocked(KERNELS[name].blocked)
     if (form or default_form()) == "numpy":
@@ -349,7 +355,7 @@ def make_late_step(name: str, form: str | None = None) -> Step:
 def choose_form(size: int) -> str | None:
     """Returns the `form` of `make_step` for vectors of `size` elements.
 
-    "numpy" for short ones, otherwise None: the default form. The result depends only on `size`, so
+    It is "numpy" for short vectors, otherwise None: the default form. It depends only on `size`, so
     that a restarted server computes exactly the same values.
     """
     return "numpy" if size <= _SMALL else None
@@ -414,7 +420,7 @@ def _compile_loop(name: str) -> Step:
 
 
 def main() -> None:
-    """Compiles every kernel into the cache and prints one line."""
+    """Compiles every kernel into numba's cache, if numba is installed, and prints one line."""
     started = time.perf_counter()
     form = default_form()
     for name in KERNELS:

@@ -62,24 +62,25 @@ class LearnerGroup:
     """Learners that make each update together: one step per update, of the joint batch.
 
         group = LearnerGroup(parameter_server, max_wait_sec=10)
-        with group.join("learner-1") as exchange:
-            entered = exchange(GroupRequest(kind="enter", units=1024))
-            total = exchange(GroupRequest(kind="sum", ..., sums=counts)).sums
+        learner = group.join("learner-1")
+        entered = learner.exchange(GroupRequest(kind="enter", units=1024))
+        total = learner.exchange(GroupRequest(kind="sum", ..., sums=counts)).sums
+        learner.close()
 
     An iteration begins when all learners of the previous one, and those that have joined since,
-    have entered it; those that have not for `max_wait_sec` after the first one are left out, and
-    enter a later one. In an iteration,
-    each request waits until all of its learners have made theirs. A learner that the others have
-    waited for `max_wait_sec` is out: the others repeat the current update without it, and what it
-    sends later is refused. A connection that ends leaves at once. So does a learner whose gradient
-    is not finite, or whose request differs from those of most others: it gets an error, and the
-    others repeat the update without it.
+    have entered it; learners that have not entered within `max_wait_sec` after the first one are
+    left out, and enter a later iteration. In an iteration, each request is answered once all of its
+    learners have made theirs. A learner for which the others have waited for `max_wait_sec` is out:
+    the others repeat the current update without it, and what it sends later is refused. A learner
+    whose connection ends leaves at once. So does a learner whose gradient is not finite, or whose
+    request differs from those of most others: it gets an error, and the others repeat the update
+    without it.
 
     Thread-safe: each learner has its own thread, which waits in `exchange`.
 
     Args:
       backend: the parameter server.
-      max_wait_sec: see above.
+      max_wait_sec: how long the others wait for a learner; longer while it compiles a function.
       clock: returns monotonic seconds.
     """
 
@@ -111,8 +112,10 @@ class LearnerGroup:
     def join(self, name: str) -> "Membership":
         """Adds a learner; the returned object is its connection.
 
+        An earlier connection with the same name ends.
+
         Raises:
-          ServerUnavailableError: there are too many learners.
+          ServerUnavailableError: `MAX_LEARNERS` learners have already joined.
         """
         with self._changed:
             self._remove(self._members.get(name))
@@ -127,13 +130,13 @@ class LearnerGroup:
         return Membership(self, member)
 
     def close(self) -> None:
-        """Ends all waits. Idempotent."""
+        """Ends all waits: waiting learners get a ServerUnavailableError. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def exchange(self, member: _Member, request: GroupRequest) -> GroupReply:
-        """Makes a learner's request, and waits for the answer; see `Membership`."""
+        """Makes a learner's request, and waits for the answer; see `Membership.exchange`."""
         try:
             _validate_finite(request, self._backend.manifest)
         except InvalidInputError:
@@ -200,7 +203,7 @@ class LearnerGroup:
             if member.request is None and now - max(member.heard, since) > member.silence_sec:
                 _LOG.warning(
                     "learner %s has been silent for %.1f s, in which others waited for it, and is "
-                    "left out (combine.max_wait_sec); it can join later",
+                    "left out of the iteration (combine.max_wait_sec); it can enter a later one",
                     member.name,
                     now - max(member.heard, since),
                 )
@@ -260,7 +263,7 @@ class LearnerGroup:
             )
 
     def _finish_round(self) -> None:
-        """Sums the requests of all learners in the iteration."""
+        """Answers all learners in the iteration: with the sums, after applying the gradient."""
         members = [*self._active]
         requests = [m.request for m in members if m.request is not None]
         errors = _find_different(requests)
@@ -283,7 +286,10 @@ class LearnerGroup:
             answer = error
         except Exception as error:
             _LOG.exception("the learners' update failed")
-            answer = ServerUnavailableError(f"the update failed: {error}")
+            answer = ServerUnavailableError(
+                "the parameter server could not apply the learners' update "
+                f"({type(error).__name__}: {error}); see its log"
+            )
         for member in members:
             self._note_part(member)
             if isinstance(answer, GroupReply):
@@ -344,14 +350,14 @@ class LearnerGroup:
 
 
 class Membership(GroupConnection):
-    """A learner's connection to its group; a context manager that leaves at the end.
+    """A learner's connection to its group.
+
+    Args:
+      group: the group.
+      member: the learner, as the group knows it.
 
     Attributes:
       member: as the argument.
-
-    Args:
-      group: to which it belongs.
-      member: of the group.
     """
 
     def __init__(self, group: LearnerGroup, member: _Member):
@@ -364,7 +370,8 @@ class Membership(GroupConnection):
         Raises:
           InvalidInputError: the request differs from those of most learners, or is not finite, and
             this learner has left the group; or the sum of all gradients is too large.
-          ServerUnavailableError: the parameter server is closing.
+          ServerUnavailableError: the parameter server is closing, or could not apply the update;
+            or this learner has left the group.
         """
         return self._group.exchange(self.member, request)
 
@@ -374,17 +381,17 @@ class Membership(GroupConnection):
 
 
 def _validate_finite(request: GroupRequest, manifest: Manifest) -> None:
-    """Checks what would make the gradients of the other learners useless.
+    """Checks the numbers of a request that would make the joint gradient useless.
 
     Raises:
-      InvalidInputError: a gradient, or a number on which the others' gradients depend, is not
-        finite.
+      InvalidInputError: the gradient, or a number on which the others' gradients depend, is not
+        finite; or the gradient has a wrong length or unknown groups, or is too large.
     """
     if request.gradient is not None:
         validate_gradient(request.gradient, manifest.select_groups(request.groups))
     if request.kind == "sum" and not np.isfinite(request.sums).all():
         raise InvalidInputError(
-            f"sums {request.tag}: they contain NaN or infinity, expected finite numbers; lower the "
+            f"sums {request.tag}: contain NaN or infinity, expected finite numbers; lower the "
             "learning rate, or check the rewards and observations",
             "sums",
         )
@@ -404,9 +411,9 @@ def _find_different(requests: Sequence[GroupRequest]) -> dict[int, InvalidInputE
         for field, value in fields.items():
             if value != usual[field]:
                 errors[index] = InvalidInputError(
-                    f"{field}: this learner has {str(value)[:_MAX_TEXT]}, most others, or the "
-                    f"first one, have {str(usual[field])[:_MAX_TEXT]}; start all learners with the "
-                    "same algorithm and settings",
+                    f"{field}: this learner has {str(value)[:_MAX_TEXT]}, but most learners (in a "
+                    f"tie, the first one) have {str(usual[field])[:_MAX_TEXT]}; start all learners "
+                    "with the same algorithm and settings",
                     field,
                 )
                 break
@@ -430,7 +437,13 @@ def _get_size(request: GroupRequest) -> int:
 
 
 def _clip(total: np.ndarray, clip: Mapping[str, float], layout: Manifest) -> dict[str, float]:
-    """Scales a gradient, `[n] float32`, to norms of at most `clip`; returns the norms before."""
+    """Scales a gradient in place to norms of at most `clip`; returns the norms before.
+
+    Args:
+      total: `[n] float32`, the gradient.
+      clip: variable group -> largest norm; "": of the complete gradient.
+      layout: of the gradient.
+    """
     norms: dict[str, float] = {}
     ranges = layout.groups()
     for group, most in clip.items():

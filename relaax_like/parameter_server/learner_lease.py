@@ -1,4 +1,4 @@
-"""LearnerLease: which learner, of those in processes of their own, can publish."""
+"""LearnerLease: decides which of several learner processes can publish."""
 
 import json
 import logging
@@ -25,25 +25,26 @@ class LearnerLease:
         lease.renew(term)
         lease.require(term)           # before each publication takes effect
 
-    A term is on the disk before its holder learns of it, so that no later start grants it again. A
-    lease that was not renewed in time can be granted to another holder; until then the old one is
-    still accepted. Time is the server's own: after a restart, the holder has the complete time.
+    A term is written to the disk before it is returned, so that no later start grants it again. A
+    lease that was not renewed in time can be granted to another holder; until then the old holder
+    is still accepted. Time is measured by this process: after a restart of the server, the holder
+    has the complete `lease_sec` again.
 
     Not thread-safe: its owner has a lock.
 
     Attributes:
-      term: of the newest holder; 0: there was none.
-      holder: its name; "" if there was none.
-      address: where it takes experience; "" if there was none.
+      term: of the newest holder; 0: there was no holder yet.
+      holder: name of the newest holder; "" if there was none.
+      address: where the newest holder takes experience; "" if there was none.
       lease_sec: how long a lease is kept without a renewal.
 
     Args:
-      directory: of the file; None: it is lost with the process.
+      directory: folder of the lease's file; None: no file, the lease is lost with the process.
       lease_sec: as the attribute.
       clock: returns monotonic seconds.
 
     Raises:
-      SnapshotError: the file is damaged, or of another version.
+      SnapshotError: the file cannot be read, is damaged, or has another format.
     """
 
     def __init__(
@@ -67,7 +68,11 @@ class LearnerLease:
         return self._clock() - (self._expires - self.lease_sec)
 
     def grant(self, holder: str, address: str) -> int:
-        """Makes a learner the holder; returns its term. A repeated call returns the same one.
+        """Makes a learner the holder; returns its term. A repeated call returns the same term.
+
+        Args:
+          holder: name of the learner's process, unique for each start.
+          address: where the learner takes experience.
 
         Raises:
           ServerUnavailableError: another holder's lease has not run out, or the term could not be
@@ -88,7 +93,7 @@ class LearnerLease:
         return self.term
 
     def renew(self, term: int) -> None:
-        """Keeps a lease.
+        """Renews a lease.
 
         Raises:
           LeasedError: another learner holds the lease.
@@ -103,10 +108,10 @@ class LearnerLease:
           LeasedError: another learner holds the lease.
         """
         if term != self.term:
-            raise LeasedError(
-                f"term {term} of the lease has ended: {self.holder or 'nobody'} at "
-                f"{self.address or 'no address'} learns with term {self.term}; stop this learner"
-            )
+            now = "no learner holds the lease"
+            if self.term:
+                now = f"{self.holder} at {self.address} learns with term {self.term}"
+            raise LeasedError(f"term {term} of the lease has ended: {now}; stop this learner")
 
     def _read(self, path: Path) -> None:
         try:
@@ -115,13 +120,14 @@ class LearnerLease:
             self.holder, self.address = str(data["holder"]), str(data["address"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SnapshotError(
-                f"{path}: the lease of the run's learner cannot be read: {error}; stop all "
+                f"{path}: the lease of the run's learner cannot be read "
+                f"({type(error).__name__}: {error}); stop all "
                 "learners of this run, then remove the file"
             ) from None
         if version != _FORMAT:
             raise SnapshotError(
                 f"{path}: format {version}, but this version reads format {_FORMAT}; use the "
-                "version of relaax_like that wrote it"
+                "version of relaax_like that wrote it, or another checkpoint_dir"
             )
 
     def _write(self, term: int, holder: str, address: str) -> None:
@@ -137,6 +143,6 @@ class LearnerLease:
             sync_path(self._path.parent)
         except OSError as error:
             raise ServerUnavailableError(
-                f"the lease could not be written: {error}; free space on the disk, the learner "
-                "retries"
+                f"{self._path}: the lease could not be written: {error}; free disk space or "
+                "correct permissions; the learner retries"
             ) from None

@@ -53,7 +53,8 @@ class MirrorStatus:
     """State of a mirror.
 
     Attributes:
-      newest_global_t: environment steps of the newest complete copy; None: none since this start.
+      newest_global_t: environment steps of the newest complete copy; None: no copy was completed
+        since this start.
       error: why the last attempt failed; "" if it succeeded.
     """
 
@@ -85,8 +86,8 @@ class Mirror:
 
         Args:
           url: `s3://bucket/prefix`, `file:///folder`, ...
-          keep: number of newest snapshots that are kept at the other end.
-          keep_best: number of those kept there for their score, as in `Snapshots`.
+          keep: number of newest snapshots that are kept at the URL.
+          keep_best: number of snapshots that are kept there for their score, as in `Snapshots`.
           file_timeout_sec: longest time for one file, or for one other operation.
 
         Raises:
@@ -117,7 +118,8 @@ class Mirror:
     def offer(self, path: Path) -> None:
         """Queues a snapshot for copying, replacing a waiting one. Returns at once, never raises.
 
-        The files are opened here, because the folder can delete them before they are copied.
+        The files are opened here, because they can be deleted from the folder before they are
+        copied. If they cannot be opened, a warning is logged.
         """
         try:
             snapshot = OpenSnapshot(path)
@@ -134,9 +136,9 @@ class Mirror:
             replaced.close()
 
     def close(self, timeout_sec: float) -> None:
-        """Copies a waiting snapshot, for at most this time, and stops. Idempotent.
+        """Copies a waiting snapshot, for at most `timeout_sec`, and stops. Idempotent.
 
-        If it could not be copied, the log says so; it is still in the folder.
+        If the snapshot could not be copied, a warning is logged; it is still in the folder.
         """
         with self._condition:
             self._closing = True
@@ -201,7 +203,7 @@ class Mirror:
             )
 
     def _copy(self, snapshot: OpenSnapshot) -> None:
-        """Completes a copy at the other end; then removes the copies that are not kept."""
+        """Copies a snapshot to the URL; then removes the copies that are not kept."""
         self._remote.forget_listings()
         if not self._is_there(snapshot):
             self._remote.write(snapshot)
@@ -213,7 +215,7 @@ class Mirror:
         self._delete_old(snapshot.name)
 
     def _is_there(self, snapshot: OpenSnapshot) -> bool:
-        """Returns whether it is already there; a different copy of that name is made incomplete."""
+        """Returns whether a snapshot was already copied; makes a different copy incomplete."""
         try:
             content = self._remote.read_manifest(snapshot.name)
         except FileNotFoundError:
@@ -289,8 +291,9 @@ def fetch_newest(
 
     Raises:
       ConfigError: the URL cannot be used, or a package is missing.
-      SnapshotError: the mirror is unavailable, all its snapshots are damaged, or the folder cannot
-        be written to. The run must not be started from scratch then.
+      SnapshotError: the mirror is unavailable, all its snapshots are damaged, one has a format that
+        this version does not know, or the folder cannot be written to. The run must not be started
+        from scratch then.
     """
     if list_names(directory):
         return None
@@ -323,17 +326,22 @@ def find_newest_step(url: str, *, file_timeout_sec: float = _FILE_TIMEOUT_SEC) -
 
     Raises:
       ConfigError: the URL cannot be used, or a package is missing.
-      SnapshotError: the mirror is unavailable.
+      SnapshotError: the mirror is unavailable, or a snapshot has a format that this version does
+        not know.
     """
     remote = Remote(url, file_timeout_sec)
     try:
         for name in reversed(remote.list_names()):
             with contextlib.suppress(FileNotFoundError, DamagedError):
-                body = unpack_manifest(remote.read_manifest(name), name)
+                place = f"mirror {remote.shown_url}: {name}"
+                body = unpack_manifest(remote.read_manifest(name), place)
                 return int(body["global_t"])
+    except SnapshotError:  # of another format
+        raise
     except Exception as error:  # a file system of fsspec can raise anything
         raise SnapshotError(
-            f"mirror {remote.shown_url}: cannot be read: {remote.describe(error)}"
+            f"mirror {remote.shown_url}: cannot be read: {remote.describe(error)}; make the mirror "
+            "available again"
         ) from error
     return None
 
@@ -355,9 +363,8 @@ def _fetch_newest(remote: Remote, directory: Path) -> Path | None:
             damaged += 1
     if damaged:
         raise SnapshotError(
-            f"mirror {remote.shown_url}: all {damaged} snapshots are damaged (see the log); "
-            "nothing was started. Restore one from a backup, or start without mirror_url to "
-            "start from scratch"
+            f"mirror {remote.shown_url}: no usable snapshot, {damaged} damaged (see the log). "
+            "Restore one from a backup, or start without mirror_url to start from scratch"
         )
     return None
 

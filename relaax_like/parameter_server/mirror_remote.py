@@ -28,11 +28,13 @@ def check_files(body: dict[str, Any]) -> list[str]:
     """Returns the names of a manifest's data files.
 
     Raises:
-      DamagedError: a name is not that of a snapshot's data file, and could be any path.
+      DamagedError: a name is not the name of a snapshot's data file; it could be any path.
     """
     for name in body["files"]:
         if not _FILE.match(name):
-            raise DamagedError(f"manifest.json names a file {name!r}")
+            raise DamagedError(
+                f"manifest.json names the file {name!r}, which is not a data file of a snapshot"
+            )
     return list(body["files"])
 
 
@@ -40,8 +42,8 @@ class OpenSnapshot:
     """A snapshot's files, kept open: they can be read even after the folder has deleted them.
 
     Attributes:
-      name: name of its directory.
-      manifest: the bytes of its manifest.
+      name: name of the snapshot's directory.
+      manifest: the bytes of the snapshot's manifest.
       body: the content of the manifest.
       files: name -> data file.
     """
@@ -51,7 +53,8 @@ class OpenSnapshot:
 
         Raises:
           OSError: the files cannot be opened.
-          DamagedError: this is not a snapshot.
+          DamagedError: the manifest is damaged.
+          SnapshotError: the snapshot has a format that this version does not know.
         """
         self.name = path.name
         self.manifest = (path / MANIFEST_NAME).read_bytes()
@@ -63,7 +66,7 @@ class OpenSnapshot:
             self._stack = stack.pop_all()
 
     def path_of(self, file: str) -> str:
-        """Returns a path from which a data file can be read, even if it has been deleted."""
+        """Returns a path from which the data file `file` can be read, even if it was deleted."""
         descriptor = self.files[file].fileno()
         os.lseek(descriptor, 0, os.SEEK_SET)  # on macOS, opening the path shares the position
         return f"/dev/fd/{descriptor}"
@@ -74,7 +77,7 @@ class OpenSnapshot:
 
 
 class StoppedError(Exception):
-    """The mirror was closed; nothing more must be done."""
+    """The mirror was closed: no more operations are allowed."""
 
 
 class Remote:
@@ -83,10 +86,23 @@ class Remote:
     A call that hangs is abandoned in a daemon thread. If fsspec supports it (object stores), the
     call is cancelled. Otherwise the next call first waits for its end, so that nothing is ever
     written out of order.
+
+    All methods that contact the mirror raise TimeoutError if there is no answer in time,
+    StoppedError after `stop`, and any error of the file system.
+
+    Args:
+      url: see `Mirror`.
+      timeout_sec: longest time of one call.
+
+    Attributes:
+      shown_url: the URL without password and query.
+
+    Raises:
+      ConfigError: the URL cannot be used, or a package is missing.
     """
 
     def __init__(self, url: str, timeout_sec: float):
-        self.shown_url = _hide_password(url)
+        self.shown_url = hide_password(url)
         match = _URL.match(url)
         if match is None:
             raise ConfigError(
@@ -189,7 +205,7 @@ class Remote:
     def _check_size(self, path: str, size: int) -> None:
         found = self._call(lambda **options: self._fs.info(path, **options))["size"]
         if found != size:
-            raise OSError(f"{path} has {found} bytes there, but {size} were sent")
+            raise OSError(f"{path}: the mirror has {found} bytes, but {size} were sent")
 
     def _check_packages(self) -> None:
         try:
@@ -198,8 +214,8 @@ class Remote:
             fsspec.get_filesystem_class(self._protocol)
         except ImportError as error:
             raise ConfigError(
-                f"mirror_url: {self.shown_url} needs a package that is not installed; "
-                f"{_INSTALL} ({error})"
+                f"mirror_url: {self.shown_url} needs a package that is not installed ({error}); "
+                f"for S3, {_INSTALL}"
             ) from None
         except ValueError:
             raise ConfigError(
@@ -227,7 +243,9 @@ class Remote:
         if self._hanging is not None:
             self._hanging.join(self._timeout_sec)
             if self._hanging.is_alive():
-                raise TimeoutError(f"a call still hangs after another {self._timeout_sec:g} s")
+                raise TimeoutError(
+                    f"an earlier call still hangs after another {self._timeout_sec:g} s"
+                )
         outcome: list[Any] = []
         failure: list[BaseException] = []
 
@@ -253,7 +271,7 @@ class Remote:
         return outcome[0]
 
 
-def _hide_password(url: str) -> str:
+def hide_password(url: str) -> str:
     """Returns a URL without password and query, for display.
 
     Raises:

@@ -11,13 +11,13 @@ _EVERY_SEC = 1.0
 
 
 class OptimizerCurves:
-    """Learning rates, the mean staleness of gradients, and what happened to them.
+    """Curves of learning rates, the mean staleness of gradients, and what happened to gradients.
 
     Used by one thread at a time.
 
     Args:
       metrics: the recorder.
-      clock: returns seconds.
+      clock: returns monotonic seconds.
     """
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float]):

@@ -90,6 +90,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
     from immutable buffers and written by another thread, while serving continues. With a journal, a
     crash loses nothing that was acknowledged; without one, it loses what was applied since the
     newest snapshot.
+
+    Attributes:
+      stop_requested: event that `request_stop` sets.
+      count_overdue: returns the number of updates by which the learner's replay table is behind,
+        for `status`; None: there is no table.
     """
 
     def __init__(
@@ -117,24 +122,25 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Args:
           store: values and optimizers; from now on, only the server changes it.
-          snapshots: where checkpoints are written; None: none are.
+          snapshots: where snapshots are written; None: nowhere.
           journal: where pushes are written before they are answered; requires that
             `restore_latest_checkpoint` is called before anything is pushed. None: nowhere.
           mirror: where each snapshot is copied to; None: nowhere.
           metrics: the recorder.
           combine: how gradients of several clients are combined; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
-          target: mean return that ends the training; None: none does.
-          target_score: score of a snapshot that ends the training; None: none does.
+          target: mean return that ends the training; None: no target.
+          target_score: mean return of an evaluation that ends the training; None: no target.
           max_episodes: training episodes after which the training ends; None: no limit.
           snapshot_every_sec: seconds between two snapshots; None: not by time.
           snapshot_every_env_steps: environment steps between two snapshots; None: not by steps.
           scores_returns: snapshots are scored by the mean return of the training; False: only by
             `save_next_publication`, `save_checkpoint` and `save_judged`.
-          recipe: what the initial values were made from; noted in snapshots, under `RECIPE`.
+          recipe: what the initial values were made from; stored in snapshots, under `RECIPE`.
           clock: returns monotonic seconds.
           queue_size: maximum number of waiting pushes; any others are refused as busy.
-          learner_lease: of a learner in a process of its own; None: there is none in this run.
+          learner_lease: lease of a learner in a process of its own; None: this run has no such
+            learner.
 
         Raises:
           ConfigError: a number is out of range, or there are intervals but no `snapshots`.
@@ -222,7 +228,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def updates(self) -> int:
-        """Optimizer steps so far; each update makes one of at least one variable group."""
+        """Optimizer steps so far: the number of the variable group with the most steps."""
         return max(self._store.export_state().steps.values(), default=0)
 
     def join_group(self, learner: str) -> GroupConnection:
@@ -252,11 +258,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return 0 if self._saver is None else self._saver.failures
 
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
-        """Applies one record and waits until it has taken effect.
+        """Applies one push and waits until it has taken effect.
 
         A repeated push, with the same client, incarnation and sequence number, is answered as
         before and has no effect. Once the training has finished, gradients, statistics and episodes
         are dropped, but environment steps are still counted.
+
+        Args:
+          push: to apply.
+          timeout_sec: longest wait in the queue; None: no limit.
 
         Raises:
           InvalidInputError: malformed or not finite; nothing took effect.
@@ -318,15 +328,17 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Makes a learner in another process the run's only one.
 
         Args:
-          holder: name of its start.
-          address: where it takes experience.
+          holder: name of the learner's process, unique for each start.
+          address: where the learner takes experience.
 
         Returns:
-          Its term, for how many seconds the lease is kept, and the state to continue from.
+          The term; for how many seconds the lease is kept without a renewal; and the state to
+          continue from.
 
         Raises:
           LeasedError: this run has no learner in a process of its own.
-          ServerUnavailableError: another learner still holds the lease.
+          ServerUnavailableError: another learner still holds the lease, or the lease could not be
+            written.
         """
         if self._saver is not None and not self._has_granted:
             self._saver.save_replayed()  # a publication would not continue the journal
@@ -336,14 +348,15 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return term, self._learner_lease.lease_sec, lease
 
     def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
-        """Keeps a learner's lease.
+        """Renews a learner's lease.
 
         Args:
           term: of the lease.
-          overdue_updates: that its replay table is behind, for `status`; None: it has no table.
+          overdue_updates: number of updates by which the learner's replay table is behind, for
+            `status`; None: it has no table.
 
         Raises:
-          LeasedError: another learner holds the lease.
+          LeasedError: another learner holds the lease, or this run has none.
         """
         self._applier.renew(term)
         self.count_overdue = lambda: overdue_updates
@@ -354,7 +367,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Checks that a learner is the newest holder of the lease.
 
         Raises:
-          LeasedError: another learner holds the lease.
+          LeasedError: another learner holds the lease, or this run has none.
         """
         self._applier.require_lease(term)
 
@@ -365,7 +378,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def learner_address(self) -> tuple[str, int]:
-        """Address at which the learner's process takes experience ("": none), and its term."""
+        """Address at which the learner's process takes experience, and its term; ("", 0): none."""
         lease = self._learner_lease
         return ("", 0) if lease is None else (lease.address, lease.term)
 
@@ -373,7 +386,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Returns the run's state for a learner in another process.
 
         Args:
-          reply: to its newest publication or count; None: it has asked for the state.
+          reply: to the learner's newest publication or count; None: it has asked for the state.
         """
         reply = reply or self.pull()
         number, sequence, durable = self._applier.progress
@@ -445,7 +458,14 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
         """Returns the newest values, or no values if `have_version` is still the newest.
 
-        The values never change.
+        The returned values never change.
+
+        Args:
+          client_id: name of the client, which then counts as present; "": no client.
+          have_version: version of the values that the client has; None: it has none.
+
+        Raises:
+          InvalidInputError: the name is too long or not printable.
         """
         if client_id:
             validate_client_id(client_id)
@@ -531,7 +551,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
     # The tutorial's plain calls. They carry no id: each call takes effect once.
 
     def increment_global_t(self, n: int = 1) -> int:
-        """Counts `n` environment steps and returns `global_t`."""
+        """Counts `n` environment steps and returns `global_t`; raises the errors of `push`."""
         return self.push(Push(client_id=_PLAIN_CLIENT, env_steps=n), _PLAIN_CALL_SEC).global_t
 
     def apply_gradients(self, gradients: Sequence[np.ndarray]) -> None:
@@ -539,6 +559,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Raises:
           InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
+          LeasedError: see `push`.
+          ServerUnavailableError: see `push`.
+          TimeoutError: see `push`.
         """
         flat = self.manifest.pack(gradients, gradient=True)
         push = Push(
@@ -559,8 +582,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Writes a snapshot, unless the newest one has the same state; serving continues.
 
         Args:
-          score: score of the state; None: the mean return of the training, if snapshots are scored
-            by it.
+          score: score of the state, which is then written in any case; None: the mean return of
+            the training, if snapshots are scored by it.
 
         Returns:
           The snapshot's directory; None if the server keeps no snapshots.
@@ -571,10 +594,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return None if self._saver is None else self._saver.save(score)
 
     def save_judged(self, judge: Callable[[State], float | None]) -> None:
-        """Writes a snapshot of the current state, if `judge` gives it a score.
+        """Writes a snapshot of the current state, if `judge` returns a score.
 
-        Serving and other snapshots continue, however long that takes. If the server keeps no
-        snapshots, `judge` is not called.
+        Serving and other snapshots continue while `judge` runs. If the server keeps no snapshots,
+        `judge` is not called.
+
+        Args:
+          judge: returns the score of a state; None: the state is not saved.
 
         Raises:
           SnapshotError: the snapshot could not be written; older ones are untouched.
@@ -602,7 +628,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._saver.note_steps(global_t)
 
     def _compute_score(self) -> float | None:
-        """Returns the score for choosing the best snapshots: the mean return over a full window."""
+        """Returns the score of a snapshot: the mean return over a full window; None: no score."""
         if not self._scores_returns or not self._statistics.is_window_full:
             return None
         return self._statistics.mean_return
@@ -611,18 +637,22 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Resumes from the newest snapshot and the journal. Must be called before serving.
 
         Returns:
-          False if there is no snapshot, no journal, and no publication.
+          Whether there was a snapshot or a publication to resume from.
 
         Raises:
-          SnapshotError: there are snapshots, but none can be used; nothing has changed.
-          JournalError: records are damaged or missing; the server must not serve.
+          SnapshotError: there are snapshots or publications that cannot be used, or a first
+            snapshot could not be written; the server must not serve.
+          InvalidInputError: a restored value is not finite, or a running statistic is out of range;
+            the server must not serve.
+          JournalError: records are damaged or missing, or there are records but no snapshot; the
+            server must not serve.
         """
         if self._snapshots is None or self._saver is None:
             return False
         with self._saver.hold():
             state = self._snapshots.restore_latest(self.manifest)
             if state is not None:
-                self._applier.import_snapshot(state)
+                self._applier.import_snapshot(state, str(self._snapshots.path_of(state)))
                 self._saver.note_restored(state)
             restored = self._applier.import_published(state) or state is not None
             replayed = self._applier.replay(state)
@@ -644,7 +674,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def close(self, save: bool = True) -> None:
         """Applies queued pushes, saves, and releases the folder lock. Idempotent.
 
-        Nothing is saved if nothing has happened since the newest snapshot (or the start).
+        Args:
+          save: whether to write a snapshot if anything has happened since the newest one, or since
+            the start if there is none.
 
         Raises:
           SnapshotError: the last snapshot could not be written; everything else is done.

@@ -1,13 +1,13 @@
-"""PublishedState: the newest publication of a learner in the server, in two alternating files.
+"""PublishedState: the newest publication of the run's learner, in two alternating files.
 
     folder/published-0.state, folder/published-1.state
 
-A publication overwrites the older of the two: a process that is killed in the middle of it leaves
-the other intact. What was handed to the system survives `kill -9`; nothing is synced, as after a
-power cut the newest snapshot is there.
+A publication overwrites the older of the two files: a process that is killed in the middle of it
+leaves the other file intact. What was written survives `kill -9`; nothing is synced, because after
+a power cut the run resumes from the newest snapshot.
 
-A file is, little-endian: 8 bytes `RLXPUB03`; CRC-32 of these and of all that follows the length;
-length of the header; the header, JSON; values; the slots of each group.
+A file consists of (little-endian): 8 bytes `RLXPUB03`; CRC-32 of these bytes and of everything
+after the length; length of the header; the header, JSON; values; the slots of each group.
 """
 
 import json
@@ -44,8 +44,8 @@ class PublishedState:
 
     Args:
       directory: the folder of the run's checkpoints.
-      max_bytes_per_sec: states above this rate are skipped: a crash loses everything after the
-        newest state that was written.
+      max_bytes_per_sec: states above this rate are not written: a crash loses everything after the
+        newest state that was.
       clock: returns monotonic seconds.
     """
 
@@ -101,10 +101,10 @@ class PublishedState:
         """Returns the newest complete state with this run's layout; None: there is none.
 
         Args:
-          like: of the run, for the layout of values and slots.
+          like: a state of the run, for the layout of values and slots.
 
         Raises:
-          SnapshotError: a file has another version of the format.
+          SnapshotError: a file has a format that this version does not know.
         """
         found: list[tuple[int, int, int, State]] = []
         for turn, name in enumerate(NAMES):
@@ -158,7 +158,13 @@ def _pack_header(state: State) -> bytes:
 
 
 def _unpack(path: Path, data: bytes, like: State) -> State:
-    """Reads a state; raises ValueError or similar if the data is not a valid one."""
+    """Reads a state.
+
+    Raises:
+      SnapshotError: the format is not known.
+      ValueError: the data is not a valid state of this run; also struct.error, LookupError,
+        TypeError and AttributeError.
+    """
     magic, crc, header_length = _PREFIX.unpack_from(data)
     body = memoryview(data)[_PREFIX.size :]
     name, version = magic[: len(_NAME)], magic[len(_NAME) :]

@@ -21,8 +21,8 @@ _RATE_SEC = 5.0
 JOURNAL_INDEX = "journal_index"
 
 NO_SNAPSHOT = (
-    "{}: there is a journal, but no snapshot before it; restore the snapshots, or start in "
-    "another run_dir"
+    "{}: there is a journal, but no snapshot before it; restore the snapshots, or use another "
+    "checkpoint_dir"
 )
 
 
@@ -50,7 +50,8 @@ class PushJournal(PushLog):
       clock: returns monotonic seconds.
 
     Attributes:
-      durability: currently in force.
+      durability: what currently survives a crash.
+      needs_snapshot: see `PushLog`.
     """
 
     def __init__(
@@ -78,17 +79,17 @@ class PushJournal(PushLog):
 
     @property
     def unsynced_records(self) -> int:
-        """Records that a power cut would lose."""
+        """Number of records that a power cut would lose."""
         return 0 if self._journal is None else self._journal.unsynced_records
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes that a power cut would lose."""
+        """Number of bytes that a power cut would lose."""
         return 0 if self._journal is None else self._journal.unsynced_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of the journal on the disk."""
+        """Size of the journal on the disk, in bytes."""
         return 0 if self._journal is None else self._journal.total_bytes
 
     @property
@@ -105,8 +106,8 @@ class PushJournal(PushLog):
           start: the position of the snapshot; None: there is no snapshot.
 
         Raises:
-          JournalError: records are damaged or missing, or of another model; or there are records
-            but no snapshot.
+          JournalError: records are damaged or missing, or of another model; there are records but
+            no snapshot; or the folder cannot be written to.
         """
         if start is None and holds_records(self._directory):
             raise JournalError(NO_SNAPSHOT.format(self._directory.parent))
@@ -117,8 +118,8 @@ class PushJournal(PushLog):
         if reader.torn:
             _LOG.warning(
                 "%s; truncating the journal there. No record known to be synced is lost; "
-                "after a power failure, pushes acknowledged in the second before it can be "
-                "lost",
+                "after a power failure, pushes acknowledged in the second before the failure can "
+                "be lost",
                 reader.torn,
             )
         self._journal = Journal(
@@ -227,7 +228,8 @@ def holds_records(directory: Path) -> bool:
     """Returns whether a push was ever written to a journal.
 
     Raises:
-      JournalError: the folder cannot be read.
+      JournalError: the folder cannot be read, or the head has a format that this version does not
+        know.
     """
     try:
         claim = JournalHead(path_of_head(directory)).read()
@@ -248,7 +250,8 @@ def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
     """
     version, global_t = start.version, start.global_t
     for _, payload in reader:
-        record = unpack_record(payload)
+        assert reader.end is not None
+        record = unpack_record(payload, reader.end.segment.path)
         if (record.version_before, record.global_t_before) != (version, global_t):
             raise reader.make_error(
                 f"a record that continues version {record.version_before}, step "
@@ -260,6 +263,5 @@ def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
 
 
 def _make_final_error(error: JournalError) -> ServerUnavailableError:
-    return ServerUnavailableError(
-        f"no more pushes can be acknowledged: {error}; restart the parameter server"
-    )
+    # The error says that the server must be restarted.
+    return ServerUnavailableError(f"no more pushes can be acknowledged: {error}")

@@ -28,17 +28,17 @@ class PushLog:
 
     @property
     def unsynced_records(self) -> int:
-        """Records that a power cut would lose."""
+        """Number of records that a power cut would lose."""
         return 0
 
     @property
     def unsynced_bytes(self) -> int:
-        """Bytes that a power cut would lose."""
+        """Number of bytes that a power cut would lose."""
         return 0
 
     @property
     def total_bytes(self) -> int:
-        """Bytes on the disk."""
+        """Size of the records on the disk, in bytes."""
         return 0
 
     @property
@@ -80,7 +80,7 @@ class PushLog:
         """
 
     def begin_snapshot(self) -> int | None:
-        """Returns the index of the first record that this snapshot lacks; None: no records kept."""
+        """Returns the index of the first record after this snapshot; None: no records are kept."""
         return None
 
     def end_snapshot(self, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Validation of pushes: the parameter server checks each of them here first."""
+"""Validation of pushes: the parameter server checks each push before it is queued."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,11 @@ _MAX_GLOBAL_T = 1 << 62
 
 
 class Refused(InvalidInputError):
-    """A push is invalid; has the short reason under which it is counted."""
+    """A push is invalid.
+
+    Attributes:
+      reason: short reason under which the push is counted.
+    """
 
     def __init__(self, reason: str, message: str, field: str):
         super().__init__(message, field)
@@ -72,10 +76,10 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
 
 
 def validate_counts(counts: Publication | Counts) -> None:
-    """Checks the steps and episodes that a learner in this process counts.
+    """Checks the steps and episodes that the run's learner counts.
 
     Raises:
-      InvalidInputError: a number is negative or not finite; the error names it.
+      InvalidInputError: the number of steps is negative, or a return is not finite.
     """
     if counts.env_steps < 0:
         raise InvalidInputError(
@@ -84,7 +88,8 @@ def validate_counts(counts: Publication | Counts) -> None:
     for episode in counts.episodes:
         if not math.isfinite(episode.episode_return):  # the mean return would be NaN forever
             raise InvalidInputError(
-                f"episodes: return {episode.episode_return} published, expected a finite number",
+                f"episodes: return {episode.episode_return} published, expected a finite number; "
+                "check the rewards",
                 "episodes",
             )
 
@@ -101,7 +106,8 @@ def validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
     """Returns a gradient as float32 `[n]`.
 
     Raises:
-      Refused: it has another length, is not finite, or has a norm that no optimizer can handle.
+      Refused: the gradient has a wrong length or dtype, is not finite, or has a norm that no
+        optimizer can handle.
     """
     try:
         flat = view_gradient(gradient, layout)
@@ -127,12 +133,16 @@ def validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
 
 
 def is_empty(push: Push) -> bool:
-    """Returns whether a push changes nothing: it only requests values."""
+    """Returns whether a push changes nothing, and only requests values."""
     return push.gradient is None and not (push.env_steps or push.episodes or push.statistics)
 
 
 def validate_client_id(client_id: str) -> None:
-    """Raises Refused for a name that is empty, too long, or not printable."""
+    """Checks a client's name.
+
+    Raises:
+      Refused: the name is empty, too long, or not printable.
+    """
     if not 1 <= len(client_id) <= MAX_CLIENT_ID or not client_id.isprintable():
         raise Refused(
             "bad client id",

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -50,7 +51,7 @@ class Record:
       global_t: environment steps afterwards.
       outcome: what happened to the gradient.
       takes_pending: the gradient was applied together with all held-back ones.
-      reason: why the gradient was dropped.
+      reason: why the gradient was dropped; "" if it was not.
       optimizers: variable group -> settings in force from this record on; empty: as before.
     """
 
@@ -90,8 +91,12 @@ def pack_record(record: Record) -> Sequence[bytes | memoryview]:
     return [head] if gradient is None else [head, gradient.view(np.uint8).data]
 
 
-def unpack_record(payload: memoryview) -> Record:
+def unpack_record(payload: memoryview, place: str | Path = "the journal") -> Record:
     """Reads a record; its gradient is a copy, as the payload might be reused.
+
+    Args:
+      payload: of the record.
+      place: the file that contains it, for errors.
 
     Raises:
       JournalError: the payload is not a valid record.
@@ -115,9 +120,9 @@ def unpack_record(payload: memoryview) -> Record:
         }
     except (struct.error, DecodeError, ValueError, KeyError) as error:
         raise JournalError(
-            f"a record of the journal cannot be read: {error}; it was written by another "
-            "version of relaax_like. Finish the run with that version, or start in a new "
-            "checkpoint directory"
+            f"{place}: a record cannot be read ({type(error).__name__}: {error}); it was written "
+            "by another version of relaax_like. Finish the run with that version, or use another "
+            "checkpoint_dir"
         ) from None
     return Record(
         push,

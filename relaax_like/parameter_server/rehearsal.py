@@ -33,12 +33,12 @@ class Rehearsal:
     """What a start of the server would restore.
 
     Attributes:
-      snapshot: the newest one that is not damaged; None: there is none.
+      snapshot: the newest snapshot that is not damaged; None: there is none.
       skipped: directories of damaged snapshots that are newer, oldest first.
       end: where the usable records end: the state from which the server would resume.
-      damage: why the server would not start; None: it would.
-      torn: what the server would truncate.
-      lost: what is lost if everything after `damage` is discarded, in words.
+      damage: why the server would not start; None: it would start.
+      torn: the torn end that the server would truncate; None: nothing is torn.
+      lost: what is lost if everything after `damage` is discarded, in words; "" without damage.
     """
 
     snapshot: State | None
@@ -56,8 +56,10 @@ def rehearse(checkpoints: Path) -> Rehearsal:
       checkpoints: the folder of snapshots and journal.
 
     Raises:
-      SnapshotError: all snapshots are damaged, or have a format that this version does not know.
-      JournalError: there are records but no snapshot, or the journal has another model or format.
+      SnapshotError: all snapshots are damaged, or a snapshot or publication has a format that this
+        version does not know.
+      JournalError: there are records but no snapshot; the journal has another model or format; or
+        a record cannot be read.
     """
     directory = checkpoints / "journal"
     damaged: set[str] = set()

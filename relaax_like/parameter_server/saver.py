@@ -39,7 +39,7 @@ class Saver:
     """Writes snapshots, one at a time; then drops journal segments not needed. Thread-safe.
 
     Args:
-      snapshots: where they are written; the caller closes this object.
+      snapshots: where snapshots are written; the caller closes this object.
       export: returns the current state, immutable, and its number of records; if there is a
         journal, begins a new segment and notes its index under `JOURNAL_INDEX`.
       count_records: returns the number of records that have taken effect.
@@ -86,13 +86,13 @@ class Saver:
 
     @property
     def age_sec(self) -> float | None:
-        """Seconds since the newest snapshot was verified; None: it is from an earlier process."""
+        """Seconds since the newest snapshot was verified; None: this process has written none."""
         saved = self.saved
         return None if saved is None or saved.at is None else self._clock() - saved.at
 
     @property
     def has_all(self) -> bool:
-        """Whether nothing has happened since the newest snapshot, or the start."""
+        """Whether nothing has happened since the newest snapshot (or the start, without any)."""
         return self._count_records() == (self.saved.records if self.saved else 0)
 
     def start(self) -> None:
@@ -110,7 +110,7 @@ class Saver:
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Saves nothing while the block runs."""
+        """Waits for a snapshot in progress; prevents others while the block runs."""
         with self._lock:
             yield
 
@@ -127,11 +127,14 @@ class Saver:
             self.request()
 
     def request(self) -> None:
-        """Requests a snapshot soon, if any are written automatically; returns at once."""
+        """Requests a snapshot soon, if snapshots are written automatically; returns at once."""
         self._due.set()
 
     def save(self, score: float | None = None) -> Path:
         """Writes a snapshot, unless the newest one has the same state and there is no score.
+
+        Args:
+          score: of the snapshot; None: `compute_score` is called.
 
         Returns:
           The snapshot's directory.
@@ -148,10 +151,10 @@ class Saver:
             return self.saved.path
 
     def save_judged(self, judge: Callable[[State], float | None]) -> None:
-        """Writes the state at the time of the call, after judging it, which can take a long time.
+        """Judges the current state, which can take a long time, and then writes it.
 
-        Other states can be saved meanwhile. If one of them is newer, this one is kept only if it is
-        among the best, and is not mirrored.
+        Other states can be saved meanwhile. If one of them is newer, the judged state is kept only
+        if it is among the best, and is not mirrored.
 
         Args:
           judge: returns the score of a state; None: it is not saved.
@@ -179,7 +182,7 @@ class Saver:
             _LOG.error("%s; training continues", error)
 
     def save_replayed(self) -> None:
-        """Saves the state replayed from the journal, because publications are not journaled."""
+        """Writes a snapshot if records were replayed, because publications are not journaled."""
         if self.saved is not None and not self.has_all:
             self.try_to_save()
 

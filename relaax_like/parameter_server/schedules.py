@@ -11,7 +11,8 @@ def compute_learning_rate(config: OptimizerConfig, global_t: int) -> float:
       global_t: environment steps, 0 or more.
 
     Returns:
-      For "linear": `learning_rate` at 0, `learning_rate_end` at and after `schedule_env_steps`.
+      For "constant": `learning_rate`. For "linear": interpolated from `learning_rate` at step 0 to
+      `learning_rate_end` at `schedule_env_steps`, and `learning_rate_end` afterwards.
     """
     if config.schedule == "constant":
         return config.learning_rate

@@ -33,7 +33,7 @@ class ServedClients:
     def find(self) -> tuple[tuple[ServedClient, ...], int]:
         """Returns at most 100 clients, and the total number of clients.
 
-        Clients that are silent, or have the most late answers, come first.
+        Clients that stall come first, then those with the most late answers.
         """
         with self._lock:
             limit = self._clock() - _FORGET_SEC

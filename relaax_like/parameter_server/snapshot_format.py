@@ -63,10 +63,16 @@ class State:
 
 
 def write_files(directory: Path, state: State, score: float | None) -> None:
-    """Writes arrays and manifest, and syncs them.
+    """Writes the files of a snapshot, and syncs them.
+
+    Args:
+      directory: an existing, empty folder.
+      state: to write.
+      score: of the state; None: no score.
 
     Raises:
       OSError: a file could not be written or synced.
+      ValueError: a number in `statistics` is not finite.
     """
     arrays = {"values.npy": state.values}
     groups = {}
@@ -102,7 +108,7 @@ def write_files(directory: Path, state: State, score: float | None) -> None:
 
 
 def pack_optimizers(optimizers: Mapping[str, GroupStep]) -> dict[str, dict[str, Any]]:
-    """Returns settings in JSON types."""
+    """Returns the settings of optimizers in JSON types."""
     return {group: one.model_dump(mode="json") for group, one in optimizers.items()}
 
 
@@ -125,7 +131,7 @@ class _ChecksumWriter:
         self.crc32 = 0
 
     def write(self, data: bytes) -> int:
-        """Writes a piece."""
+        """Writes data; returns its length."""
         self._file.write(data)
         self.size += len(data)
         self.crc32 = zlib.crc32(data, self.crc32)
@@ -151,6 +157,7 @@ def verify_snapshot(directory: Path) -> None:
 
     Raises:
       DamagedError: the snapshot is damaged.
+      SnapshotError: the snapshot has a format that this version does not know.
     """
     with _raising_damaged():
         _drop_cached(directory / MANIFEST_NAME)
@@ -170,6 +177,7 @@ def read_files(directory: Path) -> State:
 
     Raises:
       DamagedError: the snapshot is damaged.
+      SnapshotError: the snapshot has a format that this version does not know.
     """
     with _raising_damaged():
         return _unpack_state(directory, read_manifest(directory))
@@ -209,8 +217,8 @@ def unpack_manifest(content: bytes, name: str) -> dict[str, Any]:
         if body["format"] != _FORMAT:
             raise SnapshotError(
                 f"{name}: a snapshot of format {body['format']}, but this version reads format "
-                f"{_FORMAT}; use the version of relaax_like that wrote it, or start in another "
-                "run_dir"
+                f"{_FORMAT}; use the version of relaax_like that wrote it, or another "
+                "checkpoint_dir"
             )
         return body
 
@@ -226,11 +234,18 @@ def unpack_layout(body: Mapping[str, Any]) -> Manifest:
 
 
 def _unpack_segment(entry: Mapping[str, Any]) -> Segment:
-    """Returns one segment; its size can be computed, whatever the file contains."""
+    """Returns one segment, whose offset and shape are valid.
+
+    Raises:
+      ValueError: the offset or an axis is not an integer of 0 or more.
+    """
     numbers = [entry["offset"], *entry["shape"]]
     # A product of sizes would repeat a string or a list.
     if any(type(number) is not int or number < 0 for number in numbers):
-        raise ValueError(f"segment {entry['name']!r}: offset and shape are {numbers}")
+        raise ValueError(
+            f"segment {entry['name']!r}: offset and shape are {numbers}, expected integers, 0 or "
+            "more"
+        )
     return Segment(**{**entry, "shape": tuple(entry["shape"])})
 
 
@@ -265,7 +280,12 @@ def _read_array(path: Path, size: int, crc32: int) -> np.ndarray:
 
 
 def _check_file(path: Path, size: int, crc32: int) -> None:
-    """Compares a file with its manifest, piece by piece; reading and summing release the GIL."""
+    """Compares a file's size and CRC-32 with the manifest, piece by piece; releases the GIL.
+
+    Raises:
+      DamagedError: the size or the checksum differs.
+      OSError: the file cannot be read.
+    """
     if path.stat().st_size != size:
         raise DamagedError(f"{path.name} has {path.stat().st_size} bytes, but {size} were written")
     found = 0

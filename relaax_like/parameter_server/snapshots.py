@@ -80,13 +80,19 @@ class Snapshots:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._lock: IO[str] | None = lock_folder(self.directory)
         except OSError as error:
-            raise SnapshotError(f"{directory}: cannot hold snapshots: {error}") from error
+            raise SnapshotError(
+                f"{directory}: cannot hold snapshots: {error}; set checkpoint_dir to a folder that "
+                "can be written to"
+            ) from error
         try:
             self._clean_up()
             self.epoch = count_start(self.directory / "epoch")
         except OSError as error:
             self.close()
-            raise SnapshotError(f"{directory}: cannot hold snapshots: {error}") from error
+            raise SnapshotError(
+                f"{directory}: cannot hold snapshots: {error}; set checkpoint_dir to a folder that "
+                "can be written to"
+            ) from error
 
     def save(self, state: State, score: float | None = None, newest: str = "") -> Path:
         """Writes a snapshot, syncs it to the disk and reads it back; then deletes old ones.
@@ -125,7 +131,10 @@ class Snapshots:
                 f"written ({error}); older snapshots are untouched. Check the disk"
             ) from error
         except (OSError, ValueError) as error:
-            raise SnapshotError(f"{target}: the snapshot could not be written: {error}") from error
+            raise SnapshotError(
+                f"{target}: the snapshot could not be written: {error}; older snapshots are "
+                "untouched"
+            ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._damaged.discard(target.name)
@@ -140,7 +149,7 @@ class Snapshots:
 
     @property
     def best_score(self) -> float | None:
-        """The best score of a snapshot in the folder; None if no snapshot has a score."""
+        """The best score of a snapshot in the folder; None if no undamaged snapshot has a score."""
         found = [self._find_score(name) for name in list_names(self.directory)]
         return max((score for score in found if score is not None), default=None)
 
@@ -152,7 +161,7 @@ class Snapshots:
 
         Raises:
           SnapshotError: there are snapshots, but none can be used; or the newest usable one has
-            another layout.
+            another layout or an unknown format.
         """
         state = read_latest(self.directory, self._damaged)
         if state is None:
@@ -160,8 +169,8 @@ class Snapshots:
         if state.manifest.fingerprint != manifest.fingerprint:
             raise SnapshotError(
                 f"{self.path_of(state)}: the snapshot belongs to a different model: "
-                f"{_describe_difference(state.manifest, manifest)}; use the configuration of "
-                "that run, or another checkpoint directory"
+                f"{describe_difference(state.manifest, manifest)}; use the configuration of "
+                "that run, or another checkpoint_dir"
             )
         return replace(state, manifest=manifest)
 
@@ -256,11 +265,14 @@ def select_kept(
     A snapshot can count as both, so between `max(keep, keep_best)` and `keep + keep_best` are kept.
 
     Args:
-      scores: name -> score, or None if it has none; of all existing snapshots.
-      newest: name of the one that counts as the newest, usually the one just saved.
-      damaged: names of those that count as the oldest; their scores are ignored.
-      keep: number of newest ones to keep.
-      keep_best: number of best ones to keep; with equal scores, the newer one is better.
+      scores: name of each existing snapshot -> its score; None: no score.
+      newest: name of the snapshot that counts as the newest, usually the one just saved.
+      damaged: names of snapshots that count as the oldest; their scores are ignored.
+      keep: number of newest snapshots to keep.
+      keep_best: number of best snapshots to keep; with equal scores, the newer one is better.
+
+    Returns:
+      The names of the snapshots to keep.
     """
     by_age = sorted(scores, key=lambda name: (name == newest, name not in damaged, name))
     scored = [
@@ -285,7 +297,8 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
       Its state; None if there is no folder, or no snapshot in it at all.
 
     Raises:
-      SnapshotError: there are snapshots, but all are damaged.
+      SnapshotError: there are snapshots, but all are damaged; or one has a format that this version
+        does not know.
     """
     names = list_names(directory)
     for name in reversed(names):
@@ -299,9 +312,8 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
         return read_latest(directory, damaged)
     if names:
         raise SnapshotError(
-            f"{directory}: all {len(names)} snapshots are damaged (see the log); nothing was "
-            "started. Restore one from a backup, or use another checkpoint directory to start "
-            "from scratch"
+            f"{directory}: no usable snapshot, {len(names)} damaged (see the log). Restore one "
+            "from a backup, or use another checkpoint_dir to start from scratch"
         )
     return None
 
@@ -333,7 +345,8 @@ def read_best(directory: Path) -> State | None:
       Its state; None if no snapshot has a score (or there is no snapshot at all).
 
     Raises:
-      SnapshotError: the snapshots with a score are damaged, or damaged ones might have a score.
+      SnapshotError: the snapshots with a score are damaged, or damaged ones might have a score; or
+        one has a format that this version does not know.
     """
     names = list_names(directory)
     scored = []
@@ -357,8 +370,8 @@ def read_best(directory: Path) -> State | None:
         return read_best(directory)
     if damaged:
         raise SnapshotError(
-            f"{directory}: no usable snapshot has a score, and {damaged} are damaged (see the "
-            "log); use the newest snapshot instead"
+            f"{directory}: no usable snapshot has a score, {damaged} damaged (see the log); use "
+            "version latest, or the number of a version"
         )
     return None
 
@@ -370,14 +383,14 @@ def read_version(directory: Path, version: int) -> State:
 
     Raises:
       SnapshotError: there is no such snapshot (the error lists the existing versions), or it is
-        damaged.
+        damaged or has a format that this version does not know.
     """
     names = {_get_version(name): name for name in list_names(directory)}
     if version not in names:
-        existing = ", ".join(map(str, sorted(names))) or "no version"
-        raise SnapshotError(
-            f"{directory}: no snapshot of version {version}; there are snapshots of {existing}"
-        )
+        existing = "the folder contains no snapshots"
+        if names:
+            existing = f"the versions are {', '.join(map(str, sorted(names)))}"
+        raise SnapshotError(f"{directory}: no snapshot of version {version}; {existing}")
     path = directory / names[version]
     try:
         return read_files(path)
@@ -406,8 +419,13 @@ def _get_version(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def _describe_difference(saved: Manifest, wanted: Manifest) -> str:
-    """Describes the first few segments that differ."""
+def describe_difference(saved: Manifest, wanted: Manifest) -> str:
+    """Describes how the model of a snapshot differs: the first five variables that do.
+
+    Args:
+      saved: layout of the snapshot.
+      wanted: layout of this run.
+    """
     ours = {segment.name: segment for segment in wanted.segments}
     theirs = {segment.name: segment for segment in saved.segments}
     lines = []

@@ -52,11 +52,14 @@ class Statistics:
     """
 
     def __init__(self, window: int = DEFAULT_WINDOW, clock: Callable[[], float] = time.monotonic):
-        """Starts with nothing.
+        """Starts without episodes, clients and refusals.
 
         Args:
           window: number of newest episodes in the mean return; 1 or more.
           clock: returns monotonic seconds.
+
+        Raises:
+          ValueError: `window` is below 1.
         """
         if window < 1:
             raise ValueError(f"window: {window} episodes, expected 1 or more")
@@ -81,7 +84,7 @@ class Statistics:
                 self._episodes += 1
 
     def see_client(self, client_id: str) -> None:
-        """Notes a client as present. Beyond 10 000, those silent the longest are forgotten."""
+        """Notes a client as present. Beyond 10 000, the client silent the longest is forgotten."""
         with self._lock:
             client = self._clients.pop(client_id, None) or _Client()
             client.seen = self._clock()
@@ -149,7 +152,7 @@ class Statistics:
 
     @property
     def client_list(self) -> tuple[ClientStatus, ...]:
-        """At most 100 of these clients, the most recently seen first."""
+        """At most 100 of the clients seen in the last 15 s, the most recently seen first."""
         with self._lock:
             now = self._clock()
             newest = itertools.islice(reversed(self._clients.items()), _MAX_LISTED)
@@ -166,7 +169,7 @@ class Statistics:
 
     @property
     def refused(self) -> dict[str, int]:
-        """Refused pushes by reason."""
+        """Reason -> number of pushes refused for it."""
         with self._lock:
             return dict(self._refused)
 

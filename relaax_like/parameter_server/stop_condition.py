@@ -15,7 +15,15 @@ _POLL_SEC = 0.02
 
 @dataclass(frozen=True)
 class Target:
-    """Training ends when the mean return of the last `episodes` episodes is at least this."""
+    """Training ends when the mean return of the newest episodes is at least `mean_return`.
+
+    Attributes:
+      mean_return: a finite number.
+      episodes: number of newest episodes in the mean; 1 or more.
+
+    Raises:
+      ConfigError: a number is out of range.
+    """
 
     mean_return: float
     episodes: int = DEFAULT_WINDOW
@@ -24,7 +32,7 @@ class Target:
         if not math.isfinite(self.mean_return) or self.episodes < 1:
             raise ConfigError(
                 f"target: mean return {self.mean_return} over {self.episodes} episodes, expected a "
-                "finite number over 1 or more"
+                "finite mean return over 1 episode or more"
             )
 
 
@@ -32,13 +40,13 @@ class StopCondition:
     """Notes when the training has ended, which is final. Thread-safe.
 
     Args:
-      max_global_step: environment steps after which it ends; None: no limit.
-      target: mean return that ends it; None: none does.
-      target_score: mean return of an evaluation that ends it; None: none does.
-      max_episodes: training episodes after which it ends; None: no limit.
+      max_global_step: environment steps after which the training ends; None: no limit.
+      target: mean return that ends the training; None: no target.
+      target_score: mean return of an evaluation that ends the training; None: no target.
+      max_episodes: training episodes after which the training ends; None: no limit.
 
     Attributes:
-      reason: what ended it, or "" while it continues.
+      reason: what ended the training, or "" while it continues.
     """
 
     def __init__(

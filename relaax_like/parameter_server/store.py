@@ -2,8 +2,8 @@
 
 Pulls are consistent without copying: each version has buffers of its own, which readers see as
 read-only arrays (see `core.buffers`). A buffer is never written to while its array, or any view of
-it, is alive. Usually two buffers alternate; while a slow
-reader keeps an old version, one more is allocated.
+it, is alive. Usually two buffers alternate; while a slow reader keeps an old version, one more is
+allocated.
 """
 
 import difflib
@@ -122,13 +122,16 @@ class Store:
         Args:
           manifest: the layout.
           initial_flat: [total_bytes] uint8, copied.
-          optimizers: one for each group of the manifest. For the group TASK/NAME of a task, it can
-            also be that of NAME or, failing that, "default", which then serve several groups.
+          optimizers: variable group -> optimizer, for each group of the manifest. The group
+            TASK/NAME of a task can also use the optimizer of NAME or, failing that, "default",
+            which several groups can share.
           follows: target variable -> what it follows; other targets change only with publications.
+            None: no target follows anything.
           expects_gradients: False: kernels are compiled at the first gradient, if there is one.
 
         Raises:
-          ConfigError: nothing is trainable, a group has no optimizer, or an optimizer has no group.
+          ConfigError: nothing is trainable, a group has no optimizer, an optimizer has no group, or
+            a target follows a variable that is not trainable or has another shape.
           InvalidInputError: `initial_flat` has a wrong length or is not finite, or a running
             statistic in it is out of range.
         """
@@ -229,8 +232,9 @@ class Store:
             the previous gradient.
 
         Raises:
-          InvalidInputError: the gradient has a wrong length, there is no such group, or the run has
-            a target variable that follows nothing, which only a publication can change.
+          InvalidInputError: the gradient has a wrong length or dtype, there is no such group or it
+            is named twice, or the run has a target variable that follows nothing, which only a
+            publication can change.
         """
         current = self._current
         rates = self.compute_learning_rates() | dict(learning_rates or {})
@@ -238,8 +242,9 @@ class Store:
         if gradient is not None:
             if self._unfollowed:
                 raise InvalidInputError(
-                    f"{self._unfollowed}: nothing says what this target variable follows when a "
-                    "gradient is pushed; make it with Target, or use learner.placement: server",
+                    f"{self._unfollowed}: this target variable follows no trainable variable, so a "
+                    "pushed gradient would not update it; make it with Target, or use "
+                    "learner.placement: server",
                     self._unfollowed,
                 )
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
@@ -254,22 +259,24 @@ class Store:
         """Computes the result of a publication, without anything taking effect.
 
         Raises:
-          InvalidInputError: values or slots have a wrong length or are not finite; the error names
-            them.
+          InvalidInputError: values or slots have a wrong length or are not finite, a group's number
+            of steps is missing or negative, or a running statistic is out of range; the error names
+            the group or variable.
         """
         current, slots = self._current, self._slot_pool.take()
         for group in self._groups:
             part = group.view_slots(slots[: self._num_slot_bytes].view(np.float32))
             given = publish.slots.get(group.name)
             if given is None or given.shape != part.shape:
-                came = None if given is None else list(given.shape)
+                came = "missing" if given is None else list(given.shape)
                 raise InvalidInputError(
                     f"slots of group {group.name}: {came}, expected {list(part.shape)}", group.name
                 )
             if publish.steps.get(group.name, -1) < 0:
+                steps = publish.steps.get(group.name, "missing")
                 raise InvalidInputError(
-                    f"steps of group {group.name}: {publish.steps.get(group.name)}, expected the "
-                    "number of its optimizer steps, 0 or more",
+                    f"steps of group {group.name}: {steps}, expected the number of its optimizer "
+                    "steps, 0 or more",
                     group.name,
                 )
             if not is_finite(given):
@@ -317,25 +324,31 @@ class Store:
             optimizers=dict(current.optimizers),
         )
 
-    def import_state(self, state: State) -> None:
+    def import_state(self, state: State, place: str = "the snapshot") -> None:
         """Restores a snapshot: the next gradient has the effect that it would have had then.
+
+        Args:
+          state: of the snapshot.
+          place: the snapshot's directory, for errors.
 
         Raises:
           SnapshotError: the state has another layout, or slots of another optimizer; nothing has
             changed.
+          InvalidInputError: a trainable variable is not finite, or a running statistic is out of
+            range; nothing has changed.
         """
         if state.manifest.fingerprint != self.manifest.fingerprint:
             raise SnapshotError(
-                "the snapshot has a different layout than this run; use the configuration of the "
-                "run that wrote it, or start in a new checkpoint directory"
+                f"{place}: the layout differs from that of this run; use the configuration of the "
+                "run that wrote the snapshot, or another checkpoint_dir"
             )
         for group in self._groups:
             names = tuple(state.slot_names.get(group.name, ()))
             if names != group.slots or group.name not in state.steps:
                 raise SnapshotError(
-                    f"group {group.name}: the snapshot has optimizer slots {list(names)}, but "
+                    f"{place}: group {group.name} has the optimizer slots {list(names)}, but "
                     f"optimizer {group.config.name} needs {list(group.slots)}; configure the "
-                    "optimizer of that run, or start in a new checkpoint directory"
+                    "optimizer of the run that wrote the snapshot, or use another checkpoint_dir"
                 )
         slots = self._slot_pool.take()
         for group in self._groups:
@@ -345,7 +358,9 @@ class Store:
             values=Values(
                 version=state.version,
                 flat=self._copy_values(
-                    state.values, "of the snapshot", "resume from an older snapshot"
+                    state.values,
+                    f"in {place}",
+                    "move the newest snapshot to another folder to resume from an older one",
                 ),
             ),
             slots=self._publish_slots(slots),
@@ -378,7 +393,7 @@ class Store:
             raise InvalidInputError(
                 f"{bad}: the value {what} contains NaN or infinity; {cure}", bad
             )
-        self.manifest.validate_statistics(buffer)
+        self.manifest.validate_statistics(buffer, cure)
         return self._pool.publish(buffer)
 
     def _publish_slots(self, buffer: np.ndarray) -> np.ndarray:
@@ -520,7 +535,7 @@ def _assign_optimizers(
         if not chosen[group]:
             raise ConfigError(
                 f"variable group {group!r} has no optimizer{_nearest(group, optimizers)}; "
-                "configure one for it. There are optimizers for: "
+                "configure one for it (optimizers). The groups with an optimizer are: "
                 f"{', '.join(optimizers) or 'none'}"
             )
     for name in optimizers.keys() - set(chosen.values()):

@@ -1,7 +1,8 @@
 """Targets: variables that follow others after optimizer steps of a variable group.
 
-One record of settings describes a group's step: its optimizer and the targets that follow its
-variables. So the journal and snapshots contain both, and a replay mixes exactly as the run did.
+One record of settings, `GroupStep`, describes a group's step: its optimizer and the targets that
+follow its variables. So the journal and snapshots contain both, and a replay updates targets
+exactly as the run did.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ def get_follows(steps: Mapping[str, GroupStep]) -> dict[str, Follow]:
 
 
 def find_unfollowed(manifest: Manifest, steps: Mapping[str, GroupStep]) -> str:
-    """Returns a target variable that follows nothing, or "": with one, no gradient can be used."""
+    """Returns the first target variable that follows nothing; "": there is no such variable."""
     known = {rule.name for step in steps.values() for rule in step.targets}
     return next((s.name for s in manifest.segments if s.kind == TARGET and s.name not in known), "")
 
@@ -86,7 +87,7 @@ def find_unfollowed(manifest: Manifest, steps: Mapping[str, GroupStep]) -> str:
 def mix(
     values: np.ndarray, segments: Mapping[str, Segment], rules: Sequence[TargetRule], step: int
 ) -> None:
-    """Updates targets after a step of their group.
+    """Updates targets after a step of their group: target = (1 - tau) target + tau source.
 
     Args:
       values: `[total_bytes] uint8`, with the weights after the step; written to.

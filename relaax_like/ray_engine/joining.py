@@ -29,8 +29,10 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
       insecure: accept a cluster that asks for no token.
 
     Raises:
-      ConfigError: Ray is not installed; the cluster asks for no token, or for another one than
-        ours; or this machine does not belong to it.
+      ConfigError: the cluster asks for no token, or for another token than ours; or this machine
+        does not belong to the cluster.
+      RelaaxError: no cluster answers at the address.
+      ModuleNotFoundError: Ray is not installed.
     """
     # This and RAY_AUTH_MODE are read when Ray is loaded, so nothing of it is imported before.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -71,7 +73,7 @@ def _asks_for_token(address: str) -> bool:
     """Returns whether a cluster refuses a caller without a token.
 
     Raises:
-      RelaaxError: nothing answers there.
+      RelaaxError: no cluster answers at the address.
     """
     import grpc
 
@@ -95,7 +97,7 @@ def _asks_for_token(address: str) -> bool:
 
 
 def _describe_listeners() -> str:
-    """Lists the addresses on which Ray's processes, our descendants, listen."""
+    """Lists the addresses on which Ray's processes, descendants of this process, listen."""
     import psutil
 
     found = []

@@ -32,9 +32,9 @@ _POLL_SEC = 0.02
 class NodeActor:
     """Runs the command of a node as a child process: one process after the other.
 
-    It never starts a process itself again: that is decided by the `Manager` of the driver. When the
-    actor ends, however it does, its guardian ends the child. Methods take and return text and
-    numbers only. `read` can run beside the others.
+    It never restarts a process by itself: the `Manager` of the driver decides about restarts.
+    However the actor ends, its guardian then ends the child. Methods take and return text and
+    numbers only. `read` can run at the same time as other methods.
 
     Args:
       term_sec: see `LocalLauncher`.
@@ -49,7 +49,11 @@ class NodeActor:
         self._copy: tempfile.TemporaryDirectory[str] | None = None
 
     def find_address(self) -> str:
-        """Returns HOST:PORT for the node's server: of this machine, and free at the first call."""
+        """Returns HOST:PORT for the node's server, on this machine; later calls return the same.
+
+        Raises:
+          RelaaxError: no port is free, or Ray reports an address that this machine does not have.
+        """
         if not self._address:
             import ray
 
@@ -133,7 +137,7 @@ class NodeActor:
             self._running.kill()
 
     def _provide(self, config: Path, text: str) -> str:
-        """Returns the path of the file, or of a copy."""
+        """Returns the path of the YAML file if it has this text, else of a copy with the text."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if config.read_text(encoding="utf-8") == text:
                 return str(config)
@@ -153,7 +157,7 @@ def find_free_address(host: str) -> Address:
     """Returns an address of this machine whose port is free now.
 
     Raises:
-      RelaaxError: none is free, or the machine does not have the address.
+      RelaaxError: no free port was found, or this machine does not have the address.
     """
     for _ in range(_TRIES):
         port = random.choice(_PORTS)
@@ -170,8 +174,8 @@ def find_free_address(host: str) -> Address:
                 continue
         return Address(host, port)
     raise RelaaxError(
-        f"{host}: none of {_TRIES} ports from {_PORTS[0]} to {_PORTS[-1]} is free; end the "
-        "programs that use them"
+        f"{host}: no free port among {_TRIES} random ones from {_PORTS[0]} to {_PORTS[-1]}; end "
+        "the programs that use them"
     )
 
 

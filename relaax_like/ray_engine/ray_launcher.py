@@ -47,10 +47,11 @@ class _Place:
 class RayLauncher:
     """Starts processes on the machines of a Ray cluster. A context manager.
 
-    Each node gets a `NodeActor`, which runs its command and stays for its restarts. A node whose
-    machine is lost gets another one, and the nodes that connect to it are started again with its
-    new address. Ray restarts nothing (`max_restarts=0`): the `Manager` does, because it knows what
-    is a mistake in the settings, which environments make no steps, and which node waits for which.
+    Each node gets a `NodeActor`, which runs its command and remains for its restarts. A node whose
+    machine is lost gets a place on another machine, and the nodes that connect to it are started
+    again with its new address. Ray restarts nothing (`max_restarts=0`): the `Manager` does, because
+    it recognizes mistakes in the settings and environments that make no steps, and knows which node
+    waits for which.
 
         ray = join("local", cpus, insecure=False)
         with RayLauncher(ray, topology, config, make_overrides, term_sec=6.0) as launcher:
@@ -64,6 +65,9 @@ class RayLauncher:
       term_sec: a child has this long from the end of its actor until it is killed.
       placement_sec: how long to wait for a place.
       validate_start: see `ValidateStart`.
+
+    Attributes:
+      ray: as the argument, as are `config`, `placement_sec` and `validate_start`.
 
     Raises:
       RelaaxError: on entering: the cluster does not have what the topology asks for.
@@ -123,7 +127,7 @@ class RayLauncher:
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """Name of each node -> where its server listens."""
+        """Name of each node -> the address of its server, even if its machine is lost."""
         with self._changed:
             return dict(self._addresses)
 
@@ -136,10 +140,10 @@ class RayLauncher:
         return process
 
     def place(self, node: Node) -> _Place:
-        """Returns where a node runs; if it has no place, makes one.
+        """Returns where a node runs; if it has no place, waits for a new one.
 
         Raises:
-          RelaaxError: the cluster does not have one in time.
+          RelaaxError: the cluster does not provide a place in time.
         """
         with self._changed:
             place = self._places.get(node.name)
@@ -183,15 +187,15 @@ class RayLauncher:
         return place
 
     def lose(self, node: Node, place: _Place) -> None:
-        """Notes that a node's actor has ended without being asked to."""
+        """Notes that a node's actor has ended without a request."""
         with self._changed:
             if self._places.get(node.name) is place:
                 del self._places[node.name]
 
     def resolve(self, node: Node) -> list[str]:
-        """Returns the node's command with the present addresses in it.
+        """Returns the node's command, with the present addresses of other nodes.
 
-        The first element is empty if it is this machine's Python, as other machines have their own.
+        The first element is empty if it is this machine's Python: other machines use their own.
         """
         addresses = self.addresses
         new = {
@@ -226,7 +230,7 @@ class RayLauncher:
 
 
 class _RayProcess:
-    """A process on some machine. Its own thread starts it and passes its lines on."""
+    """A process on a machine of the cluster. A thread starts it and passes its lines on."""
 
     def __init__(
         self, launcher: RayLauncher, node: Node, read_output: ReadOutput, take_report: TakeReport
@@ -334,5 +338,5 @@ class _RayProcess:
 
 
 def _shorten(error: Exception) -> str:
-    """Returns the first line of an error of Ray, which has many."""
+    """Returns the first line of an error of Ray, at most 200 characters."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,4 +1,4 @@
-"""RunRecord: what a Ray cluster knows about a run, whose folder is on one machine only."""
+"""RunRecord: the progress of a run in a Ray cluster; the run's folder is on one machine only."""
 
 import contextlib
 import json
@@ -23,10 +23,10 @@ class RunProgress:
     """The progress of a run, as stored in a cluster.
 
     Attributes:
-      host: the machine that has the run's folder.
-      time: when this was written, for people.
-      global_t: its environment steps.
-      version: of its weights.
+      host: address of the machine that has the run's folder.
+      time: local time at which this was written, "YYYY-MM-DD HH:MM:SS".
+      global_t: environment steps of the run.
+      version: version of its weights.
     """
 
     host: str
@@ -45,8 +45,8 @@ class RunRecord:
             train()
 
     Attributes:
-      host: this machine.
-      is_written: whether this process has written to it.
+      host: address of this machine.
+      is_written: whether this process has written the record.
 
     Args:
       ray: the module, connected to the cluster.
@@ -79,8 +79,8 @@ class RunRecord:
             )
         except (ValueError, TypeError, KeyError):
             raise RelaaxError(
-                "--ray: the record of this run in the cluster's store is not valid; another "
-                "version of relaax_like might have written it. Choose another run_dir"
+                f"--ray: the record {self._key.decode()!r} in the cluster's store is not valid; "
+                "another version of relaax_like might have written it. Choose another run_dir"
             ) from None
 
     def write(self, global_t: int, version: int) -> None:
@@ -103,7 +103,8 @@ class RunRecord:
         """Writes the newest steps and version regularly, in a thread, within the context.
 
         Args:
-          read: returns both; RelaaxError: they are not known now. Called in the thread.
+          read: returns steps and version; raises RelaaxError if they are not known at the moment.
+            Called in the thread.
         """
         ended = threading.Event()
 

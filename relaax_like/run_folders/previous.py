@@ -10,7 +10,7 @@ from relaax_like.config.loader import ALGORITHM, ENVIRONMENT, load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import find_experiment
 from relaax_like.core.manifest import Variable, make_manifest
-from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.parameter_server.snapshots import describe_difference, read_latest
 from relaax_like.wire.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,9 @@ def load_previous(
       variables: of this run.
 
     Raises:
-      ConfigError: there is no such run, or it has another model.
+      ConfigError: there is no such run, its settings are not valid, it has no snapshot, or it has
+        another model.
+      SnapshotError: the snapshots of the run cannot be read.
     """
     other = load_experiment(*find_experiment(previous))
     checkpoints = other.parameter_server.checkpoint_dir
@@ -42,9 +44,8 @@ def load_previous(
     if state.manifest.fingerprint != own.fingerprint:
         raise ConfigError(
             f"learner.previous: {previous} has a different model: "
-            f"{len(state.manifest.segments)} variables and "
-            f"{state.manifest.gradient_bytes // 4} weights there, {len(own.segments)} and "
-            f"{own.gradient_bytes // 4} here; use that run's network, spaces and normalisation"
+            f"{describe_difference(state.manifest, own)}; use that run's network, spaces and "
+            "normalisation"
         )
     _tell_differences(ALGORITHM, experiment.algorithm, other.algorithm)
     _tell_differences(ENVIRONMENT, experiment.environment, other.environment)

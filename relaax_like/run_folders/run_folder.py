@@ -32,6 +32,7 @@ from relaax_like.core.records import Status
 from relaax_like.journal.files import HEADER_BYTES, list_segments
 from relaax_like.journal.head import path_of_head
 from relaax_like.parameter_server.folder import lock_folder
+from relaax_like.parameter_server.mirror_remote import hide_password
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.snapshots import list_names
 from relaax_like.wire.errors import ConfigError
@@ -55,11 +56,12 @@ def begin_run(experiment: Experiment, force: bool) -> None:
 
     Args:
       experiment: defines the folders.
-      force: move an older run aside, to NAME.old-N.
+      force: rename the folders of an older run to NAME.old-N.
 
     Raises:
-      ConfigError: there is an older run, and `force` is False, or it cannot be moved.
-      SnapshotError: the older run is being trained.
+      ConfigError: there is an older run, and `force` is False or its folders cannot be renamed; or
+        its snapshots are in a mirror, too.
+      SnapshotError: a parameter server is using the folder of the older run.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     found = find_progress(checkpoints)
@@ -94,7 +96,11 @@ def _forget_empty_start(experiment: Experiment) -> None:
 
 
 def validate_not_held(experiment: Experiment) -> None:
-    """Raises SnapshotError if a parameter server is using the run's folder."""
+    """Checks that no parameter server is using the run's folder.
+
+    Raises:
+      SnapshotError: a parameter server is using it.
+    """
     checkpoints = experiment.parameter_server.checkpoint_dir
     if checkpoints.is_dir():
         with contextlib.closing(lock_folder(checkpoints)):
@@ -104,7 +110,11 @@ def validate_not_held(experiment: Experiment) -> None:
 def find_progress(checkpoints: Path) -> int | None:
     """Returns the step of a run's newest snapshot; None if nothing has been trained.
 
-    A start without any progress leaves a snapshot of step 0, which does not count.
+    A start without any progress leaves a snapshot of step 0, which does not count. Pushes in the
+    journal, publications and received experience count as training; the step can then be 0.
+
+    Raises:
+      JournalError: the folder of a journal cannot be read.
     """
     newest = max(
         ((int(steps), int(version)) for _, steps, version in _split_names(checkpoints)),
@@ -120,7 +130,7 @@ def find_progress(checkpoints: Path) -> int | None:
 
 
 def list_journals(checkpoints: Path) -> list[Path]:
-    """Returns the folder of the pushes' journal, and those of replay tables, that exist."""
+    """Returns the existing folders of journals: that of pushes, and those of replay tables."""
     found = sorted(checkpoints.glob("replay*")) if checkpoints.is_dir() else []
     journals = [checkpoints / "journal", *found]
     return [journal for journal in journals if journal.is_dir()]
@@ -132,7 +142,7 @@ def write_config(experiment: Experiment) -> None:
     Addresses are those of the environment variable `ADDRESSES`, if it is set.
 
     Raises:
-      ConfigError: it cannot be written.
+      ConfigError: the file cannot be written.
     """
     data = export_experiment(experiment)
     for section, keys in json.loads(os.environ.get(ADDRESSES, "{}")).items():
@@ -144,11 +154,11 @@ def describe_start(experiment: Experiment, command: str) -> None:
     """Adds a start to experiment.yaml and experiment.info.
 
     Args:
-      experiment: that was started; its folder exists.
+      experiment: the experiment that was started; its folder exists.
       command: TRAIN, RUN or SERVERS.
 
     Raises:
-      ConfigError: they cannot be written.
+      ConfigError: a file cannot be written.
     """
     start = {
         "command": command,
@@ -216,12 +226,17 @@ def _split_names(checkpoints: Path) -> Iterator[list[str]]:
 
 
 def _move_aside(experiment: Experiment) -> None:
-    """Renames the run's folder, and those of its folders that are outside of it."""
+    """Renames the run's folder, and its checkpoint and metrics folders outside of it.
+
+    Raises:
+      ConfigError: a folder cannot be renamed, or contains the working directory or the YAML file;
+        or the run's snapshots are in a mirror, too.
+    """
     settings = experiment.parameter_server
     if settings.mirror_url is not None:
         raise ConfigError(
-            f"mirror_url: {settings.mirror_url} contains the older run's snapshots, from which "
-            "the new run would continue; choose another mirror_url to use --force"
+            f"mirror_url: {hide_password(settings.mirror_url)} contains the older run's snapshots, "
+            "from which the new run would continue; choose another mirror_url to use --force"
         )
     places = {experiment.run_dir.absolute(): "run_dir"}
     metrics = experiment.metrics_server
@@ -247,7 +262,10 @@ def _move_aside(experiment: Experiment) -> None:
         try:
             place.rename(_find_free_name(place))
         except OSError as error:
-            raise ConfigError(f"{place} cannot be moved: {error.strerror}") from None
+            raise ConfigError(
+                f"--force: {place} cannot be moved: {error.strerror}; move it, or choose another "
+                f"{places[place]}"
+            ) from None
 
 
 def _find_free_name(path: Path) -> Path:
@@ -271,7 +289,10 @@ def _replace(path: Path, text: str) -> None:
         temporary.write_text(text, "utf-8")
         temporary.replace(path)
     except OSError as error:
-        raise ConfigError(f"run_dir: {path} cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"run_dir: {path} cannot be written: {error.strerror}; free disk space, or choose "
+            "another run_dir"
+        ) from None
 
 
 def _format_start(start: dict[str, Any]) -> str:

@@ -27,7 +27,7 @@ class Run:
     """One run's folder.
 
     Attributes:
-      name: the folder's, or its path if another run has the same name.
+      name: name of the folder; its path if another run has the same name.
       folder: of the run.
       seed: of the run.
       settings: "section.key" -> value, of all keys in its config.yaml.
@@ -44,7 +44,7 @@ class Run:
 
     @property
     def environment(self) -> str:
-        """Name of the environment."""
+        """The environment: its `env`, `program` or `path`; "-": unknown."""
         for key in ("env", "program", "path"):
             if value := self.settings.get(f"environment.{key}"):
                 return str(value)
@@ -52,7 +52,7 @@ class Run:
 
     @property
     def algorithm(self) -> str:
-        """Name of the algorithm."""
+        """Name of the algorithm, or of its folder; "-": unknown."""
         name = self.settings.get("algorithm.name")
         return str(name or Path(str(self.settings.get("algorithm.path", "-"))).name)
 
@@ -64,7 +64,12 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class RunGroup:
-    """Runs that only differ in their seeds."""
+    """Runs that only differ in their seeds.
+
+    Attributes:
+      name: name of the group.
+      runs: the runs, by seed.
+    """
 
     name: str
     runs: tuple[Run, ...]
@@ -86,7 +91,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Reads the settings and curves of runs; each is a run's folder, or the config.yaml in it.
 
     Raises:
-      ConfigError: there is no run; the error names the path.
+      ConfigError: a path is not a run, or its config.yaml cannot be read; the error names the path.
     """
     folders = [find_config(path).parent for path in paths]
     names = [folder.resolve().name for folder in folders]

@@ -80,7 +80,8 @@ def open_version_copies(
 ) -> contextlib.AbstractContextManager[object]:
     """Returns a context manager that copies the server's values if the settings request it.
 
-    With placement server, the learner itself writes the copies, in each iteration that is due.
+    If the run's learner publishes (placement server or standalone), the learner writes the copies,
+    in each iteration that is due; then the context manager does nothing.
     """
     learner = experiment.learner
     if learner.save_freq <= 0 or learner.publishes:

@@ -1,1 +1,1 @@
-"""Processes of ours: signals and ends, restarts, the record of what a run consists of."""
+"""The processes of a run: which there are, their starts and restarts, and how they end."""

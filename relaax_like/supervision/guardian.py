@@ -25,8 +25,8 @@ class Guardian:
             ...
             guardian.remove(process.pid)
 
-    Leaving the context ends the guardian, and all processes that still exist. They must be leaders
-    of their own process group. Used by one thread.
+    Leaving the context ends the guardian, and all processes that were added and not removed. Each
+    of these must be the leader of its own process group. Used by one thread.
 
     Args:
       term_sec: a process that has not ended this long after its SIGTERM is killed.
@@ -47,7 +47,7 @@ class Guardian:
         self._write(pid)
 
     def remove(self, pid: int) -> None:
-        """Removes a process that has ended, before another one receives its id."""
+        """Removes a process that has ended, before another process can receive its id."""
         self._write(-pid)
 
     def __enter__(self) -> "Guardian":
@@ -77,7 +77,12 @@ def main() -> None:
 
 
 def end_groups(pids: Iterable[int], term_sec: float) -> None:
-    """Terminates the leaders of groups, and then kills the rest of the groups."""
+    """Terminates the leaders of groups, and then kills the rest of the groups.
+
+    Args:
+      pids: process ids of the leaders.
+      term_sec: a leader that has not ended this long after its SIGTERM is killed.
+    """
     left = set(pids)
     for pid in left:
         _send(pid, signal.SIGTERM)

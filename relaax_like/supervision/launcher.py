@@ -24,14 +24,14 @@ class Running(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process id, on its machine."""
+        """Its process id, on its machine; 0: not known yet."""
 
     @property
     def is_recalled(self) -> bool:
         """Whether the launcher ended the process in order to restart it with other addresses."""
 
     def poll(self) -> int | None:
-        """Returns its exit status; -N after signal N; None: it runs."""
+        """Returns its exit status, -N after signal N; None: it has not ended."""
 
     def terminate(self) -> None:
         """Sends SIGTERM."""
@@ -53,19 +53,19 @@ class Launcher(Protocol):
         """Starts the command of a node.
 
         Args:
-          node: what to start.
-          read_output: gets its output, standard error included.
-          take_report: gets its reports, if it `reports`.
+          node: the process to start.
+          read_output: receives the output of the process, including standard error.
+          take_report: receives the reports of the process, if `node.reports`.
 
         Raises:
-          RelaaxError: it cannot be started.
+          RelaaxError: the command cannot be started.
         """
 
 
 class LocalLauncher:
-    """Starts child processes of this one. A context manager.
+    """Starts child processes. A context manager.
 
-    If this process is killed, its `Guardian` ends them.
+    If this process is killed, its `Guardian` ends the children.
 
         with LocalLauncher(term_sec=6.0) as launcher:
             running = launcher.start(node, read_output, take_report)

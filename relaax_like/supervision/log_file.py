@@ -26,11 +26,14 @@ class _LogFile(logging.handlers.RotatingFileHandler):
 
 
 def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handler:
-    """Also appends log lines to `RUN/log.txt`, until this process exits.
+    """Appends log lines to `RUN/log.txt`, in addition to other outputs, until this process exits.
 
     Args:
       run_dir: an existing folder.
-      names: of the loggers whose lines are written; "": all.
+      names: names of the loggers whose lines are written; "": all loggers.
+
+    Returns:
+      The handler that was added to the loggers.
 
     Raises:
       ConfigError: the file cannot be written.
@@ -39,7 +42,9 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
     try:
         handler = _LogFile(path, maxBytes=_MAX_BYTES, backupCount=1, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"run_dir: {path} cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"run_dir: {path} cannot be written: {error.strerror}; choose another run_dir"
+        ) from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     for name in names:
         logging.getLogger(name).addHandler(handler)
@@ -48,7 +53,7 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
 
 @contextlib.contextmanager
 def keeping_log(run_dir: Path) -> Iterator[None]:
-    """Appends log lines to `RUN/log.txt` within the block; see `add_log_file`."""
+    """Appends log lines to `RUN/log.txt` within the block; raises the error of `add_log_file`."""
     handler = add_log_file(run_dir)
     try:
         yield

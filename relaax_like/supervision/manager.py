@@ -59,14 +59,16 @@ class _Supervised:
 
     @property
     def plays(self) -> bool:
-        """Whether it is an environment that has not permanently ended."""
+        """Whether this is an environment that has not permanently ended."""
         return self.is_environment and not self.done and not self.given_up
 
 
 class Manager:
-    """Runs processes until an essential one exits with 0, one keeps dying, or it is stopped.
+    """Runs the processes of a topology, and restarts those that die.
 
-    An environment that keeps dying is abandoned instead, and the others continue.
+    The run ends when an essential process or all processes have exited with 0, a server keeps dying
+    or reports a usage error, no environment has been running for some time, or `stop` is called. An
+    environment that keeps dying is abandoned, and the other processes continue.
 
         ps = Node(name="ps", role="parameter server", argv=[...])
         manager = Manager(Topology(nodes=[ps, ...]))
@@ -121,9 +123,8 @@ class Manager:
     def run(self) -> int:
         """Runs until the end and returns an exit status: 0 if all went well or it was stopped.
 
-        Then no process that it started is left, including their children.
-
-        The status is 128 + SIGPIPE if the processes' output was no longer read.
+        The status is 128 + SIGPIPE if the processes' output was no longer read. When the method
+        returns, no process that it started is left, nor any of their descendants.
 
         Raises:
           RelaaxError: a command cannot be started.

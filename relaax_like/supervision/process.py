@@ -60,8 +60,8 @@ def setup_logging(level: str, stream: TextIO | None = None, with_time: bool = Tr
     They do not name the process: `relaax run` adds its name when it prints them.
 
     Args:
-      level: of the lines that are written.
-      stream: to write to; None: standard output.
+      level: lowest level of the lines that are written, such as "INFO".
+      stream: where they are written; None: standard output.
       with_time: whether to include the time; False: the process that reads the lines
         adds it.
     """
@@ -77,7 +77,7 @@ def setup_logging(level: str, stream: TextIO | None = None, with_time: bool = Tr
 
 
 def get_process_start() -> float:
-    """Returns the `time.perf_counter()` at which this process began; without /proc, now."""
+    """Returns the `time.perf_counter()` at which this process began; without /proc, that of now."""
     now = time.perf_counter()
     with contextlib.suppress(OSError, ValueError):
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -108,7 +108,7 @@ def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
 
 
 def clear_traces(experiment: Experiment) -> None:
-    """Removes traces of earlier starts from the run's folder, which have other time axes."""
+    """Removes traces of earlier starts from the run's folder, because their time axes differ."""
     for path in (experiment.run_dir / TRACE_FOLDER).glob(f"*{tracing.SUFFIX}"):
         path.unlink(missing_ok=True)
 
@@ -245,7 +245,7 @@ class Shutdown:
         self.request(EXIT_OUTPUT_CLOSED)
 
     def on_request(self, callback: Callable[[], None]) -> None:
-        """Also calls `callback`, in the signal handler."""
+        """Calls `callback` when the end is requested: in the signal handler, or in `request`."""
         self._callbacks.append(callback)
 
     def on_repeat(self, callback: Callable[[], None]) -> None:
@@ -283,11 +283,15 @@ class Shutdown:
 
 
 def validate_port_free(address: Address, flag: str) -> None:
-    """Checks that a port is free, before slow preparations.
+    """Checks that a port is free, before slow preparations; port 0 always is.
+
+    Args:
+      address: on which a server will listen.
+      flag: command-line flag of the address, for the error.
 
     Raises:
-      RelaaxError: the port is taken; the error names the process that holds it, and the flag that
-        chooses another.
+      RelaaxError: the port is taken, or the address cannot be used on this machine; the error names
+        the process that holds the port, if possible, and the flag that chooses another address.
     """
     if address.port == 0:
         return

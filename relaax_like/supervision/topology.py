@@ -58,8 +58,8 @@ class Edge:
     Attributes:
       source: name of the node that connects.
       target: name of the node that listens; None: the process that starts the topology.
-      protocol: between them.
-      address: of the target.
+      protocol: the protocol that the two speak.
+      address: address of the target.
     """
 
     source: str
@@ -93,7 +93,7 @@ class RestartPolicy:
     alone_sec: float = 60.0
 
     def delay_sec(self, deaths: int) -> float:
-        """Returns how long to wait after the n-th death in a row, `deaths >= 1`."""
+        """Returns how many seconds to wait after `deaths` deaths in a row, 1 or more."""
         return draw_pause_sec(deaths - 1, self.first_delay_sec, self.max_delay_sec)
 
 
@@ -103,7 +103,7 @@ class Topology:
 
     Attributes:
       nodes: in the order of their start.
-      edges: between them.
+      edges: connections between the nodes.
       restart: how dead processes are restarted.
 
     Raises:
@@ -129,7 +129,7 @@ class Topology:
                     )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the record as JSON types."""
+        """Returns the topology in JSON types."""
         return {
             "nodes": [
                 {

@@ -156,7 +156,7 @@ CHUNK = pb.GroupPart(chunk=b"x" * 10).SerializeToString()
         (None, (make_header(format=1, learner="x", fingerprint=1),), "another model"),
         ({}, (CHUNK,), "without a header"),
         ({}, (make_header(),), "kind: 0, expected 1 to 5"),
-        ({}, (make_header(kind=2, tag="x" * 101),), "tag: 101, expected at most 100"),
+        ({}, (make_header(kind=2, tag="x" * 101),), "tag: 101 characters, expected at most 100"),
         ({}, (make_header(kind=1, units=1 << 50),), "units: "),
         ({}, (make_header(kind=3, gradient_bytes=4),), "gradient_bytes: 4, expected"),
         ({}, (make_header(kind=2, gradient_bytes=4),), "gradient_bytes: 4, expected 0"),

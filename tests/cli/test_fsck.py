@@ -357,7 +357,7 @@ def test_all_snapshots_damaged_is_an_error(run: Run) -> None:
     run.push(1)
     run.kill()
     run.damage_snapshots(9)
-    with pytest.raises(SnapshotError, match="are damaged"):
+    with pytest.raises(SnapshotError, match="no usable snapshot, 1 damaged"):
         check_folder(run.folder, False)
 
 

@@ -261,7 +261,7 @@ def test_a_learner_slave_is_a_slave_with_callbacks(tmp_path: Path) -> None:
     assert isinstance(slave, Slave)
     assert slave._process_task({"name": "learner_start_task", "policy": 1})["message"]
     assert called == [{"policy": 1}]
-    with pytest.raises(TaskFail, match="this slave has no callback deal_with_resource") as caught:
+    with pytest.raises(TaskFail, match="has no callback deal_with_resource") as caught:
         slave._process_task({"name": "resource"})
     assert json.dumps(caught.value.result)
     slave.close()
@@ -269,5 +269,5 @@ def test_a_learner_slave_is_a_slave_with_callbacks(tmp_path: Path) -> None:
 
 def test_a_comm_learner_needs_an_address_and_a_name(tmp_path: Path) -> None:
     for cfg in ({}, {"address": "localhost:1"}):
-        with pytest.raises(ConfigError, match="missing; a comm learner needs"):
+        with pytest.raises(ConfigError, match="missing or empty; a comm learner needs"):
             RemoteCommLearner(cfg, lambda config: None, exp_dir=tmp_path)

@@ -317,11 +317,11 @@ def test_a_newer_format_is_refused_by_number(site: Site, method: str) -> None:
     kinds = {"Submit": pb.SubmitRequest, "List": pb.ListRequest, "Cancel": pb.CancelRequest}
     kinds |= {"Poll": pb.PollRequest, "Report": pb.ReportRequest, "Leave": pb.LeaveRequest}
     with CoordinatorLink(site.address) as link:
-        with pytest.raises(InvalidInputError, match="format 2, but the coordinator speaks format"):
+        with pytest.raises(InvalidInputError, match="format: 2, but the coordinator speaks format"):
             link.call(getattr(link.stub, method), kinds[method](format=2))
-        with pytest.raises(InvalidInputError, match="format 2"):
+        with pytest.raises(InvalidInputError, match="format: 2"):
             link.call(link.stub.SendVersion, iter([pb.VersionPart(header={"format": 2})]))
-        with pytest.raises(InvalidInputError, match="format 2"):
+        with pytest.raises(InvalidInputError, match="format: 2"):
             list(link.stream(link.stub.GetVersion, pb.GetVersionRequest(format=2), 5.0))
 
 
@@ -331,7 +331,7 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
         "Submit",
         {"key": "x" * 16, "name": "../x", "config": json.dumps(make_config())},
     ),
-    "config: not JSON": ("Submit", {"key": "x" * 16, "name": "x", "config": "{"}),
+    "config: '{' is not valid JSON": ("Submit", {"key": "x" * 16, "name": "x", "config": "{"}),
     "config: 70000 bytes": ("Submit", {"config": "x" * 70_000}),
     "run_dir: a job cannot": (
         "Submit",

@@ -127,7 +127,7 @@ MISTAKES = {
     "version": (
         ("--bind", "localhost:0", "--version", "9"),
         1,
-        "error: .*no snapshot of version 9; there are snapshots of 2, 3$",
+        "error: .*no snapshot of version 9; the versions are 2, 3$",
     ),
 }
 

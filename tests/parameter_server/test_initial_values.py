@@ -74,7 +74,7 @@ def test_plain_file_is_trainable_in_group_default(tmp_path: Path, save) -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int64"])
 def test_plain_file_of_another_dtype_is_refused_with_the_cure(tmp_path: Path, dtype: str) -> None:
     np.savez(tmp_path / "v.npz", good=np.ones(1, np.float32), weights=np.ones(2, dtype))
-    with pytest.raises(InvalidInputError, match=rf"weights: {dtype}.*astype\(numpy.float32\)"):
+    with pytest.raises(InvalidInputError, match=rf"weights is {dtype}.*astype\(numpy.float32\)"):
         load_variables(tmp_path / "v.npz")
 
 

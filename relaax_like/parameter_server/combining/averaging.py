@@ -16,7 +16,11 @@ _MAX_WAIT_SEC = 1.0
 
 
 class Averaging(CombiningStrategy):
-    """Holds gradients back until there are enough, and drops those of older weights."""
+    """Holds gradients back until `num_gradients` can be averaged; drops those of older weights.
+
+    Fewer are averaged if fewer clients still push, or if the first gradient has already been held
+    back for `max_wait_sec` when another one arrives.
+    """
 
     accepts_stale = False
     holds_back = True
@@ -43,9 +47,9 @@ class Averaging(CombiningStrategy):
         self._last_push[client_id] = self.state.clock()
 
     def _count_wanted(self) -> int:
-        """Returns the number of gradients in a mean, at most one for each client that still pushes.
+        """Returns the number of gradients to average, at most one per client that still pushes.
 
-        If it were larger, the others would wait for clients that have left.
+        If the number were larger, clients would wait for others that have left.
         """
         oldest = self.state.clock() - max(_LIVE_SEC, 2 * self._max_wait_sec)
         self._last_push = {name: at for name, at in self._last_push.items() if at >= oldest}

@@ -37,7 +37,7 @@ _WHEN_STALE: Mapping[str, type[CombiningStrategy]] = {
 
 
 def make_strategy(config: CombineConfig, state: CombiningState) -> CombiningStrategy:
-    """Makes the strategy of a config."""
+    """Makes the strategy that the settings define, including that for gradients too stale."""
     strategy = METHODS[config.method](config, state)
     stale = _WHEN_STALE.get(config.when_stale)
     if config.max_staleness is None or stale is None or not strategy.accepts_stale:
@@ -54,6 +54,14 @@ class Combiner:
 
     A record of the journal contains the decision; `replan` reproduces it, whatever the current
     strategy is.
+
+    Args:
+      config: the method, and its settings.
+      manifest: of the run.
+      clock: returns monotonic seconds.
+
+    Attributes:
+      strategy: decides about each gradient.
     """
 
     def __init__(
@@ -78,7 +86,12 @@ class Combiner:
         return self._state.held_back.pending
 
     def begin(self, values: Values, pending: Mapping[Groups, tuple[np.ndarray, int]]) -> None:
-        """Sets the initial state: the values, and for each choice of groups what is held back."""
+        """Sets the initial state.
+
+        Args:
+          values: the current values.
+          pending: groups of pushes -> sum `[n]` float32 and number of the held-back gradients.
+        """
         self._state.history.begin(values)
         self._state.held_back.begin(pending)
 
@@ -98,7 +111,14 @@ class Combiner:
         return self.strategy.plan(push, push.gradient, staleness)
 
     def replan(self, outcome: Outcome, takes_pending: bool, push: Push, reason: str) -> Plan:
-        """Returns the plan that led to a record of the journal."""
+        """Returns the plan that led to a record of the journal.
+
+        Args:
+          outcome: of the record.
+          takes_pending: of the record.
+          push: of the record; its gradient is float32 or None.
+          reason: of the record.
+        """
         gradient, held = push.gradient, self._state.held_back
         if gradient is None:
             return Plan(outcome=outcome, reason=reason)

@@ -18,7 +18,7 @@ class Dropping(CombiningStrategy):
 
 
 class Bounded(CombiningStrategy):
-    """Two strategies: one for most gradients, and another for those that are too stale.
+    """Combines two strategies: one for fresh gradients, and another for those that are too stale.
 
     Args:
       fresh: strategy for a staleness of at most `max_staleness`.

@@ -1,4 +1,4 @@
-"""The role of a combining strategy, and what all strategies know about earlier gradients."""
+"""The role of a combining strategy, and the state that all strategies share."""
 
 import abc
 import time
@@ -21,9 +21,9 @@ class Pending:
     """Gradients that are held back, for one choice of variable groups.
 
     Attributes:
-      total: their sum, float32, in the order of their arrival. Not to be written to.
-      count: their number.
-      since: seconds of the clock when the first one arrived.
+      total: `[n]` float32, the sum of the gradients, added in the order of arrival; read-only.
+      count: number of the gradients.
+      since: seconds of the clock when the first gradient arrived.
     """
 
     total: np.ndarray
@@ -36,13 +36,14 @@ class Plan:
     """What to do with one push.
 
     Attributes:
-      outcome: what happens to its gradient.
-      gradient: float32, the gradient as the journal keeps it, already compensated; None: none.
-      effective: float32, the gradient that the optimizer applies now; None: none.
+      outcome: what happens to the gradient of the push.
+      gradient: `[n]` float32, the gradient as the journal keeps it, already compensated; None: the
+        journal keeps no gradient.
+      effective: `[n]` float32, the gradient that the optimizer applies now; None: it applies none.
       takes_pending: `effective` is the mean of the gradient and all held-back ones.
       pending: what is held back afterwards for the push's groups; None: nothing if
-        `takes_pending`, otherwise what was held back before.
-      reason: why the gradient is dropped.
+        `takes_pending`, otherwise the same as before.
+      reason: why the gradient is dropped; "" if it is not.
     """
 
     outcome: Outcome
@@ -55,24 +56,38 @@ class Plan:
 
 @dataclass
 class CombineCounts:
-    """Gradients since the start, by what happened to them."""
+    """Numbers of gradients since the start, by what happened to them.
+
+    Attributes:
+      compensated: corrected for changes of the weights, or computed with the current weights.
+      not_compensated: applied without a correction that was due: the weights of their version were
+        no longer kept, or the result would have been too large.
+      held_back: held back until others arrived.
+      dropped: not used.
+    """
 
     compensated: int = 0
-    # Although they should have been: their version was no longer kept, or they were too large.
     not_compensated: int = 0
     held_back: int = 0
     dropped: int = 0
 
 
 class HeldBack:
-    """Gradients that wait for others, by groups."""
+    """Gradients that are held back until others arrive, by variable groups.
+
+    Args:
+      clock: returns monotonic seconds.
+
+    Attributes:
+      pending: groups of pushes -> the gradients.
+    """
 
     def __init__(self, clock: Callable[[], float]):
         self.pending: dict[Groups, Pending] = {}
         self._clock = clock
 
     def begin(self, pending: Mapping[Groups, tuple[np.ndarray, int]]) -> None:
-        """Sets what is held back: a sum and a number for each choice of groups."""
+        """Replaces what is held back: groups -> sum `[n]` float32 and number of the gradients."""
         now = self._clock()
         self.pending = {
             groups: Pending(total, count, now) for groups, (total, count) in pending.items()
@@ -84,7 +99,7 @@ class HeldBack:
         return 1 if held is None else held.count + 1
 
     def get_waited_sec(self, groups: Groups) -> float:
-        """Returns how long the first gradient of these groups has been held back."""
+        """Returns how long the first gradient of these groups has waited; 0.0: there is none."""
         held = self.pending.get(groups)
         return 0.0 if held is None else self._clock() - held.since
 
@@ -115,7 +130,11 @@ class HeldBack:
 
 
 class History:
-    """The newest versions in which the weights changed, and the newest of these weights."""
+    """Numbers of the newest versions that changed the weights, and the newest of these weights.
+
+    Args:
+      manifest: of the run.
+    """
 
     def __init__(self, manifest: Manifest):
         self._manifest = manifest
@@ -123,12 +142,12 @@ class History:
         self._values: deque[Values] = deque(maxlen=1)
 
     def keep(self, changes: int, values: int) -> None:
-        """Sets how many of each are kept."""
+        """Sets how many are kept: numbers of versions (`changes`), and weights (`values`)."""
         self._changes = deque(self._changes, maxlen=changes)
         self._values = deque(self._values, maxlen=values)
 
     def begin(self, values: Values) -> None:
-        """Forgets all but these values."""
+        """Forgets everything except these values."""
         self._changes.clear()
         self._values.clear()
         self.note(values)
@@ -144,7 +163,10 @@ class History:
         return self._values[-1]
 
     def compute_staleness(self, version: int) -> int:
-        """Returns how many times the weights have changed since a version, as far as is known."""
+        """Returns how many times the weights have changed since a version.
+
+        Changes that are no longer kept are not counted.
+        """
         count = 0
         for changed in reversed(self._changes):
             if changed <= version:
@@ -160,7 +182,12 @@ class History:
         return None
 
     def get_weights(self, values: Values, groups: Sequence[str]) -> np.ndarray:
-        """Returns the weights of these groups, `[n]` float32, laid out as their gradient is."""
+        """Returns the weights of these groups, `[n]` float32, in the order of their gradient.
+
+        Args:
+          values: the values.
+          groups: variable groups; empty: all.
+        """
         weights = values.flat[: self._manifest.gradient_bytes].view(np.float32)
         if not groups:
             return weights
@@ -173,7 +200,12 @@ class History:
 
 
 class CombiningState:
-    """What strategies share: the history, the held-back gradients, and the counts."""
+    """What strategies share: the history, the held-back gradients, and the counts.
+
+    Args:
+      manifest: of the run.
+      clock: returns monotonic seconds.
+    """
 
     def __init__(self, manifest: Manifest, clock: Callable[[], float] = time.monotonic):
         self.clock = clock
@@ -185,10 +217,14 @@ class CombiningState:
 class CombiningStrategy(abc.ABC):
     """Decides what happens to each gradient. A new strategy is one class in a file of this folder.
 
+    Args:
+      config: the settings.
+      state: what strategies share.
+
     Attributes:
       accepts_stale: gradients of older weights are applied, so a bound on staleness is useful.
       holds_back: gradients are held back, and remain so after a restart.
-      kept_values: the number of newest weights that it looks up in the history.
+      kept_values: the number of newest weights that the strategy looks up in the history.
     """
 
     accepts_stale: ClassVar[bool] = True
@@ -205,15 +241,19 @@ class CombiningStrategy(abc.ABC):
 
     @abc.abstractmethod
     def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
-        """Returns the plan for a gradient; changes nothing that would be wrong after a failure.
+        """Returns the plan for a gradient.
+
+        Only changes counts and the times of clients: `Combiner.note` notes the plan once it has
+        been executed.
 
         Args:
           push: the push with the gradient.
           gradient: `[n]` float32.
-          staleness: how many times the weights have changed since they were pulled for it.
+          staleness: how many times the weights have changed since the version with which the
+            gradient was computed.
         """
 
     def drop(self, reason: str) -> Plan:
-        """Returns the plan to drop a gradient."""
+        """Returns the plan to drop a gradient, and counts it."""
         self.state.counts.dropped += 1
         return Plan(outcome="dropped", reason=reason)

@@ -1,4 +1,4 @@
-"""sync: one gradient for each update, which all learners have made together."""
+"""sync: one gradient for each update: the sum of the gradients of all learners."""
 
 import numpy as np
 
