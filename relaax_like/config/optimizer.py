@@ -73,7 +73,10 @@ def make_adam(
       learning_rate: at the start.
       epsilon: see `OptimizerConfig`.
       end: learning rate after `env_steps`, approached linearly; None: it is constant.
-      env_steps: environment steps of the schedule.
+      env_steps: environment steps of the schedule; required with `end`.
+
+    Raises:
+      ValueError: `end` is above `learning_rate`, `env_steps` is missing, or a number is not valid.
     """
     adam = OptimizerConfig(learning_rate=learning_rate, epsilon=epsilon)
     if end is None:
@@ -89,7 +92,7 @@ def make_sgd(learning_rate: Schedule) -> OptimizerConfig:
       learning_rate: constant, or linear and falling.
 
     Raises:
-      ValueError: it is neither; the error says what to set.
+      ValueError: the schedule is neither constant, nor linear and falling.
     """
     start, end = learning_rate.start, learning_rate.end
     if start == end:

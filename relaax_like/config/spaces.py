@@ -148,7 +148,7 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
     Args:
       spaces: of the actions.
       num_actions: number of actions.
-      any_start: whether they can be counted from another number.
+      any_start: whether the actions can be counted from another number.
 
     Raises:
       InvalidInputError: it is something else; the error says what, and which setting to change.
@@ -157,8 +157,8 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
     if len(spaces) != 1 or not isinstance(space, Discrete) or (space.start != 0 and not any_start):
         raise InvalidInputError(
             f"action_spaces: got {_describe(spaces)}; this algorithm is configured for one "
-            f"Discrete action named {ACTION!r}, counted from 0 (for MultiDiscrete, make "
-            "algorithm.num_actions a list, if the algorithm supports it)",
+            f"Discrete action named {ACTION!r}{'' if any_start else ', counted from 0'} (for "
+            "MultiDiscrete, make algorithm.num_actions a list, if the algorithm supports it)",
             "action_spaces",
         )
     if space.n != num_actions:
@@ -219,7 +219,7 @@ def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
     """Checks the bounds of a continuous action; an environment without bounds accepts any.
 
     Raises:
-      InvalidInputError: the environment has other bounds; the error has both.
+      InvalidInputError: the environment has other bounds; the error names both.
     """
     _validate_bounds(spaces[ACTION], low, high, "algorithm.action_")
 
@@ -270,7 +270,8 @@ def _validate_bounds(space: Space, low: np.ndarray, high: np.ndarray, prefix: st
         if (np.isfinite(flat) & (flat != bound)).any():
             raise InvalidInputError(
                 f"action_spaces: {name} is {flat.tolist()}, but {prefix}{name} is "
-                f"{bound.tolist()}; set it to the environment's bound, or set bounded: false",
+                f"{bound.tolist()}; set it to the environment's bound, or set bounded: false, if "
+                "the algorithm has that key",
                 "action_spaces",
             )
 

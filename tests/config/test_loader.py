@@ -201,7 +201,7 @@ _BAD_FILES = {
     ),
     "name and path": (
         "algorithm:\n  name: a\n  path: b\n",
-        "cartpole.yaml:3: algorithm.path: both are set; set either name (a folder in "
+        "cartpole.yaml:3: algorithm.path: name and path are both set; set either name (a folder in "
         "algorithms/) or path (your own)",
     ),
     "name that is a path": (
@@ -215,7 +215,7 @@ _BAD_FILES = {
     ),
     "program and path": (
         MINIMAL + "environment: {program: a, path: b}\n",
-        "cartpole.yaml:2: environment.path: both are set; set either program (a folder in "
+        "cartpole.yaml:2: environment.path: program and path are both set; set either program (a folder in "
         "environments/) or path (your own)",
     ),
     "an action that is taken no time": (  # covers F15
