@@ -29,7 +29,7 @@ def locate_errors(folder: Path) -> Iterator[None]:
             model = module.make_model(config, seed)
 
     Raises:
-      ConfigError: the code raised an error; names its line and the error. A `RelaaxError` passes
+      ConfigError: the code raised an error; the text has its line. A `RelaaxError` passes
         unchanged.
     """
     try:
@@ -79,13 +79,19 @@ def load_agent_class(experiment: Experiment) -> Any:
     """Loads the class of the algorithm's agents, `SimpleRLAgent` if the folder has no `agent.py`.
 
     Raises:
-      ConfigError: `agent.py` cannot be loaded.
+      ConfigError: `agent.py` cannot be loaded, or has no class `Agent`.
     """
     folder = experiment.algorithm_folder
     if not (folder / "agent.py").is_file():
         return SimpleRLAgent
     with without_native_stderr():
-        return load_algorithm_module(folder, "agent").Agent
+        module = load_algorithm_module(folder, "agent")
+    if not hasattr(module, "Agent"):
+        raise ConfigError(
+            f"{folder / 'agent.py'}: no class Agent found; define one that derives from "
+            "relaax_like.agent.BatchAgent, or remove agent.py"
+        )
+    return module.Agent
 
 
 def is_batch_native(agent_class: Any) -> bool:

@@ -83,7 +83,8 @@ def make_trainer(
       log: how the progress is shown.
 
     Raises:
-      ConfigError: `trainer.py` cannot be used, or there are no trajectories.
+      ConfigError: `trainer.py` cannot be used; there is no environment or recording that the
+        training needs; or the algorithm cannot use their spaces.
     """
     if experiment.learner.placement == "standalone":  # all is one process here
         learner = experiment.learner.model_copy(update={"placement": "server"})
