@@ -383,9 +383,11 @@ def _validate_agent_class(agent_class: Any) -> None:
     name = getattr(agent_class, "__name__", repr(agent_class))
     missing = [verb for verb in _VERBS if not callable(getattr(agent_class, verb, None))]
     if missing:
-        raise RelaaxError(f"class {name} lacks {', '.join(missing)}; an Agent needs {_VERBS}")
+        raise RelaaxError(
+            f"class {name} lacks {', '.join(missing)}; an Agent needs {', '.join(_VERBS)}"
+        )
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
-        raise RelaaxError(f"class {name} does not implement all of {_VERBS}")
+        raise RelaaxError(f"class {name} is abstract; an Agent must implement {', '.join(_VERBS)}")
 
 
 def _slips(plan: Plan | None) -> bool:
