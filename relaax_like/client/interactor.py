@@ -215,7 +215,8 @@ class Interactor:
 
         Raises:
           ServerUnavailableError: the server is lost, and the agent cannot or will not reconnect.
-          ProtocolError: the server refused.
+          ProtocolError: the server refused a message.
+          InvalidInputError: the environments returned a wrong value.
         """
         while not self._done():
             try:
