@@ -65,7 +65,7 @@ class FilmedSlots:
         """Completes the file, which replaces an existing one. Idempotent.
 
         Raises:
-          ConfigError: it cannot be written; an existing file is unchanged.
+          ConfigError: the file cannot be written; an existing file is unchanged.
         """
         writer, self._writer = self._writer, None
         if writer is None:
