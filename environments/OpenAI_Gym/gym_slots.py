@@ -236,8 +236,8 @@ class VectorEnvSlots:
         """Wraps a vector environment.
 
         Raises:
-          ConfigError: it has mode NEXT_STEP and is not known to reset single slots, or its spaces
-            cannot be sent.
+          ConfigError: the environment has mode NEXT_STEP and is not known to reset single slots, or
+            its spaces cannot be sent.
         """
         self._env = env
         self._mode = autoreset_mode(env)

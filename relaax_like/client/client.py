@@ -139,8 +139,8 @@ class StepResult:
     Attributes:
       actions: `[k, ...]` in the action space's dtype, or a dict of them; None when the step had no
         observations, or when training has finished.
-      episodes: episodes that the step ended; and, after late answers, those that ended in steps
-        whose answers were dropped.
+      episodes: episodes that ended in this step, or in earlier steps whose late answers were
+        dropped.
       finished: not empty when training has ended: what ended it.
       version: of the weights that chose the actions.
       timings: of a client with `max_wait_ms`; else None.

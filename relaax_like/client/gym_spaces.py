@@ -72,7 +72,8 @@ class SpaceCodec:
         """Writes one environment's nested value into row `slot`.
 
         Raises:
-          InvalidInputError: it does not fit the space; the error names leaf and slot.
+          InvalidInputError: the value does not fit the space; the error names the leaf, and a slot
+            whose value has another shape or type.
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]

@@ -116,8 +116,8 @@ class RunSummary:
     """The counts and times of a run of an `Interactor`.
 
     Attributes:
-      episodes: number that ended; those that were lost with a server are not counted.
-      steps: number that the agent chose, in all slots together.
+      episodes: number of episodes that ended; episodes lost with a server are not counted.
+      steps: number of steps that the agent chose, in all slots together.
       finished: not empty when training has ended: what ended it.
       losses: how many times the server was lost.
       environment_sec: time spent in the environments.

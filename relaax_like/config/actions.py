@@ -93,7 +93,7 @@ class ActionConfig(Settings):
           prefix: of the keys size, low and high in the file.
 
         Raises:
-          ValueError: they contradict each other.
+          ValueError: the keys contradict each other.
         """
         self._validate_bounds(prefix)
         self._validate_std(f"{prefix}size")

@@ -153,7 +153,8 @@ def load_config_class(folder: Path) -> type[AlgorithmConfig]:
     """Returns the `Config` class that an algorithm's folder exports.
 
     Raises:
-      ConfigError: it cannot be loaded, or is not a subclass of `AlgorithmConfig`.
+      ConfigError: config.py cannot be loaded, or its `Config` is not a subclass of
+        `AlgorithmConfig`.
     """
     config = getattr(load_algorithm_module(folder, "config"), "Config", None)
     if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):

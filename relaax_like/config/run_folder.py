@@ -126,7 +126,7 @@ def find_experiment(path: Path) -> tuple[Path, list[str]]:
       The YAML file, and the overrides that make the experiment's folders those of the run.
 
     Raises:
-      ConfigError: it is a folder, but not that of a run; or its config.yaml cannot be read.
+      ConfigError: the folder is not that of a run, or its config.yaml cannot be read.
     """
     if not path.is_dir():
         return path, []

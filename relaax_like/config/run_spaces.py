@@ -37,7 +37,7 @@ def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
     """Writes the spaces of a run, and syncs them to disk.
 
     Raises:
-      ConfigError: they cannot be written.
+      ConfigError: the file cannot be written.
     """
     path = run_dir / SPACES_NAME
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")

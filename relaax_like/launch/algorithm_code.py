@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 
 @contextlib.contextmanager
 def locate_errors(folder: Path) -> Iterator[None]:
-    """Converts errors of the code in a folder to one that reports where they occurred.
+    """Converts an error of the code in a folder to a ConfigError with its file and line.
 
         with locate_errors(experiment.algorithm_folder):
             model = module.make_model(config, seed)
@@ -53,7 +53,7 @@ def make_model(experiment: Experiment) -> Any:
     """Builds the Model of an algorithm with one task.
 
     Raises:
-      ConfigError: it cannot be built; the error names the line of the folder's code.
+      ConfigError: the model cannot be built; the error names the line of the folder's code.
     """
     config, module = experiment.algorithm, load_model_module(experiment)
     assert module is not None, "the algorithm has one task"

@@ -85,7 +85,7 @@ def evaluate_snapshot(
       experiment: has the snapshots.
       episodes: number of episodes to play.
       version: of the snapshot; see `read_snapshot`.
-      video: to record, in separate episodes before those that are counted.
+      video: to record, in separate episodes before the counted episodes; None: no video.
 
     Raises:
       ConfigError: there is no environment, it cannot be filmed, the video cannot be written, or the

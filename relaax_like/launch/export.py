@@ -118,7 +118,7 @@ def import_libraries() -> None:
     """Imports the libraries of the export, so that a missing one is reported before it starts.
 
     Raises:
-      ModuleNotFoundError: one is missing.
+      ModuleNotFoundError: a library is not installed.
     """
     # Our settings of TensorFlow must be made before tf2onnx imports it.
     for module in ("onnxruntime", "relaax_like.nn.runtime", "tf2onnx"):
@@ -205,7 +205,7 @@ def _compare(kind: str, found: Arrays, wanted: Arrays) -> float:
     """Returns the largest difference between two results.
 
     Raises:
-      RelaaxError: they differ by more than rounding.
+      RelaaxError: the results differ by more than rounding.
     """
     largest = 0.0
     for name, own in wanted.items():

@@ -194,7 +194,7 @@ def _validate_model(experiment: Experiment, manifest: Manifest) -> None:
     """Checks that this learner has the run's model, before it takes the lease.
 
     Raises:
-      ConfigError: it has another one.
+      ConfigError: it has another model.
     """
     if load_model_module(experiment) is None:  # several tasks, whose learners check their parts
         return

@@ -468,7 +468,7 @@ def _validate_memory(size: int) -> None:
       size: bytes of all steps; while they are joined, twice as many are needed.
 
     Raises:
-      ConfigError: they do not fit; the error names the needed and the available memory.
+      ConfigError: the recordings do not fit; the error names the needed and the available memory.
     """
     available = read_available_bytes()
     if available is not None and 2 * size > available:
@@ -483,7 +483,7 @@ def require_plan(experiment: Experiment) -> LearningPlan:
     """Returns how an algorithm with one task makes its own updates.
 
     Raises:
-      ConfigError: it does not make its own updates, or has several tasks.
+      ConfigError: the algorithm declares no plan, or has several tasks.
     """
     plans = require_plans(experiment)
     if isinstance(get_plan(experiment.algorithm), Mapping):
@@ -503,7 +503,8 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
       Task -> plan; the only task of an algorithm is named `TASK`.
 
     Raises:
-      ConfigError: it does not make its own updates, or there is not a plan for each task.
+      ConfigError: the algorithm declares no plan; its plan and `make_model` disagree about the
+        number of tasks; or a task has no plan.
     """
     plan = get_plan(experiment.algorithm)
     place = describe_place(type(experiment.algorithm), "plan")

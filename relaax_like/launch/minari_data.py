@@ -47,7 +47,11 @@ class Episodes:
         return self._size
 
     def read(self) -> Rollout:
-        """Reads the episodes; see `Recording`."""
+        """Reads the episodes; see `Recording`.
+
+        Raises:
+          DamagedFileError: the episodes cannot be read, or do not fit the data set's spaces.
+        """
         try:
             parts = [self._convert(one) for one in self._data_set.iterate_episodes(self._indices)]
         except (OSError, KeyError, ValueError, InvalidInputError) as error:
@@ -153,7 +157,7 @@ def _load(name: str) -> Any:
 
 @contextlib.contextmanager
 def _explain(source: str) -> Iterator[None]:
-    """Converts errors of Minari to one that names the data set."""
+    """Converts an error of Minari to a ConfigError that names the data set."""
     try:
         yield
     except ImportError as error:  # also of h5py, which Minari describes by itself

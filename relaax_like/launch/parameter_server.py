@@ -381,7 +381,7 @@ def make_run_dir(experiment: Experiment) -> None:
     """Creates the run's folder.
 
     Raises:
-      ConfigError: it cannot be created.
+      ConfigError: the folder cannot be created.
     """
     try:
         experiment.run_dir.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ class TrainingResult:
 
 
 def train(path: str | Path, overrides: Sequence[str] = (), force: bool = False) -> TrainingResult:
-    """Trains a new run; see `relaax_like.train`."""
+    """Trains a new run; see `relaax_like.train`, also for the errors."""
     if threading.current_thread() is not threading.main_thread():
         raise RelaaxError(
             "relaax_like.train: called in another thread, but only the main thread receives "

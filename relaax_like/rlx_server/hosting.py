@@ -137,7 +137,7 @@ class BatchHost(AgentHost):
         exploit: bool = False,
         max_wait_sec: float | None = None,
     ) -> SlotAgents:
-        """Builds one agent for all slots."""
+        """Builds one agent for all slots; see `AgentHost`, also for the errors."""
         _validate_spaces(self._config, observation_spaces, action_spaces)
         processors = self._get_processors()
         if not exploit:
@@ -326,7 +326,7 @@ class PlainHost(AgentHost):
         exploit: bool = False,
         max_wait_sec: float | None = None,
     ) -> SlotAgents:
-        """Builds one plain agent per slot."""
+        """Builds one plain agent per slot; see `AgentHost`, also for the errors."""
         if max_wait_sec is not None:
             raise InvalidInputError(
                 "max_wait_ms: the agents of this algorithm run their own code (agent.py), which "

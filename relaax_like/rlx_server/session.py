@@ -88,7 +88,7 @@ class Greeting:
       observation_spaces: leaf -> space.
       action_spaces: leaf -> space.
       exploit: choose the best actions; learn nothing.
-      features: those that both client and server support.
+      features: features of the protocol that both client and server support.
       max_wait_sec: longest time from a step to its answer; None: no limit.
 
     Args:
@@ -328,6 +328,9 @@ class Session:
         Args:
           body: the message.
           received_at: when its last byte arrived; None: now.
+
+        Raises:
+          ProtocolError: see the class.
         """
         self._received_at = time.monotonic() if received_at is None else received_at
         try:

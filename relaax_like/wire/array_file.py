@@ -88,7 +88,7 @@ def write_arrays(
 def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
     """Reads a complete file, verifies its checksums, and returns its arrays by name.
 
-    Arrays keep their memory order; those of bfloat16 are returned as untyped bytes.
+    Arrays keep their memory order; arrays of bfloat16 are returned as untyped bytes.
 
     Args:
       path: of the file.

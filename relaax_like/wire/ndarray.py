@@ -59,7 +59,7 @@ def ndarray_to_message(array: np.ndarray, message_class: type[MessageT]) -> Mess
 
 
 def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
-    """Writes an array into an empty message; see `ndarray_to_message`."""
+    """Writes an array into an empty message; see `ndarray_to_message`, also for the error."""
     array = np.asarray(array)
     name = _NAME_OF.get(array.dtype)
     if name is None:  # another byte order, or a dtype that cannot be sent

@@ -125,7 +125,7 @@ class ServerTls:
     def refresh(self, context: ssl.SSLContext, loaded: Pem) -> Pem:
         """Loads the newest files into a context, if they have changed.
 
-        A new CA is added; one that was removed from the file is trusted until the restart.
+        A new CA is added; a CA that was removed from the file is trusted until the restart.
 
         Args:
           context: from `make_context`.
