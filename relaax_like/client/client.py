@@ -352,7 +352,9 @@ class RlxClient:
             connection.send(rlx_pb2.ClientMessage(hello=self._hello))
             answer = connection.receive()
             if answer.WhichOneof("body") != "ready":
-                raise ProtocolError(f"{self._address} did not reply to the hello with Ready")
+                raise ProtocolError(
+                    f"{self._address} did not reply to the hello with Ready; is it an rlx server?"
+                )
             missing = set(self._hello.features).difference(answer.ready.features, _FEATURES)
             if missing:
                 raise ProtocolError(

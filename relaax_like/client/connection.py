@@ -108,7 +108,8 @@ class Connection:
             connected = socket.create_connection((host, port), timeout=timeout_sec)
         except TimeoutError:
             raise ServerUnavailableError(
-                f"rlx server {self.address}: no connection within {timeout_sec:g} s"
+                f"rlx server {self.address}: no connection within {timeout_sec:g} s; is the "
+                "address correct, and is the server running?"
             ) from None
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)

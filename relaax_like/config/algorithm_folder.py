@@ -133,7 +133,9 @@ def load_folder_module(folder: Path, module: str) -> ModuleType:
     """
     file = folder / f"{module}.py"
     if not _NAME.fullmatch(module) or not file.is_file():
-        raise ConfigError(f"{folder}: this folder has no {module}.py")
+        raise ConfigError(
+            f"{folder}: this folder has no {module}.py; add it, or name another folder"
+        )
     try:
         with _lock:
             package = _make_package(folder.resolve())

@@ -49,7 +49,8 @@ class OptimizerConfig(Settings):
         if self.schedule == "linear":
             if self.learning_rate_end is None or self.schedule_env_steps is None:
                 raise ValueError(
-                    "schedule: linear also needs learning_rate_end and schedule_env_steps"
+                    "schedule: linear also needs learning_rate_end and schedule_env_steps; set "
+                    "both, or schedule: constant"
                 )
             if self.learning_rate_end > self.learning_rate:
                 raise ValueError(

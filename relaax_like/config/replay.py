@@ -79,8 +79,8 @@ class ReplayConfig(EncoderConfig):
         if self.hindsight is not None and (self.n_step > 1 or self.observation_history > 1):
             raise ValueError(
                 f"hindsight: works with n_step: 1 and observation_history: 1, got {self.n_step} "
-                f"and {self.observation_history}: the rewards of other steps and earlier "
-                "observations have the old goal"
+                f"and {self.observation_history}, because the rewards of other steps and earlier "
+                "observations have the old goal; set both to 1, or remove hindsight"
             )
         return self
 

@@ -22,7 +22,7 @@ def validate_vector(spaces: Spaces, size: int) -> None:
     """Checks that the observation is one array of `size` numbers.
 
     Raises:
-      InvalidInputError: the observation is something else; the error names it, and the setting to change.
+      InvalidInputError: the observation differs; the error says how, and which setting to change.
     """
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, Box | MultiBinary):
@@ -46,7 +46,7 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
     """Checks that the observation is one uint8 image of `[height, width, channels]`.
 
     Raises:
-      InvalidInputError: the observation is something else; the error names it, and the setting to change.
+      InvalidInputError: the observation differs; the error says how, and which setting to change.
     """
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, Box) or space.dtype != "uint8":
@@ -73,7 +73,7 @@ def validate_integers(spaces: Spaces, want: Space) -> None:
       want: a Discrete or MultiDiscrete.
 
     Raises:
-      InvalidInputError: the observation is something else; the error names it, and the setting to change.
+      InvalidInputError: the observation differs; the error says how, and which setting to change.
     """
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, type(want)):
@@ -151,7 +151,7 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
       any_start: whether the actions can be counted from another number.
 
     Raises:
-      InvalidInputError: the action is something else; the error names it, and the setting to change.
+      InvalidInputError: the action differs; the error says how, and which setting to change.
     """
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Discrete) or (space.start != 0 and not any_start):
@@ -174,7 +174,7 @@ def validate_multi_discrete(spaces: Spaces, num_actions: Sequence[int]) -> None:
     """Checks that the action is several choices at once, of `num_actions` each.
 
     Raises:
-      InvalidInputError: the action is something else; the error names it, and the setting to change.
+      InvalidInputError: the action differs; the error says how, and which setting to change.
     """
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, MultiDiscrete):
@@ -196,7 +196,7 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
     """Checks that the action is one Box of `size` numbers.
 
     Raises:
-      InvalidInputError: the action is something else; the error names it, and the setting to change.
+      InvalidInputError: the action differs; the error says how, and which setting to change.
     """
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Box):

@@ -102,7 +102,9 @@ def export_policy(
         try:
             errors = write_compared(policy, folder, origin, inputs, wanted)
         except OSError as error:
-            raise RelaaxError(f"{folder}: cannot be written: {error}") from error
+            raise RelaaxError(
+                f"{folder}: cannot be written: {error}; choose another folder with --to"
+            ) from error
     return Export(
         global_t=state.global_t,
         version=state.version,

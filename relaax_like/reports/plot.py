@@ -72,7 +72,9 @@ def plot_runs(
     try:
         figure.savefig(out, dpi=120)
     except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"--out {out}: cannot be written: {error.strerror}; choose another file"
+        ) from None
 
 
 def validate_output(out: Path) -> None:

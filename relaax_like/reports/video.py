@@ -102,7 +102,10 @@ class FilmedSlots:
         try:
             frame = None if render is None else render()
         except Exception as error:  # whatever an environment's drawing raises
-            raise ConfigError(f"--video: the environment cannot be drawn: {error}") from error
+            raise ConfigError(
+                f"--video: the environment cannot be drawn: {error}; omit --video, or correct the "
+                "environment's render"
+            ) from error
         if frame is None or frame.ndim != 3 or frame.shape[2] < 3:
             what = "nothing" if frame is None else f"an array {list(frame.shape)}"
             raise ConfigError(

@@ -239,7 +239,7 @@ class BatchHost(AgentHost):
             if task not in self._processors:
                 raise RelaaxError(
                     f"class {self._agent_class.__name__} asked for task {task!r}, but the "
-                    f"algorithm has the tasks {', '.join(self._processors)}"
+                    f"algorithm has the tasks {', '.join(self._processors)}; ask for one of them"
                 )
             chosen = [i for i, request in enumerate(requests) if request.task == task]
             parts = self._processors[task].predict([requests[i] for i in chosen])
@@ -281,7 +281,7 @@ class BatchHost(AgentHost):
         if main is not None and main not in processors:
             raise RelaaxError(
                 f"class {self._agent_class.__name__}: main_task is {main!r}, but the algorithm "
-                f"has the tasks {', '.join(processors)}"
+                f"has the tasks {', '.join(processors)}; set it to one of them"
             )
         try:
             for processor in processors.values():
