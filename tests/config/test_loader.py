@@ -268,7 +268,7 @@ _BAD_FILES = {
     "optimizer that contradicts itself": (
         MINIMAL + "relaax-parameter-server:\n  optimizers:\n    actor: {schedule: linear}\n",
         "cartpole.yaml:4: relaax-parameter-server.optimizers.actor: schedule: linear also "
-        "needs learning_rate_end and schedule_env_steps",
+        "needs learning_rate_end and schedule_env_steps; set both, or schedule: constant",
     ),
     "duplicate key": (
         MINIMAL + "seed: 1\nseed: 2\n",
