@@ -215,8 +215,8 @@ _BAD_FILES = {
     ),
     "program and path": (
         MINIMAL + "environment: {program: a, path: b}\n",
-        "cartpole.yaml:2: environment.path: program and path are both set; set either program (a folder in "
-        "environments/) or path (your own)",
+        "cartpole.yaml:2: environment.path: program and path are both set; set either "
+        "program (a folder in environments/) or path (your own)",
     ),
     "an action that is taken no time": (  # covers F15
         MINIMAL + "environment:\n  path: my_algorithm/config.py\n  action_repeat: 0\n",
