@@ -17,7 +17,7 @@ _MODULES = {
 
 
 def describe_cure(extra: str) -> str:
-    """Says how to install an extra."""
+    """Returns how to install an extra, for the end of an error."""
     return f"install it: pip install 'relaax_like[{extra}]'"
 
 

@@ -66,7 +66,10 @@ class FramesLast(gym.vector.VectorWrapper):
         return "rgb_array"
 
     def render(self) -> tuple[np.ndarray, ...]:
-        """Returns the observation of slot 0 as an image, `[height, width, 3]` uint8."""
+        """Returns slot 0's newest observation as an image, `[height, width, 3]` uint8, in a tuple.
+
+        The tuple is empty before the first reset.
+        """
         if self._newest is None:
             return ()
         frame = self._newest[0, :, :, -1].repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)

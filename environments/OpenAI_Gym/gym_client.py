@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 _QUIET = "RELAAX_QUIET"
 _EPILOG = """\
 kill -USR1 PID shows slot 0 in a window, or hides the window again. If the connection is lost, the
-client reconnects. Exit code: 0 at the end of training or after --episodes, 2 for a usage or
-configuration error, 130 after Ctrl-C, 143 after SIGTERM."""
+client reconnects. Exit code: 0 at the end of training or after --episodes, 1 for an error after
+which a retry can succeed, 2 for a usage or configuration error, 130 after Ctrl-C, 143 after
+SIGTERM."""
 
 
 class _Terminated(BaseException):
@@ -46,7 +47,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--rlx-server", default="localhost:7001", metavar="HOST:PORT", help="default: %(default)s")
-    add("--env", default="CartPole-v1", metavar="NAME", help="or module:NAME; default: %(default)s")
+    add(
+        "--env",
+        default="CartPole-v1",
+        metavar="NAME",
+        help="name of the environment, or module:NAME; default: %(default)s",
+    )
     add(
         "--random-steps",
         "--rnd",
@@ -204,7 +210,9 @@ def run(args: argparse.Namespace) -> RunSummary:
 
     Raises:
       ConfigError: the environment or a flag is wrong.
+      NotAllowedError: the server does not accept the token or the certificate.
       ProtocolError: the server refused the client.
+      InvalidInputError: the environment returned a wrong value.
     """
     security = make_security(args)
     retry = Retry(min_sleep_sec=args.retry_sleep[0], max_sleep_sec=args.retry_sleep[1])

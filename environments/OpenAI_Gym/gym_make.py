@@ -62,12 +62,13 @@ def make_slots(
         current folder.
       slots: number of environments.
       mode: "sync": one environment after the other. "vector_entry_point": the environment's own
-        vectorised form. "auto": that form where it exists and can reset single slots, else sync.
+        vectorised form. "auto": that form for several slots, and for Atari games, if it exists and
+        supports what the next two arguments require; else sync.
       seed: of the first reset; slot i gets seed + i in mode sync.
       partial_steps: whether slots must be steppable alone (random actions after a reset).
       slot_resets: whether slots must be resettable alone (a step limit).
-      action_repeat: steps of the environment per action; above 1 only in mode sync, which auto
-        then takes.
+      action_repeat: steps of the environment per action; above 1 only in mode sync, which "auto"
+        then chooses.
       env_args: passed to the environment.
 
     Raises:
@@ -85,7 +86,8 @@ def make_slots(
         except (gym.error.Error, ImportError, TypeError, ValueError) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"environment {name} {env_args or ''}: {_describe(error)}") from error
+            shown = f" {env_args}" if env_args else ""
+            raise ConfigError(f"environment {name}{shown}: {_describe(error)}") from error
 
 
 def _make(

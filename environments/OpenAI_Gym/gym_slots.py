@@ -236,8 +236,8 @@ class VectorEnvSlots:
         """Wraps a vector environment.
 
         Raises:
-          ConfigError: it has mode NEXT_STEP and is not known to reset single slots, or its spaces
-            cannot be sent.
+          ConfigError: the environment has mode NEXT_STEP and is not known to reset single slots, or
+            its spaces cannot be sent.
         """
         self._env = env
         self._mode = autoreset_mode(env)
@@ -346,7 +346,7 @@ class VectorEnvSlots:
         if "final_obs" not in infos:
             raise ConfigError(
                 f"{self._env}: autoreset mode is SAME_STEP, but an episode ended without "
-                "infos['final_obs']"
+                "infos['final_obs']; correct the environment, or use vectorization mode sync"
             )
         final = infos["final_obs"]
         if not (isinstance(final, np.ndarray) and final.dtype == object):
@@ -365,7 +365,10 @@ class VectorEnvSlots:
         return final
 
     def render(self) -> np.ndarray | None:
-        """Draws slot 0 (or the whole vector, if the environment cannot draw a single slot)."""
+        """Returns slot 0 as in `GymSlots.render`; None if it cannot be drawn.
+
+        An environment without single environments draws all slots; the first frame is returned.
+        """
         envs = getattr(self._env.unwrapped, "envs", None)
         if envs:
             return _render(envs[0])
@@ -388,9 +391,16 @@ class JoinedSlots:
     """Several slots objects side by side, as one: for vector environments of one slot each."""
 
     def __init__(self, parts: Sequence[VectorEnvSlots]) -> None:
-        """Joins parts with one slot each and with equal spaces."""
-        if not parts or any(part.slots != 1 for part in parts):
-            raise ConfigError("slots: expected at least one environment, each with one slot")
+        """Joins parts with one slot each and with equal spaces.
+
+        Raises:
+          ConfigError: there are no parts, or a part has several slots.
+        """
+        slots = [part.slots for part in parts]
+        if not parts or set(slots) != {1}:
+            raise ConfigError(
+                f"slots: {slots}, expected at least one environment, each with one slot"
+            )
         self._parts = list(parts)
         self.slots = len(self._parts)
         self.observation_space = parts[0].observation_space

@@ -3,6 +3,7 @@
 from typing import Any
 
 from relaax_like.client.interactor import EnvironmentSlots
+from relaax_like.wire.errors import ConfigError
 
 from .gym_make import make_slots as make_gym_slots
 
@@ -14,7 +15,14 @@ def make_slots(environment: Any, seed: int) -> EnvironmentSlots:
       environment: the section: `env`, `slots`, `action_repeat`, `random_steps`,
         `max_episode_steps`, `args`.
       seed: of the first reset.
+
+    Raises:
+      ConfigError: `env` is missing, there is no such environment, or it cannot be made.
     """
+    if environment.env is None:
+        raise ConfigError(
+            "environment.env: missing; set it to the name of an environment, such as CartPole-v1"
+        )
     return make_gym_slots(
         environment.env,
         environment.slots,

@@ -16,7 +16,7 @@ ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 class BitSlots:
     """k games, stepped together; an `EnvironmentSlots`.
 
-    Observations are the bits, `achieved_goal`, and those that are wanted, `desired_goal`, each
+    Observations are the current bits, `achieved_goal`, and the wanted bits, `desired_goal`, each
     `[bits]` float32 of 0 and 1, both drawn uniformly and different at the start of an episode. An
     action flips one bit. The reward is 0 when the bits are the goal's, which terminates the episode
     with success, and -1 otherwise. After `bits` steps an episode is truncated.
@@ -25,7 +25,7 @@ class BitSlots:
 
     Attributes:
       slots: k.
-      observation_space: a dict of the two.
+      observation_space: a dict of `achieved_goal` and `desired_goal`.
       action_space: discrete, one choice for each bit.
     """
 

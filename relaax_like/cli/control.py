@@ -7,7 +7,10 @@ from relaax_like.wire.security import ClientSecurity
 
 
 def save_snapshot(text: str, security: ClientSecurity) -> int:
-    """Makes the parameter server write a snapshot; prints its path."""
+    """Makes the parameter server write a snapshot; prints its path.
+
+    Returns 1 if the server does not keep snapshots, else 0.
+    """
     address = str(parse_address(text, PARAMETER_SERVER_PORT))
     with BridgeControl().connect(address, security) as link:
         path = link.request_save()

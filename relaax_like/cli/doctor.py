@@ -32,7 +32,7 @@ _IMPORT_SEC = 300.0
 
 
 def run_checks() -> int:
-    """Prints one line per check; returns 0 if nothing is missing that training needs."""
+    """Prints one line per check; returns 1 if something is missing that training needs, else 0."""
     console = Console()
     checks: list[tuple[str, bool, Callable[[], str]]] = [
         ("python", True, lambda: sys.version.split()[0]),

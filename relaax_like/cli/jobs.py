@@ -37,7 +37,7 @@ def serve(
     ],
     bind: Annotated[str, typer.Option(help="HOST:PORT to listen on.")] = COORDINATOR,
     max_jobs: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Number of jobs that wait or run.")
+        int, typer.Option(min=1, max=100_000, help="Maximum number of jobs that wait or run.")
     ] = 10_000,
     max_version_mb: Annotated[
         int, typer.Option(min=1, help="Largest run's folder that a slave can send, in MB.")
@@ -55,9 +55,11 @@ def serve(
         typer.Option(help="Tokens to accept, lines ROLE TOKEN: operator, and learner for slaves."),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM file).")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM file).")] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="Private key of the certificate (PEM file).")
+    ] = None,
     tls_ca: Annotated[
-        Path | None, typer.Option(help="CA certificate that signed it (PEM file).")
+        Path | None, typer.Option(help="CA certificate that signed --tls-cert (PEM file).")
     ] = None,
     tls_client_cert_required: Annotated[
         bool,
@@ -107,7 +109,9 @@ def work(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option("--work", metavar="FOLDER", help="For the job at hand; default: work-NAME."),
+        typer.Option(
+            "--work", metavar="FOLDER", help="Folder for the current job; default: work-NAME."
+        ),
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="File with a token of role learner.")

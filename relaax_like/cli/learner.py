@@ -24,7 +24,7 @@ def serve(
     config: ConfigOption,
     bind: Annotated[str | None, typer.Option(help="HOST:PORT to listen on.")] = None,
     advertise: Annotated[
-        str | None, typer.Option(help="HOST:PORT under which rlx servers reach it.")
+        str | None, typer.Option(help="HOST:PORT under which rlx servers reach the learner.")
     ] = None,
     parameter_server: Annotated[
         str | None, typer.Option(help="HOST:PORT of the parameter server.")

@@ -70,7 +70,9 @@ ForceOption = Annotated[
 ]
 LogOption = Annotated[
     LogMode,
-    typer.Option(help="auto: a live table in a terminal, lines otherwise; lines; or json."),
+    typer.Option(
+        help="auto: a live table in a terminal, otherwise lines; plain: lines; json: JSON."
+    ),
 ]
 
 

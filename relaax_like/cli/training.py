@@ -107,7 +107,7 @@ def resume(
       trace: record where the time goes.
       log: how the progress of a training in one process is shown.
       ray: see `begin_processes` and `begin_training`.
-      accept_loss: see there.
+      accept_loss: see `begin_processes` and `begin_training`.
     """
     from relaax_like.config.run_folder import find_config, find_experiment
     from relaax_like.run_folders.run_folder import TRAIN, read_command, validate_not_held
@@ -128,7 +128,7 @@ def _validate_accept_loss(ray: str | None, accept_loss: bool) -> None:
     if accept_loss and ray is None:
         raise ConfigError(
             "--accept-loss: only a Ray cluster knows of a run whose folder is empty; add --ray, or "
-            "leave it out"
+            "omit --accept-loss"
         )
 
 

@@ -39,7 +39,7 @@ def make_security(args: argparse.Namespace) -> ClientSecurity:
     """Returns the settings from the flags and from $RELAAX_TOKEN.
 
     Raises:
-      ConfigError: they contradict each other.
+      ConfigError: the flags contradict each other.
     """
     token = args.token or ""
     if not token and args.token_file is None:

@@ -84,6 +84,9 @@ class Retry:
       max_attempts: give up after this many; None: never.
       quiet_sec: a client that has not reached its server yet reports a single line for this long,
         as the two are often started together; after that it reports each attempt.
+
+    Raises:
+      ConfigError: `min_sleep_sec` is negative, or above `max_sleep_sec`.
     """
 
     min_sleep_sec: float = 1.0
@@ -136,7 +139,8 @@ class StepResult:
     Attributes:
       actions: `[k, ...]` in the action space's dtype, or a dict of them; None when the step had no
         observations, or when training has finished.
-      episodes: those that the step ended.
+      episodes: episodes that ended in this step, or in earlier steps whose late answers were
+        dropped.
       finished: not empty when training has ended: what ended it.
       version: of the weights that chose the actions.
       timings: of a client with `max_wait_ms`; else None.
@@ -330,6 +334,7 @@ class RlxClient:
         """Connects, without retrying. Drops an open connection; the next step begins an episode.
 
         Raises:
+          ConfigError: the address is wrong, or a file that `security` names cannot be used.
           ServerUnavailableError: no server answers there, or it is full.
           NotAllowedError: client or server does not trust the other.
           ProtocolError: the server refused the hello.
@@ -347,7 +352,9 @@ class RlxClient:
             connection.send(rlx_pb2.ClientMessage(hello=self._hello))
             answer = connection.receive()
             if answer.WhichOneof("body") != "ready":
-                raise ProtocolError(f"{self._address} did not reply to the hello with Ready")
+                raise ProtocolError(
+                    f"{self._address} did not reply to the hello with Ready; is it an rlx server?"
+                )
             missing = set(self._hello.features).difference(answer.ready.features, _FEATURES)
             if missing:
                 raise ProtocolError(
@@ -392,8 +399,8 @@ class RlxClient:
 
         Raises:
           ServerUnavailableError: after the last of `retry.max_attempts`.
-          NotAllowedError: client or server does not trust the other.
-          ProtocolError: the server refused the hello; another attempt would not help.
+          ConfigError, NotAllowedError, ProtocolError: see `connect`; another attempt would not
+            help.
         """
         attempt = 1
         while True:
@@ -498,7 +505,8 @@ class RlxClient:
         Returns:
           As `act`: the action, or None when training has finished.
 
-        Raises the same as `act`; OutOfOrderError if no action precedes the reward.
+        Raises the same as `act`; OutOfOrderError if no action precedes the reward, if the last step
+        was not answered in time and `executed` is None, or if the agents cannot use `executed`.
         """
         mark = self._mark_call()
         outcome = self._validate_reward("reward_and_act", reward, False, False)
@@ -529,7 +537,7 @@ class RlxClient:
         Returns:
           The episode's score, or None when training has finished.
 
-        Raises the same as `act`; InvalidInputError also if truncated without a state.
+        Raises the same as `reward_and_act`; InvalidInputError also if truncated without a state.
         """
         mark = self._mark_call()
         if truncated and state is None and not self.finished:
@@ -615,9 +623,15 @@ class RlxClient:
           overridden: `[k]` bool: slots where something other than the policy decided. Default:
             where `executed` differs from the last actions.
 
+        Returns:
+          The next actions; see `StepResult`.
+
         Raises:
-          OutOfOrderError: the first step has rewards, or a later one has none.
+          OutOfOrderError: the first step has rewards, or a later one has none; the last step was
+            not answered in time and `executed` is None; or the agents cannot use `present` or
+            `executed`. Nothing was sent.
           InvalidInputError: an array does not fit. Nothing was sent.
+          LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and reset all
             environments.
           ProtocolError: the server refused the message.
@@ -725,7 +739,11 @@ class RlxClient:
             else:
                 flags[name] = validate_flags(values, self.slots, name)
         if overridden is not None and executed is None:
-            raise InvalidInputError("overridden: pass executed, too", "overridden")
+            raise InvalidInputError(
+                "overridden: given without executed; pass the actions that were carried out as "
+                "executed, too",
+                "overridden",
+            )
         return flags, taken
 
     def _read_executed_row(

@@ -31,7 +31,7 @@ _WORTH_A_RETRY = (rlx_pb2.OVERLOADED, rlx_pb2.UNAVAILABLE)
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Splits "host:port" or "[ipv6]:port".
+    """Returns host and port of "host:port" or "[ipv6]:port".
 
     Raises:
       ConfigError: it is not such an address.
@@ -57,6 +57,10 @@ class Connection:
         with Connection("localhost:7001") as connection:
             connection.send(rlx_pb2.ClientMessage(hello=hello))
             message = connection.receive()
+
+    Attributes:
+      address: "host:port" of the rlx server.
+      max_send_bytes: longest message that can be sent.
     """
 
     def __init__(
@@ -104,7 +108,8 @@ class Connection:
             connected = socket.create_connection((host, port), timeout=timeout_sec)
         except TimeoutError:
             raise ServerUnavailableError(
-                f"rlx server {self.address}: no connection within {timeout_sec:g} s"
+                f"rlx server {self.address}: no connection within {timeout_sec:g} s; is the "
+                "address correct, and is the server running?"
             ) from None
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)

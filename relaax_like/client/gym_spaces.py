@@ -72,7 +72,8 @@ class SpaceCodec:
         """Writes one environment's nested value into row `slot`.
 
         Raises:
-          InvalidInputError: it does not fit the space; the error names leaf and slot.
+          InvalidInputError: the value does not fit the space; the error names the leaf, and a slot
+            whose value has another shape or type.
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
@@ -278,8 +279,9 @@ def _leaf_to_wire(space: gym.Space, name: str) -> tuple[Space, np.ndarray | None
         return MultiDiscrete(n=counts, shape=space.nvec.shape), offset
     if isinstance(space, gym.spaces.MultiBinary):
         return MultiBinary(shape=space.shape), None
+    where = "space" if name == "_" else f"space {name}"  # a plain space has no name
     raise ConfigError(
-        f"space {name}: {type(space).__name__} is not supported; expected Box, Discrete, "
+        f"{where}: {type(space).__name__} is not supported; expected Box, Discrete, "
         "MultiDiscrete, MultiBinary, or Dict and Tuple of them; convert it with a wrapper"
     )
 

@@ -116,8 +116,8 @@ class RunSummary:
     """The counts and times of a run of an `Interactor`.
 
     Attributes:
-      episodes: number that ended; those that were lost with a server are not counted.
-      steps: number that the agent chose, in all slots together.
+      episodes: number of episodes that ended; episodes lost with a server are not counted.
+      steps: number of steps that the agent chose, in all slots together.
       finished: not empty when training has ended: what ended it.
       losses: how many times the server was lost.
       environment_sec: time spent in the environments.
@@ -215,7 +215,8 @@ class Interactor:
 
         Raises:
           ServerUnavailableError: the server is lost, and the agent cannot or will not reconnect.
-          ProtocolError: the server refused.
+          ProtocolError: the server refused a message.
+          InvalidInputError: the environments returned a wrong value.
         """
         while not self._done():
             try:

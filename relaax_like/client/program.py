@@ -26,7 +26,8 @@ def run_program(program: str, description: str, make_slots: MakeSlots, arguments
       arguments: describes the keys of `--env-arg`.
 
     Returns:
-      0: done; 1: an error that can pass; 2: one that no later attempt cures; 130: Ctrl-C.
+      0: done; 1: an error after which a retry can succeed; 2: an error that a retry cannot cure;
+      130: Ctrl-C.
     """
     args = _parse(program, description, arguments)
     try:
@@ -94,10 +95,15 @@ def _parse(program: str, description: str, arguments: str) -> argparse.Namespace
         metavar="KEY=VALUE",
         help=f"{arguments}; repeatable",
     )
-    add("--exploit", action="store_true", help="best actions, nothing is learned")
+    add("--exploit", action="store_true", help="choose the best actions; learn nothing")
     add("--seed", type=int, metavar="N", help="of the environments; default: random")
     add("--name", default=f"{program}-{os.getpid()}", help="shown in the server's log")
-    add("--episodes", type=int, metavar="N", help="end after so many; default: with the training")
+    add(
+        "--episodes",
+        type=int,
+        metavar="N",
+        help="end after this many episodes; default: when the training ends",
+    )
     add_security_arguments(parser)
     return parser.parse_args()
 
@@ -108,7 +114,9 @@ def _parse_env_arg(text: str) -> tuple[str, object]:
     try:
         return key, json.loads(value)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected KEY=NUMBER, as delay=4") from None
+        raise argparse.ArgumentTypeError(
+            f"{text!r}, expected KEY=VALUE with a JSON value, such as delay=4"
+        ) from None
 
 
 def _find_status(error: RelaaxError) -> int:

@@ -14,7 +14,7 @@ def make_space_values(space: Any, name: str) -> SpaceValues:
       name: "observation" or "action".
 
     Raises:
-      ConfigError: it is none of these, or cannot be sent.
+      ConfigError: the space is something else, or cannot be sent.
     """
     # A caller with such a space has imported Gymnasium; the base install does not include it.
     gymnasium: Any = sys.modules.get("gymnasium")

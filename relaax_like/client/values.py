@@ -20,7 +20,7 @@ class SpaceValues:
 
     Attributes:
       spaces: leaf name -> leaf.
-      bare: whether the user passed one leaf, and so holds bare arrays.
+      bare: whether the user passed one leaf; then values are bare arrays, not dicts.
     """
 
     def __init__(self, space: UserSpace, name: str) -> None:

@@ -93,7 +93,7 @@ class ActionConfig(Settings):
           prefix: of the keys size, low and high in the file.
 
         Raises:
-          ValueError: they contradict each other.
+          ValueError: the keys contradict each other.
         """
         self._validate_bounds(prefix)
         self._validate_std(f"{prefix}size")
@@ -137,7 +137,7 @@ class ActionConfig(Settings):
         if self.size is None or len(given) < 2:
             raise ValueError(
                 f"bounded: true also needs {prefix}size, {low_key} and {high_key} (continuous "
-                "actions and their bounds)"
+                "actions and their bounds); set them, or bounded: false"
             )
         low = self._spread(self.low, low_key, f"{prefix}size")
         high = self._spread(self.high, high_key, f"{prefix}size")

@@ -109,7 +109,7 @@ class ActorCriticConfig(EncoderConfig):
 
     @property
     def action_leaves(self) -> dict[str, ActionConfig]:
-        """The settings of each leaf of the action space, in the order of their names."""
+        """The settings of each leaf of the action space, by name in order; {} if not known yet."""
         if self._lacks_actions:
             return {}
         if self.actions is None:
@@ -118,7 +118,7 @@ class ActorCriticConfig(EncoderConfig):
 
     @property
     def action_spaces(self) -> Spaces:
-        """The leaves that the network's outputs describe, in the order of their names."""
+        """The space of each leaf of an action, by name in order; {} if not known yet."""
         return {leaf: own.space for leaf, own in self.action_leaves.items()}
 
     @property

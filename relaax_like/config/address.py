@@ -54,6 +54,10 @@ class Address:
 def parse_address(text: str, default_port: int | None = None) -> Address:
     """Parses `host:port`, `[ipv6]:port`, or only `host` if there is a default port.
 
+    Args:
+      text: the address; spaces around it are ignored.
+      default_port: port if the text has none; None: the text must have one.
+
     Raises:
       ConfigError: it is not an address.
     """

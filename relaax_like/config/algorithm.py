@@ -26,7 +26,8 @@ class AlgorithmConfig(Settings):
     """
 
     name: Annotated[str | None, IN_JOBS] = None
-    """Name of a shipped algorithm (a folder in algorithms/); set exactly one of name and path."""
+    """Name of an algorithm, a folder in algorithms/ or a package that registers this name; set
+    exactly one of name and path."""
     path: str | None = None
     """Folder of your own algorithm, relative to the YAML file."""
     max_global_step: int = Field(default=10**8, ge=1)

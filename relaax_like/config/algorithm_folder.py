@@ -40,14 +40,14 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
     Args:
       name_or_path: a name means a folder of algorithms/, or a package that an installed
         distribution provides as the entry point `relaax.algorithms` of that name; a `Path`, or text
-        that begins with "." or contains "/", means the user's own folder.
+        that begins with "." or contains "/" or a backslash, means the user's own folder.
       base_dir: folder that a relative path is relative to.
 
     Returns:
       The absolute path of a folder that has a `config.py`.
 
     Raises:
-      ConfigError: there is no such folder, or it has no `config.py`.
+      ConfigError: there is no such algorithm, or its folder has no `config.py`.
     """
     if not _is_path(name_or_path):
         return _find_named(str(name_or_path))
@@ -123,12 +123,19 @@ def load_folder_module(folder: Path, module: str) -> ModuleType:
     The folder becomes a package, so `from .model import Model` works inside it; a second call
     returns the same module. Runs the folder's code.
 
+    Args:
+      folder: contains the module.
+      module: name of the file without its suffix.
+
     Raises:
-      ConfigError: there is no such file, or it fails while it is loaded.
+      ConfigError: there is no such file, it imports a library that is not installed, or it fails
+        while it is loaded.
     """
     file = folder / f"{module}.py"
     if not _NAME.fullmatch(module) or not file.is_file():
-        raise ConfigError(f"{folder}: this folder has no {module}.py")
+        raise ConfigError(
+            f"{folder}: this folder has no {module}.py; add it, or name another folder"
+        )
     try:
         with _lock:
             package = _make_package(folder.resolve())
@@ -148,7 +155,8 @@ def load_config_class(folder: Path) -> type[AlgorithmConfig]:
     """Returns the `Config` class that an algorithm's folder exports.
 
     Raises:
-      ConfigError: it cannot be loaded, or is not a subclass of `AlgorithmConfig`.
+      ConfigError: config.py cannot be loaded, or its `Config` is not a subclass of
+        `AlgorithmConfig`.
     """
     config = getattr(load_algorithm_module(folder, "config"), "Config", None)
     if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):

@@ -163,6 +163,9 @@ def make_base_learner_config(
 ) -> BaseLearnerConfig:
     """Merges the given settings into the defaults, key by key at every depth.
 
+    Args:
+      given: nested settings; None: only defaults; a `BaseLearnerConfig` is returned unchanged.
+
     Raises:
       ConfigError: one line per problem, with the key and what was expected.
     """

@@ -83,7 +83,11 @@ class ContinuousConfig(EncoderConfig):
         return space
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of observations and actions that the file does not set."""
+        """Returns the keys of observations and actions that the file does not set.
+
+        Raises:
+          InvalidInputError: an observation cannot be used, or the action is not one bounded Box.
+        """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if self.action_size is None:
             actions = describe_actions(action_spaces, self.action_low is None)

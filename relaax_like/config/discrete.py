@@ -31,7 +31,11 @@ class DiscreteConfig(EncoderConfig):
         return {} if self.num_actions is None else {ACTION: Discrete(n=self.num_actions)}
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of observations and actions that the file does not set."""
+        """Returns the keys of observations and actions that the file does not set.
+
+        Raises:
+          InvalidInputError: an observation cannot be used, or the action is not one Discrete.
+        """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if self.num_actions is None:
             actions = describe_actions(action_spaces, bounded=False)

@@ -32,12 +32,15 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
     among the top-level keys. Those of the section wandb are `--wandb-KEY`.
 
     Args:
-      file: the experiment's YAML file, or the name of a shipped one.
+      file: the experiment's YAML file, or the name of a shipped experiment.
       arguments: of the command line.
 
+    Returns:
+      "section.key=value" for each flag.
+
     Raises:
-      ConfigError: an argument is not a flag, or there is no such key; the error names a similar
-        one.
+      ConfigError: an argument is not a flag, there is no such key (the error names a similar key),
+        a key is set under two spellings, or the file or its algorithm cannot be loaded.
     """
     if not arguments:
         return []
@@ -50,8 +53,8 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean --{near[0].replace('_', '-')}?" if near else ""
             raise ConfigError(
-                f"{flag}: neither an option of this command nor a key of the file's algorithm, "
-                f"learner or environment section{hint}"
+                f"{flag}: neither an option of this command, nor a top-level key, nor a key of the "
+                f"sections algorithm, learner, environment or wandb{hint}"
             )
         if used.setdefault(known[name], name) != name:
             first = used[known[name]].replace("_", "-")
@@ -95,10 +98,13 @@ def _find_keys(file: Path) -> dict[str, str]:
 
 
 def find_config_class(file: Path) -> type[Settings]:
-    """Returns the class of the section `algorithm` of a file, or of a shipped one of that name.
+    """Returns the `Config` class of the algorithm that an experiment's file names.
+
+    Args:
+      file: the YAML file, or the name of a shipped experiment.
 
     Raises:
-      ConfigError: there is no such file, or it does not name an algorithm.
+      ConfigError: there is no such file, or it names no algorithm that can be loaded.
     """
     file = find_experiment_file(file)
     section: Any = read_yaml(file).data.get("algorithm")

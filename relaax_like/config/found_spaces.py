@@ -107,21 +107,21 @@ def describe_mirrors(observation_spaces: Spaces, action_spaces: Spaces) -> dict[
 
 
 def _describe_observation(leaf: str, space: Space) -> tuple[str, Any]:
-    if isinstance(space, Discrete | MultiDiscrete):
-        sizes = (space.n,) if isinstance(space, Discrete) else space.n
-        if not sizes or max(sizes) > MAX_VALUES:
+    if isinstance(space, Discrete) or (isinstance(space, MultiDiscrete) and space.n):
+        most = space.n if isinstance(space, Discrete) else max(space.n)
+        if most > MAX_VALUES:
             raise InvalidInputError(
-                f"observation_spaces: leaf {leaf!r} is a {type(space).__name__} of "
-                f"{max(sizes, default=0)} values, but at most {MAX_VALUES} can become a one-hot "
-                "vector; wrap the environment so that it is a Box",
+                f"observation_spaces: leaf {leaf!r} is a {type(space).__name__} of {most} values, "
+                f"but at most {MAX_VALUES} can become a one-hot vector; wrap the environment so "
+                "that the leaf is a Box",
                 "observation_spaces",
             )
         return "num", space.n if isinstance(space, Discrete) else list(space.n)
     size = math.prod(space.shape)
     if not size:
         raise InvalidInputError(
-            f"observation_spaces: leaf {leaf!r} has shape {list(space.shape)}, and so no values; "
-            "wrap the environment to remove it",
+            f"observation_spaces: leaf {leaf!r} has shape {list(space.shape)}, so it has no "
+            "values; wrap the environment to remove it",
             "observation_spaces",
         )
     if isinstance(space, Box) and space.dtype == "uint8" and len(space.shape) == 3:
@@ -145,7 +145,7 @@ def _describe_action(leaf: str, space: Space) -> dict[str, Any]:
     size = math.prod(space.shape)
     if not size:
         raise InvalidInputError(
-            f"action_spaces: leaf {leaf!r} has shape {list(space.shape)}, and so no components; "
+            f"action_spaces: leaf {leaf!r} has shape {list(space.shape)}, so it has no components; "
             "wrap the environment to remove it",
             "action_spaces",
         )
@@ -159,8 +159,9 @@ def _describe_bounds(space: Space) -> dict[str, Any]:
     bounds = {"action_low": space.low, "action_high": space.high}
     if any(bound is None or not np.isfinite(bound).all() for bound in bounds.values()):
         raise InvalidInputError(
-            "action_spaces: the environment's actions have no finite bounds, but algorithm.bounded "
-            "is true; set algorithm.bounded: false, or action_low and action_high",
+            "action_spaces: the environment's actions have no finite bounds, but this algorithm "
+            "needs bounds; set algorithm.action_low and algorithm.action_high, or algorithm."
+            "bounded: false, if the algorithm has that key",
             "action_spaces",
         )
     return {

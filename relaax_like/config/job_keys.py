@@ -85,8 +85,11 @@ def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
     coordinator's. So are the settings of servers, which a job does not start.
 
     Args:
-      path: the YAML file, or the name of a shipped one.
+      path: the YAML file, or the name of a shipped experiment.
       overrides: of its keys, "section.key=value" each.
+
+    Returns:
+      Section -> key -> value, and `seed`, as JSON types.
 
     Raises:
       ConfigError: the file is wrong, or sets keys that a job cannot have; all of them are named.

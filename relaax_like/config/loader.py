@@ -85,18 +85,19 @@ def load_experiment(
 ) -> Experiment:
     """Reads and validates an experiment's file. Runs the `config.py` of its algorithm's folder.
 
-    Relative paths that are read (`algorithm.path`, `environment.path`, `initial_values`, the files
-    of `security`) are relative to the file's folder; those that are written (`run_dir`,
-    `checkpoint_dir`, `metrics_dir`) are relative to the working directory.
+    The paths `algorithm.path`, `environment.path`, `initial_values` and the files of `security` are
+    relative to the file's folder; all others (`run_dir`, `checkpoint_dir`, `metrics_dir`,
+    `learner.previous`, `learner.offline`, ...) are relative to the working directory.
 
     Args:
-      path: the YAML file, or the name of a shipped one (`config.shipped`).
+      path: the YAML file, or the name of a shipped experiment (`config.shipped`).
       overrides: "section.key=value" each, as for `--set`.
       new_run: if there is a `logdir`, `run_dir` is a new folder in it; False: the newest run's,
         and spaces that the file does not define are read from RUN/spaces.json.
 
     Raises:
-      ConfigError: one line per problem, all of them at once; or there is no run in `logdir`.
+      ConfigError: the file cannot be read; its settings are wrong (one line per problem, all of
+        them at once); there is no run in `logdir`; or spaces.json cannot be used.
     """
     document = _read(path, overrides)
     experiment = _ExperimentLoader(document).load()
@@ -270,7 +271,8 @@ class _ExperimentLoader:
         if "run_name" in data and "logdir" not in data:
             self._problems.add(
                 ("run_name",),
-                "names a folder inside logdir, but logdir is not set; set it, or remove run_name",
+                "names a folder inside logdir, but logdir is not set; set logdir, or remove "
+                "run_name",
             )
         return self._validate((), TopConfig, {"run_dir": str(self._default_run_dir()), **data})
 
@@ -356,7 +358,7 @@ class _ExperimentLoader:
         data = self._section_data(section)
         given = [key for key in (name_key, "path") if data.get(key) is not None]
         if len(given) != 1:
-            what = "both are set" if given else "missing"
+            what = f"{' and '.join(given)} are both set" if given else "missing"
             built_in = f"{name_key} (a folder in {section}s/)"
             loc: Loc = (section, *given[1:])
             self._problems.add(loc, f"{what}; set either {built_in} or path (your own)")
@@ -445,7 +447,7 @@ class _ExperimentLoader:
                 (LEARNER, "max_segment_sec"),
                 f"{learner.max_segment_sec!r}, but only plans of kind OnPolicy can learn from "
                 "rollouts that lack steps, and those with overlap cannot (this algorithm: "
-                f"{name_plan(plan)}); set it to null",
+                f"{name_plan(plan) or 'no plan'}); set it to null",
             )
         self._validate_offline(learner, algorithm)
         # Kept in the run's config.yaml, which can be read from any working directory.

@@ -39,7 +39,7 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
       what: what an entry describes, for errors.
 
     Raises:
-      ValueError: they are not such a permutation; the error names the entry.
+      ValueError: the numbers are not such a permutation; the error names the entry.
     """
     if len(numbers) != size:
         raise ValueError(f"{name}: {len(numbers)} numbers, expected {size} (one for each {what})")
@@ -53,7 +53,8 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
             )
         if index >= size:
             raise ValueError(
-                f"{name}: {number:g} at position {place}, but the largest index is {size - 1}"
+                f"{name}: {number:g} at position {place}, but the largest index is {size - 1}; "
+                "each index must occur once"
             )
         indices.append(index)
     signs = [1 if number > 0 else -1 for number in numbers]

@@ -68,8 +68,8 @@ class TopConfig(Settings):
     """Replaces run_dir: each start of `relaax train` or `relaax run` creates a new folder
     LOGDIR/ENVIRONMENT/RUN_NAME/TIMESTAMP."""
     run_name: str | None = Field(default=None, pattern=r"^[^/.][^/]*$")
-    """Name of the run in logdir; null: a hash of all settings except seed, folders and addresses,
-    followed by the seed."""
+    """Name of the run in logdir; null: a hash of the settings (without the seed, folders, addresses
+    and keys that only concern logs), followed by the seed."""
     compile_cache: Path | None = None
     """Folder, relative to the working directory, in which compiled functions are kept, so that
     later processes need not compile them again; null: nothing is kept."""
@@ -229,7 +229,8 @@ class LearnerConfig(Settings):
     max_rollouts_ahead: int | None = Field(default=None, ge=0, le=16)
     """Number of unacknowledged rollouts with which an agent keeps acting, over the network. 0: it
     waits until each rollout has been learned from, or is known not to complete an iteration; null:
-    1 with placement agent for algorithms whose iterations have no fixed size, else 0."""
+    8 for algorithms with a replay table, 1 with placement agent for other algorithms whose
+    iterations have no fixed size, else 0."""
     max_segment_sec: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Longest time over the network from the first step of a rollout to its submission, for plans
     of kind OnPolicy: a slow environment then sends what it has, in rollouts of fewer steps; null:
@@ -335,9 +336,12 @@ class Experiment:
       seed: see `config.seeds.derive_seed`.
       run_dir: folder of everything that the run writes.
       compile_cache: see `nn.compiling.use_compile_cache`.
+      parameter_server: its section.
+      rlx_server: its section.
       metrics_server: None when the file has no such section.
       wandb: None when the file has no such section.
       security: its paths are absolute; whether the files exist is checked when they are used.
+      learner: its section; `placement` and `max_rollouts_ahead` are never None.
       algorithm: an instance of the algorithm folder's own `Config`.
       algorithm_folder: absolute; for `config.algorithm_folder.load_algorithm_module`.
       environment: None when the file has no such section.

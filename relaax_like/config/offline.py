@@ -1,4 +1,4 @@
-"""Settings that algorithms share which learn the values of actions from recordings."""
+"""Settings shared by algorithms that learn the values of actions from recordings."""
 
 from typing import Self
 

@@ -49,7 +49,8 @@ class OptimizerConfig(Settings):
         if self.schedule == "linear":
             if self.learning_rate_end is None or self.schedule_env_steps is None:
                 raise ValueError(
-                    "schedule: linear also needs learning_rate_end and schedule_env_steps"
+                    "schedule: linear also needs learning_rate_end and schedule_env_steps; set "
+                    "both, or schedule: constant"
                 )
             if self.learning_rate_end > self.learning_rate:
                 raise ValueError(
@@ -73,7 +74,10 @@ def make_adam(
       learning_rate: at the start.
       epsilon: see `OptimizerConfig`.
       end: learning rate after `env_steps`, approached linearly; None: it is constant.
-      env_steps: environment steps of the schedule.
+      env_steps: environment steps of the schedule; required with `end`.
+
+    Raises:
+      ValueError: `end` is above `learning_rate`, `env_steps` is missing, or a number is not valid.
     """
     adam = OptimizerConfig(learning_rate=learning_rate, epsilon=epsilon)
     if end is None:
@@ -89,7 +93,7 @@ def make_sgd(learning_rate: Schedule) -> OptimizerConfig:
       learning_rate: constant, or linear and falling.
 
     Raises:
-      ValueError: it is neither; the error says what to set.
+      ValueError: the schedule is neither constant, nor linear and falling.
     """
     start, end = learning_rate.start, learning_rate.end
     if start == end:

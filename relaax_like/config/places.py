@@ -11,7 +11,7 @@ from relaax_like.wire.errors import RelaaxError
 
 
 def describe_place(owner: type, attribute: str) -> str:
-    """Returns `FILE:LINE` of an attribute's definition, for errors about it."""
+    """Returns `FILE:LINE` of an attribute's definition, or the class's name if it has no file."""
     classes = [
         cls
         for cls in owner.__mro__

@@ -46,7 +46,8 @@ class OnPolicy:
         whose next action is not known, is then not valid.
       overlap: whether the last step of each rollout is also the first one of the next, so that all
         steps of an episode have their successor in some rollout; `rollout_steps` - 1 steps of each
-        are then new. The first step of the first rollout is one that has ended.
+        are then new. The first row of a slot's first rollout is not a step: it is marked as
+        terminated.
       prenormalize_steps: environment steps at the start of a run that only feed the running
         statistics of the inputs; nothing is learned from them.
       update_norm: whether each iteration also feeds those statistics, after its updates.
@@ -55,7 +56,11 @@ class OnPolicy:
       offline: whether the algorithm can also learn from recorded files (`learner.offline`).
       overridden: what happens to steps where something other than the policy decided (`executed` of
         the rlx protocol): "cut": they are not learned from, and the trace ends there as at a time
-        limit; "only": only they are learned from, as in behaviour cloning.
+        limit; "only": only they are learned from, as in behaviour cloning. "keep" is only for
+        other plans.
+
+    Raises:
+      ValueError: attributes contradict each other.
     """
 
     rollout_steps: int
@@ -95,7 +100,7 @@ class OnPolicy:
         if self.rollouts is not None and self.min_rollouts != 1:
             raise ValueError(
                 f"OnPolicy: rollouts is {self.rollouts} and min_rollouts {self.min_rollouts}; set "
-                "one of them"
+                "only one of them"
             )
 
     @property
@@ -172,8 +177,11 @@ class Offline:
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`.
       update_norm: whether each recording feeds the running statistics of the inputs.
-      prenormalize: whether the steps of all recordings are their running statistics, from the first
-        update on; with `updates_at_once`.
+      prenormalize: whether the running statistics of the inputs are computed from the steps of all
+        recordings before the first update; only with `updates_at_once`.
+
+    Raises:
+      ValueError: attributes contradict each other.
     """
 
     minibatch_size: int
@@ -241,6 +249,9 @@ class Replay:
         learner is behind. "slip": the table takes them, and the updates are made later, as far as
         the learner catches up; "drop": they are discarded, and their steps only counted.
       hindsight: how goals are replaced in the steps that are drawn; None: they are not.
+
+    Raises:
+      ValueError: attributes contradict each other.
     """
 
     capacity: int
@@ -280,9 +291,9 @@ class Replay:
                 "0 <= burn_in_steps < sequence_steps"
             )
         if self.n_step > 1 or self.hindsight is not None:
-            what = "hindsight" if self.hindsight is not None else f"n_step is {self.n_step}"
+            what = "hindsight" if self.hindsight is not None else f"n_step={self.n_step}"
             raise ValueError(
-                f"Replay: sequence_steps is {steps}, but {what}: these are of single steps; "
+                f"Replay: sequence_steps is {steps}, but {what} only works with single steps; "
                 "remove one of them"
             )
 
@@ -359,7 +370,7 @@ def get_rollout_steps(config: Any, task: str) -> int:
     """Returns the number of steps that an agent sends at once for a task.
 
     Raises:
-      ConfigError: the config names numbers by task, but none for this one.
+      ConfigError: the config has plans or numbers by task, but none for this task.
     """
     plan = get_task_plan(config, task)
     steps = config.rollout_steps if plan is None else plan.rollout_steps
@@ -377,6 +388,9 @@ def get_overridden_use(config: Any, task: str) -> OverriddenUse:
     """Returns what happens to steps of a task whose action was overridden; see `OnPolicy`.
 
     With `Replay` it is "keep": they are learned from like all others, with the executed actions.
+
+    Raises:
+      ConfigError: see `get_task_plan`.
     """
     plan = get_task_plan(config, task)
     if isinstance(plan, Replay):
@@ -385,7 +399,11 @@ def get_overridden_use(config: Any, task: str) -> OverriddenUse:
 
 
 def has_overlap(config: Any, task: str) -> bool:
-    """Returns whether rollouts of a task begin with the last step of the one before."""
+    """Returns whether rollouts of a task begin with the last step of the rollout before.
+
+    Raises:
+      ConfigError: see `get_task_plan`.
+    """
     plan = get_task_plan(config, task)
     return isinstance(plan, OnPolicy) and plan.overlap
 

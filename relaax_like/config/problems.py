@@ -28,10 +28,10 @@ _EXPECTED = {
     "greater_than_equal": "{ge:g} or more",
     "less_than": "less than {lt:g}",
     "less_than_equal": "{le:g} or less",
-    "too_short": "at least {min_length} items",
-    "too_long": "at most {max_length} items",
-    "string_too_short": "at least {min_length} characters",
-    "string_too_long": "at most {max_length} characters",
+    "too_short": "at least {min_length} item(s)",
+    "too_long": "at most {max_length} item(s)",
+    "string_too_short": "at least {min_length} character(s)",
+    "string_too_long": "at most {max_length} character(s)",
 }
 
 
@@ -73,7 +73,11 @@ class Problems:
                 self._add_unknown((*loc, key), known)
 
     def raise_if_any(self) -> None:
-        """Raises one ConfigError with a line per problem, in the order of the file."""
+        """Raises if there are problems.
+
+        Raises:
+          ConfigError: a line per problem, in the order of the file.
+        """
         if self._lines:
             raise ConfigError("\n".join(sorted(self._lines, key=_line_order)))
 

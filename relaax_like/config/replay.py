@@ -29,14 +29,14 @@ class ReplayConfig(EncoderConfig):
     gamma: hyper.Gamma = 0.99
     """Discount factor per step."""
     n_step: int = Field(default=1, ge=1)
-    """Number of rewards that are summed before the value of the next observation stands for the
+    """Number of rewards that are summed; the value of the observation after them estimates the
     rest."""
     sequence_steps: int | None = Field(default=None, ge=1)
-    """Learn from sequences of so many steps in order, as networks with a memory need (lstm, gru);
-    batch_size is then a number of sequences. null: from single steps."""
+    """Learn from sequences of this many consecutive steps, which networks with a memory need (lstm,
+    gru); batch_size is then a number of sequences. null: from single steps."""
     burn_in_steps: int = Field(default=0, ge=0)
-    """With sequence_steps: how many of its first steps only fill the memory, which is empty before
-    them."""
+    """With sequence_steps: number of first steps of each sequence that only fill the memory, which
+    is empty before them."""
     priority_exponent: float | None = Field(default=None, ge=0, le=1)
     """Prefer steps with large errors, in proportion to the error to this power; null: all steps are
     equally likely."""
@@ -79,8 +79,8 @@ class ReplayConfig(EncoderConfig):
         if self.hindsight is not None and (self.n_step > 1 or self.observation_history > 1):
             raise ValueError(
                 f"hindsight: works with n_step: 1 and observation_history: 1, got {self.n_step} "
-                f"and {self.observation_history}: the rewards of other steps and earlier "
-                "observations have the old goal"
+                f"and {self.observation_history}, because the rewards of other steps and earlier "
+                "observations have the old goal; set both to 1, or remove hindsight"
             )
         return self
 
@@ -92,7 +92,8 @@ class ReplayConfig(EncoderConfig):
         if self.n_step > 1 or self.hindsight is not None:
             what = "hindsight" if self.hindsight is not None else f"n_step: {self.n_step}"
             raise ValueError(
-                f"sequence_steps: {steps} with {what}, which is of single steps; remove one of them"
+                f"sequence_steps: {steps}, but {what} only works with single steps; remove one of "
+                "them"
             )
 
     @property

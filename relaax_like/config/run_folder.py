@@ -44,7 +44,7 @@ def flatten_settings(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any
 
 
 def make_run_name(data: Mapping[str, Any]) -> str:
-    """Returns HASH-seedSEED; the hash does not depend on the seed, folders and addresses.
+    """Returns HASH-seedSEED; the hash does not depend on `PLACES`: seed, folders, addresses, logs.
 
     Args:
       data: the resolved settings of an experiment.
@@ -120,13 +120,13 @@ def find_experiment(path: Path) -> tuple[Path, list[str]]:
     """Finds the file from which to load an experiment.
 
     Args:
-      path: a YAML file, or a run's folder, which might have been moved since.
+      path: a YAML file, or a run's folder, which might have been moved after the run.
 
     Returns:
       The YAML file, and the overrides that make the experiment's folders those of the run.
 
     Raises:
-      ConfigError: it is a folder, but not that of a run.
+      ConfigError: the folder is not that of a run, or its config.yaml cannot be read.
     """
     if not path.is_dir():
         return path, []
@@ -145,7 +145,14 @@ def find_experiment(path: Path) -> tuple[Path, list[str]]:
 
 
 def find_folder(data: dict[str, Any], section: str, key: str, folder: Path) -> Path:
-    """Finds a folder of a run; one inside of the run's own folder was moved with it."""
+    """Finds a folder that a run's settings name; a folder inside of run_dir was moved with it.
+
+    Args:
+      data: the content of the run's config.yaml.
+      section: name of the section.
+      key: name of the key, `checkpoint_dir` or `metrics_dir`.
+      folder: where the run's folder is now.
+    """
     given, run_dir = _get(data, section, key), data.get("run_dir")
     if given is None:
         return folder / _DEFAULTS[key]

@@ -24,7 +24,7 @@ def read_run_spaces(run_dir: Path) -> RunSpaces | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(f"{path}: cannot be read: {error}") from None
     try:
         return message_to_run_spaces(json_format.Parse(text, spaces_pb2.Spaces()))
     except (json_format.ParseError, InvalidInputError) as error:
@@ -37,7 +37,7 @@ def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
     """Writes the spaces of a run, and syncs them to disk.
 
     Raises:
-      ConfigError: they cannot be written.
+      ConfigError: the file cannot be written.
     """
     path = run_dir / SPACES_NAME
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
@@ -56,7 +56,10 @@ def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise ConfigError(f"run_dir: {path} cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"run_dir: {path}: cannot be written: {error.strerror}; choose another run_dir, or "
+            "correct its permissions"
+        ) from None
 
 
 def forget_run_spaces(run_dir: Path) -> None:

@@ -32,6 +32,9 @@ class Schedule:
       start: value at step 0.
       end: value from step `steps` on.
       steps: environment steps from start to end.
+
+    Raises:
+      ValueError: an attribute is not valid, or an exponential schedule contains 0 or both signs.
     """
 
     kind: Literal["linear", "exponential"]
@@ -53,11 +56,11 @@ class Schedule:
             )
 
     def compute(self, global_t: float) -> float:
-        """Computes the value after `global_t` environment steps."""
+        """Returns the value after `global_t` environment steps."""
         return self.interpolate(min(global_t / self.steps, 1.0))
 
     def interpolate(self, done: Any) -> Any:
-        """Computes the value at a fraction of the way, from 0 to 1: a number or a tensor."""
+        """Returns the value at a fraction `done` of the steps, 0 to 1: a number or a tensor."""
         if self.kind == "exponential":
             return self.start * (self.end / self.start) ** done
         return self.start + done * (self.end - self.start)
@@ -78,6 +81,9 @@ def Linear(start: float, end: float, *, steps: int) -> Schedule:
       start: value at the start.
       end: value after `steps`.
       steps: environment steps of the change.
+
+    Raises:
+      ValueError: `steps` is less than 1, or a value is not finite.
     """
     return Schedule("linear", start, end, steps)
 
@@ -89,6 +95,9 @@ def Exponential(start: float, end: float, *, steps: int) -> Schedule:
       start: value at the start.
       end: value after `steps`; of the same sign as `start`.
       steps: environment steps of the change.
+
+    Raises:
+      ValueError: `steps` is less than 1, or a value is not finite, 0 or of the other sign.
     """
     return Schedule("exponential", start, end, steps)
 
@@ -108,10 +117,11 @@ def _parse(value: Any) -> Schedule:
         numbers = [value["start"], value["end"], value.get("steps", 1)]
         if all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
             start, end, steps = numbers
-            if steps == int(steps):
+            if math.isfinite(steps) and steps == int(steps):
                 return Schedule(value.get("kind", "linear"), float(start), float(end), int(steps))
     raise ValueError(
-        "expected a number, or {kind: linear or exponential, start: NUMBER, end: NUMBER, steps: N}"
+        "expected a number, or {kind: linear or exponential, start: NUMBER, end: NUMBER, steps: N},"
+        f" got {value!r:.80}"
     )
 
 

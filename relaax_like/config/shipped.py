@@ -38,8 +38,8 @@ def find_experiment_file(path: str | Path) -> Path:
       path: a path, or the name of a shipped experiment, NAME or FOLDER/NAME.
 
     Raises:
-      ConfigError: there is no such file; or several shipped files, or a folder in the working
-        directory, have that name.
+      ConfigError: there is no such file; several shipped files have that name; or a shipped file
+        and a folder in the working directory have it.
     """
     name, given = str(path), Path(path)
     # Unlike Path's, these do not raise if a name is too long or a permission is missing.

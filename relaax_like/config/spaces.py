@@ -22,7 +22,7 @@ def validate_vector(spaces: Spaces, size: int) -> None:
     """Checks that the observation is one array of `size` numbers.
 
     Raises:
-      InvalidInputError: it is something else; the error says what, and which setting to change.
+      InvalidInputError: the observation differs; the error says how, and which setting to change.
     """
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, Box | MultiBinary):
@@ -46,7 +46,7 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
     """Checks that the observation is one uint8 image of `[height, width, channels]`.
 
     Raises:
-      InvalidInputError: it is something else; the error says what, and which setting to change.
+      InvalidInputError: the observation differs; the error says how, and which setting to change.
     """
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, Box) or space.dtype != "uint8":
@@ -73,7 +73,7 @@ def validate_integers(spaces: Spaces, want: Space) -> None:
       want: a Discrete or MultiDiscrete.
 
     Raises:
-      InvalidInputError: it is something else; the error says what, and which setting to change.
+      InvalidInputError: the observation differs; the error says how, and which setting to change.
     """
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, type(want)):
@@ -148,17 +148,17 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
     Args:
       spaces: of the actions.
       num_actions: number of actions.
-      any_start: whether they can be counted from another number.
+      any_start: whether the actions can be counted from another number.
 
     Raises:
-      InvalidInputError: it is something else; the error says what, and which setting to change.
+      InvalidInputError: the action differs; the error says how, and which setting to change.
     """
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Discrete) or (space.start != 0 and not any_start):
         raise InvalidInputError(
             f"action_spaces: got {_describe(spaces)}; this algorithm is configured for one "
-            f"Discrete action named {ACTION!r}, counted from 0 (for MultiDiscrete, make "
-            "algorithm.num_actions a list, if the algorithm supports it)",
+            f"Discrete action named {ACTION!r}{'' if any_start else ', counted from 0'} (for "
+            "MultiDiscrete, make algorithm.num_actions a list, if the algorithm supports it)",
             "action_spaces",
         )
     if space.n != num_actions:
@@ -174,7 +174,7 @@ def validate_multi_discrete(spaces: Spaces, num_actions: Sequence[int]) -> None:
     """Checks that the action is several choices at once, of `num_actions` each.
 
     Raises:
-      InvalidInputError: it is something else; the error says what, and which setting to change.
+      InvalidInputError: the action differs; the error says how, and which setting to change.
     """
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, MultiDiscrete):
@@ -196,7 +196,7 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
     """Checks that the action is one Box of `size` numbers.
 
     Raises:
-      InvalidInputError: it is something else; the error says what, and which setting to change.
+      InvalidInputError: the action differs; the error says how, and which setting to change.
     """
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Box):
@@ -219,7 +219,7 @@ def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
     """Checks the bounds of a continuous action; an environment without bounds accepts any.
 
     Raises:
-      InvalidInputError: the environment has other bounds; the error has both.
+      InvalidInputError: the environment has other bounds; the error names both.
     """
     _validate_bounds(spaces[ACTION], low, high, "algorithm.action_")
 
@@ -270,7 +270,8 @@ def _validate_bounds(space: Space, low: np.ndarray, high: np.ndarray, prefix: st
         if (np.isfinite(flat) & (flat != bound)).any():
             raise InvalidInputError(
                 f"action_spaces: {name} is {flat.tolist()}, but {prefix}{name} is "
-                f"{bound.tolist()}; set it to the environment's bound, or set bounded: false",
+                f"{bound.tolist()}; set it to the environment's bound, or set bounded: false, if "
+                "the algorithm has that key",
                 "action_spaces",
             )
 

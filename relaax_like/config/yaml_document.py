@@ -131,7 +131,8 @@ class YamlDocument:
         """Sets one key as `--set section.key=value` does; the value is read as YAML.
 
         Raises:
-          ConfigError: it is not such an assignment.
+          ConfigError: it is not such an assignment, its value is not YAML, or a part of its key is
+            not a section.
         """
         place = f"{_FLAG} {flag}"
         key, equals, text = flag.partition("=")
@@ -202,9 +203,7 @@ class _NodeReader:
     def _construct(self, loader: _Loader, node: yaml.Node, loc: Loc) -> Any:
         self._nodes += 1
         if self._nodes > _MAX_NODES:
-            raise ConfigError(
-                f"{self._name}: more than {_MAX_NODES} values; split or shorten the file"
-            )
+            raise ConfigError(f"{self._name}: more than {_MAX_NODES} values; shorten the file")
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
             return self._construct_mapping(loader, node, loc)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
@@ -261,7 +260,8 @@ def read_yaml(path: Path) -> YamlDocument:
     """Reads a file that contains a mapping.
 
     Raises:
-      ConfigError: it cannot be read, is not UTF-8, is not YAML, is empty, or contains no mapping.
+      ConfigError: it cannot be read, is larger than 1 MiB, is not UTF-8, is not YAML, is empty, or
+        contains no mapping.
     """
     reader = _NodeReader(str(path))
     data = reader.read(_read_text(path))

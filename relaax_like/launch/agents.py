@@ -156,7 +156,8 @@ def make_agent_host(
       client_id: of the view that batch-native agents share; by default a unique one.
 
     Raises:
-      ConfigError: the algorithm folder has neither, or they cannot be loaded.
+      ConfigError: the folder's code cannot be loaded, or its plain Agent does not support a
+        setting.
     """
     agent_class = load_agent_class(experiment)
     if not is_batch_native(agent_class):
@@ -255,8 +256,9 @@ def _make_plain_host(
     learner = experiment.learner
     if learner.publishes:
         raise ConfigError(
-            f"{experiment.algorithm_folder / 'agent.py'}: a plain Agent sends gradients, but this "
-            "run learns in its parameter server; derive Agent from BatchAgent, or remove agent.py"
+            f"{experiment.algorithm_folder / 'agent.py'}: a plain Agent sends gradients, but with "
+            f"learner.placement: {learner.placement} agents send experience; set it to agent, or "
+            "derive Agent from BatchAgent"
         )
     if experiment.parameter_server.combine.method == "sync":
         raise ConfigError(

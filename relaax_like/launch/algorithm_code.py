@@ -23,13 +23,13 @@ if TYPE_CHECKING:  # It imports TensorFlow.
 
 @contextlib.contextmanager
 def locate_errors(folder: Path) -> Iterator[None]:
-    """Converts errors of the code in a folder to one that reports where they occurred.
+    """Converts an error of the code in a folder to a ConfigError with its file and line.
 
         with locate_errors(experiment.algorithm_folder):
             model = module.make_model(config, seed)
 
     Raises:
-      ConfigError: the code raised an error; names its line and the error. A `RelaaxError` passes
+      ConfigError: the code raised an error; the text has its line. A `RelaaxError` passes
         unchanged.
     """
     try:
@@ -53,7 +53,7 @@ def make_model(experiment: Experiment) -> Any:
     """Builds the Model of an algorithm with one task.
 
     Raises:
-      ConfigError: it cannot be built; the error names the line of the folder's code.
+      ConfigError: the model cannot be built; the error names the line of the folder's code.
     """
     config, module = experiment.algorithm, load_model_module(experiment)
     assert module is not None, "the algorithm has one task"
@@ -79,13 +79,19 @@ def load_agent_class(experiment: Experiment) -> Any:
     """Loads the class of the algorithm's agents, `SimpleRLAgent` if the folder has no `agent.py`.
 
     Raises:
-      ConfigError: `agent.py` cannot be loaded.
+      ConfigError: `agent.py` cannot be loaded, or has no class `Agent`.
     """
     folder = experiment.algorithm_folder
     if not (folder / "agent.py").is_file():
         return SimpleRLAgent
     with without_native_stderr():
-        return load_algorithm_module(folder, "agent").Agent
+        module = load_algorithm_module(folder, "agent")
+    if not hasattr(module, "Agent"):
+        raise ConfigError(
+            f"{folder / 'agent.py'}: no class Agent found; define one that derives from "
+            "relaax_like.agent.BatchAgent, or remove agent.py"
+        )
+    return module.Agent
 
 
 def is_batch_native(agent_class: Any) -> bool:

@@ -69,7 +69,8 @@ def _measure(run_dir: Path, count: int) -> float:
     except subprocess.TimeoutExpired:
         raise _explain(count, f"it took longer than {_TIMEOUT_SEC:.0f} s") from None
     if done.returncode:
-        raise _explain(count, " ".join(done.stderr.split())[-500:])
+        why = " ".join(done.stderr.split())[-500:]
+        raise _explain(count, why or f"its process ended with status {done.returncode}")
     return float(done.stdout.splitlines()[-1])
 
 

@@ -26,7 +26,7 @@ _RUNS = 3
 
 
 def main() -> int:
-    """Prints the seconds."""
+    """Prints the seconds of one minibatch; returns the exit status."""
     file, threads = sys.argv[1:]
     setup_logging("WARNING")
     set_threads(int(threads))
@@ -38,7 +38,7 @@ def measure(experiment: Experiment) -> float:
     """Returns the seconds per minibatch in the fastest of three iterations, summed over the tasks.
 
     Raises:
-      ConfigError: a plan has no iterations.
+      ConfigError: a plan is Replay, which has no iterations; or see `require_plans`.
     """
     plans = require_plans(experiment)
     seconds = 0.0
@@ -74,7 +74,7 @@ def _measure_task(task: Any, model: Any, plan: RolloutPlan) -> float:
 
 
 def make_fake_rollout(model: Any, plan: OnPolicy | Episodes) -> Rollout:
-    """Makes an iteration of random observations, the policy's actions, and random rewards."""
+    """Returns an iteration of random observations, the policy's actions, and random rewards."""
     from relaax_like.algorithm.acting import make_actor
     from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
 

@@ -15,10 +15,10 @@ EPISODE_STEPS = 10
 class BanditSlots:
     """A contextual bandit for any spaces: the observation determines which action is rewarded.
 
-    A context is drawn for each step. All numbers of an observation are low or high, and the
-    matching action is the first or the last choice, or the lower or upper end of the range:
-    rewards are from 0 to 1, 0.5 on average if the observation is ignored. An episode has ten
-    steps.
+    A context, 0 or 1, is drawn for each step and slot. All numbers of an observation are low or
+    high accordingly. The best action is the first or the last choice; of a Box, one quarter or
+    three quarters of the range in each component. Rewards are from 0 to 1. If the observation is
+    ignored, their mean is at most 0.5, and 0.75 for a Box. An episode has ten steps.
 
     Args:
       observation_space: a space, or nested ones.
@@ -42,7 +42,7 @@ class BanditSlots:
         self._steps = np.zeros(slots, np.int64)
 
     def reset(self, mask: np.ndarray | None = None) -> Any:
-        """Draws contexts; see `EnvironmentSlots`."""
+        """Draws new contexts for all slots; see `EnvironmentSlots`."""
         chosen = np.ones(self.slots, np.bool_) if mask is None else mask
         self._steps[chosen] = 0
         self._contexts = self._draw()

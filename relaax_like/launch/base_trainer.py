@@ -91,7 +91,14 @@ class BaseTrainer(abc.ABC):
         self._log = log
 
     def run(self, shutdown: Shutdown) -> int:
-        """Trains until the target, the budget or a signal; returns the exit status."""
+        """Trains until the target, the budget or a signal; returns the exit status.
+
+        Args:
+          shutdown: requests the end.
+
+        Raises:
+          RelaaxError: the training cannot start, or cannot continue.
+        """
         experiment = self.experiment
         use_compile_cache(experiment.compile_cache)
         set_device(experiment.learner.device, "learner.device")
@@ -160,6 +167,7 @@ class BaseTrainer(abc.ABC):
           stop: see `LocalAgents`; as passed to `train`, or another event.
 
         Raises:
+          ConfigError: the algorithm's folder cannot be loaded, or its agents cannot learn there.
           ProtocolError: the algorithm cannot use the environments' spaces.
         """
         with tracing.span(tracing.START):

@@ -45,7 +45,7 @@ class ClientEpisodes:
         self._taken: list[SlotEpisode] = []
 
     def join(self, session: str, slots: int) -> None:
-        """Adds a client's slots."""
+        """Adds a client's slots; `session` is the unique name of its connection."""
         with self._lock:
             self._open[session] = [[] for _ in range(slots)]
 

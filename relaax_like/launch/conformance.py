@@ -439,7 +439,7 @@ def _check_batches(subject: _Subject) -> None:
 def _check_padding(subject: _Subject) -> None:
     """Checks that rows that are not valid change neither costs nor gradients."""
     if isinstance(subject.plan, Replay):
-        raise _NotApplicable("the plan is Replay of single steps, which are never padded")
+        raise _NotApplicable("the plan is Replay, whose minibatches have no padding")
     if isinstance(subject.plan, OnPolicy) and subject.plan.overlap:
         raise _NotApplicable("rollouts of a plan with overlap have no rows that are not valid")
     results = []

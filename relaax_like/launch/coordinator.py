@@ -28,7 +28,8 @@ def run_coordinator(folder: Path, bind: str, security: Mapping[str, Any], **limi
       limits: of `Coordinator`.
 
     Raises:
-      ConfigError: the settings are wrong, or the folder is not that of a coordinator.
+      ConfigError: the settings are wrong, the port cannot be used, or the folder is not that of a
+        coordinator.
     """
     address = parse_address(bind, COORDINATOR_PORT)
     settings = SecurityConfig(**security)

@@ -54,7 +54,7 @@ class Evaluation:
 
     @property
     def success_rate(self) -> float | None:
-        """Share of the episodes that were solved; None: the environment did not report any."""
+        """Share of solved episodes among those reported as solved or not; None: none was."""
         if self.success is None or not (told := self.success >= 0).any():
             return None
         return float((self.success[told] == 1).mean())
@@ -85,10 +85,12 @@ def evaluate_snapshot(
       experiment: has the snapshots.
       episodes: number of episodes to play.
       version: of the snapshot; see `read_snapshot`.
-      video: to record, in separate episodes before those that are counted.
+      video: to record, in separate episodes before the counted episodes; None: no video.
 
     Raises:
-      ConfigError: the environment cannot be filmed, or the file cannot be written.
+      ConfigError: there is no environment, it cannot be filmed, the video cannot be written, or the
+        algorithm's folder cannot be loaded.
+      ProtocolError: the algorithm cannot use the environment's spaces.
       SnapshotError: there is no usable snapshot.
     """
     use_compile_cache(experiment.compile_cache)
@@ -151,8 +153,8 @@ def play_greedy(
 ) -> list[SlotEpisode]:
     """Plays fresh episodes with agents that exploit.
 
-    Each slot plays equally many: the first ones to end, of all slots together, would be short ones.
-    Warns once if no episode has ended for a minute.
+    Each slot plays the same number of episodes: the first episodes to end, of all slots together,
+    would be short ones. Warns once if no episode has ended for a minute.
 
     Args:
       experiment: defines the random first actions and the step limit.

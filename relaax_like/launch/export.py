@@ -67,8 +67,9 @@ def export_policy(
       folder: to write to; None: `export/VERSION` in the run's folder.
 
     Raises:
-      ConfigError: the algorithm's folder has no model to export, the package onnx is missing, the
-        folder is not empty, or the model uses an operation that ONNX Runtime does not support.
+      ConfigError: the algorithm's folder has no model to export, the folder to write to is not
+        empty, or the model uses an operation that ONNX Runtime does not support.
+      ModuleNotFoundError: a library of the extra `export` is not installed.
       RelaaxError: the exported policy computes different results, or a file cannot be written.
       SnapshotError: see `read_snapshot`; or the snapshot belongs to another model.
     """
@@ -101,7 +102,9 @@ def export_policy(
         try:
             errors = write_compared(policy, folder, origin, inputs, wanted)
         except OSError as error:
-            raise RelaaxError(f"{folder}: cannot be written: {error}") from error
+            raise RelaaxError(
+                f"{folder}: cannot be written: {error}; choose another folder with --to"
+            ) from error
     return Export(
         global_t=state.global_t,
         version=state.version,
@@ -114,10 +117,10 @@ def export_policy(
 
 
 def import_libraries() -> None:
-    """Imports the libraries, so that a missing one is reported before the work starts.
+    """Imports the libraries of the export, so that a missing one is reported before it starts.
 
     Raises:
-      ModuleNotFoundError: one is missing.
+      ModuleNotFoundError: a library is not installed.
     """
     # Our settings of TensorFlow must be made before tf2onnx imports it.
     for module in ("onnxruntime", "relaax_like.nn.runtime", "tf2onnx"):
@@ -204,13 +207,13 @@ def _compare(kind: str, found: Arrays, wanted: Arrays) -> float:
     """Returns the largest difference between two results.
 
     Raises:
-      RelaaxError: they differ by more than rounding.
+      RelaaxError: the results differ by more than rounding.
     """
     largest = 0.0
     for name, own in wanted.items():
         got = found[name]
         if got.shape != own.shape or got.dtype != own.dtype:
-            what = f"{got.dtype} {list(got.shape)}, but it is {own.dtype} {list(own.shape)}"
+            what = f"{got.dtype} {list(got.shape)}, expected {own.dtype} {list(own.shape)}"
         elif own.dtype.kind == "f":
             sizes = np.where(np.isfinite(own), np.abs(own), 0)
             scale = sizes.max(axis=tuple(range(1, own.ndim)), keepdims=True, initial=1.0)

@@ -71,7 +71,7 @@ def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndar
     """Checks that a snapshot's values match the model that will act with them.
 
     Raises:
-      SnapshotError: they belong to another model.
+      SnapshotError: the values belong to another model.
     """
     wanted = [(variable.name, variable.value.shape) for variable in get_variables(model)]
     found = [value.shape for value in values]

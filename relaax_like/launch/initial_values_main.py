@@ -56,15 +56,15 @@ def _end_with_parent() -> None:
 
 
 def make_initial_values(experiment: Experiment) -> list[Variable]:
-    """Runs the algorithm folder's code.
+    """Returns an algorithm's initial variables, from the code of its folder.
 
     Calls `make_initial_values` in `model.py`; without it, uses all variables of `make_model` in
     `model.py`, or else of the Models that `make_algorithms` in `algorithm.py` makes. If `model.py`
     is enough, `algorithm.py`, which imports TensorFlow, is not even loaded.
 
     Raises:
-      ConfigError: the folder has none of them, or they cannot be loaded, or fail; the error names
-        the line.
+      ConfigError: the folder has none of these functions, or its code cannot be loaded, or fails;
+        the error names the line.
     """
     with locate_errors(experiment.algorithm_folder):
         return _make_initial_values(experiment)

@@ -78,7 +78,7 @@ class PublishedValues(ParameterServerBackend):
         """Raises LeasedError: gradients are for a parameter server."""
         raise LeasedError(
             "this is the learner of the run (learner.placement: standalone), which takes "
-            "experience; the parameter server's address is another one"
+            f"experience; send gradients to the parameter server, {self._where}"
         )
 
     def count_refused(self, reason: str) -> None:
@@ -110,7 +110,16 @@ class PublishedValues(ParameterServerBackend):
 
 
 def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
-    """Learns until the training has finished, or a signal arrives; returns the exit status."""
+    """Learns until the training has finished, or a signal arrives; then ends the process.
+
+    Args:
+      experiment: has `learner.placement: standalone`.
+      overrides: of keys of its file.
+
+    Raises:
+      ConfigError: the settings are wrong, the port cannot be used, or the parameter server's run
+        has another model.
+    """
     settings = experiment.learner
     use_compile_cache(experiment.compile_cache)
     set_device(experiment.learner.device, "learner.device")
@@ -185,7 +194,7 @@ def _validate_model(experiment: Experiment, manifest: Manifest) -> None:
     """Checks that this learner has the run's model, before it takes the lease.
 
     Raises:
-      ConfigError: it has another one.
+      ConfigError: it has another model.
     """
     if load_model_module(experiment) is None:  # several tasks, whose learners check their parts
         return

@@ -269,7 +269,7 @@ def _make_replayed(
     """Makes a replay table that agents' steps go to.
 
     Raises:
-      ConfigError: this version cannot do something with a plan Replay; the error names it.
+      ConfigError: the model or a setting does not fit a plan Replay; the error names it.
     """
     from relaax_like.algorithm.model import get_normalizers
     from relaax_like.learn.replay_log import ReplayLog, name_replay_folder
@@ -341,17 +341,18 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
     """
     if hasattr(module, "make_data_handler"):
         raise ConfigError(
-            f"{describe_function(module.make_data_handler)}: make_data_handler changes "
-            f"the rollouts of one task, but make_algorithms makes {count}; remove it"
+            f"{describe_function(module.make_data_handler)}: make_data_handler needs make_model in "
+            f"model.py, but this algorithm has make_algorithms ({count} task(s)); remove it"
         )
-    learner, what = experiment.learner, f"one learner, but make_algorithms makes {count}"
+    learner = experiment.learner
+    what = "the learner of an algorithm with make_model, but this algorithm has make_algorithms"
     refuse_keys_of_one_learner(experiment, what)
     if learner.save_freq > 0 and learner.publishes:
         raise ConfigError(f"learner.save_freq: copies are written by {what}; set it to -1")
     if learner.eval_freq:
         raise ConfigError(
-            "learner.eval_freq: evaluations during training play with one task, but "
-            f"make_algorithms makes {count}; set it to 0"
+            "learner.eval_freq: evaluations during training need make_model in model.py, but this "
+            f"algorithm has make_algorithms ({count} task(s)); set it to 0"
         )
 
 
@@ -368,7 +369,7 @@ def make_offline_learner(
     """Loads TensorFlow, and makes the learner of a run that learns from recordings.
 
     Raises:
-      ConfigError: the algorithm cannot learn from them.
+      ConfigError: the algorithm cannot learn from recordings.
     """
     plan = require_plan(experiment)
     with without_native_stderr():
@@ -442,8 +443,8 @@ def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> N
     """Reads all recordings that a run will learn from, and compares them with its settings.
 
     Raises:
-      ConfigError: see `validate_files`; the algorithm cannot learn from recordings; or it mixes
-        them, and they do not fit into memory.
+      ConfigError: a recording does not fit the settings (see `validate_files`); the algorithm
+        cannot learn from recordings; or it mixes them, and they do not fit into memory.
     """
     plan = require_plan(experiment)
     assert not isinstance(plan, Replay), "it does not learn from files"
@@ -461,13 +462,13 @@ def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> N
 
 
 def _validate_memory(size: int) -> None:
-    """Refuses recordings that do not fit into memory, from which minibatches would be mixed.
+    """Refuses recordings that do not fit into memory; for minibatches of steps of all of them.
 
     Args:
       size: bytes of all steps; while they are joined, twice as many are needed.
 
     Raises:
-      ConfigError: they do not fit; the error has needed and available memory.
+      ConfigError: the recordings do not fit; the error names the needed and the available memory.
     """
     available = read_available_bytes()
     if available is not None and 2 * size > available:
@@ -482,14 +483,15 @@ def require_plan(experiment: Experiment) -> LearningPlan:
     """Returns how an algorithm with one task makes its own updates.
 
     Raises:
-      ConfigError: it does not make its own updates, or has several tasks.
+      ConfigError: the algorithm declares no plan, or has several tasks.
     """
     plans = require_plans(experiment)
     if isinstance(get_plan(experiment.algorithm), Mapping):
         place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(
-            f"{place}: plan is by task ({', '.join(plans)}), but files have rollouts of one task; "
-            "learn from live environments, or define make_model in model.py for one task"
+            f"{place}: plan is by task ({', '.join(plans)}), but learner.offline learns only one "
+            "task from files; learn from live environments (learner.offline: null), or return one "
+            "plan and define make_model in model.py"
         )
     return plans[TASK]
 
@@ -501,15 +503,16 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
       Task -> plan; the only task of an algorithm is named `TASK`.
 
     Raises:
-      ConfigError: it does not make its own updates, or there is not a plan for each task.
+      ConfigError: the algorithm declares no plan; its plan and `make_model` disagree about the
+        number of tasks; or a task has no plan.
     """
     plan = get_plan(experiment.algorithm)
     place = describe_place(type(experiment.algorithm), "plan")
     has_one_task = load_model_module(experiment) is not None
     if plan is not None and not isinstance(plan, Mapping) and not has_one_task:
         raise ConfigError(
-            f"{place}: plan is {name_plan(plan)}, the plan of one task, but the algorithm has "
-            "several; define a mapping from task to plan, or make_model in model.py for one task"
+            f"{place}: plan is {name_plan(plan)}, the plan of one task, but there is no make_model "
+            "in model.py; return a mapping from task to plan, or define make_model"
         )
     if isinstance(plan, Mapping) and has_one_task:
         raise ConfigError(
@@ -520,8 +523,9 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
     found = {task: one for task, one in plans.items() if isinstance(one, LearningPlan)}
     if found.keys() != plans.keys():
         raise ConfigError(
-            f"learner.placement: server, but the algorithm {experiment.algorithm_folder.name} "
-            "does not compute updates itself; set placement: agent"
+            f"learner.placement: {experiment.learner.placement}, but the algorithm "
+            f"{experiment.algorithm_folder.name} declares no plan, so its agents learn by "
+            "themselves; set it to agent"
         )
     return found
 
@@ -530,7 +534,11 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
     """Loads TensorFlow, and returns the task that makes an algorithm's updates, and its model.
 
     Args:
-      experiment: `require_plan` must return its plan.
+      experiment: of an algorithm with one task, and a plan.
+
+    Raises:
+      ConfigError: the folder's code cannot be loaded, or fails; or its algorithm overrides
+        `predict` or `exploit`.
     """
     config, folder = experiment.algorithm, experiment.algorithm_folder
     with without_native_stderr():
@@ -549,11 +557,11 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
     """Loads TensorFlow, and returns task -> the task that makes its updates, and its model.
 
     Args:
-      experiment: `require_plans` must return its plans.
+      experiment: of an algorithm with a plan for each task.
 
     Raises:
-      ConfigError: the algorithm has several tasks, and something that only works with one, or
-        variables that they share, or not a plan for each.
+      ConfigError: see `require_plans` and `make_learning_task`; or the algorithm has several tasks,
+        and they share variables, or something else only works with one task.
     """
     plans = require_plans(experiment)
     config, folder = experiment.algorithm, experiment.algorithm_folder

@@ -44,11 +44,14 @@ class LocalAgents:
       stop: once it is set, batch-native agents still process the outcome of their actions, but do
         not act; then their state can be taken.
       resumable: whether the state will be taken. False: `stop` also ends a wait for the learner.
-      name: of the agents, for the parameter server; unique in a run.
+      name: unique name of the agents in a run, for the parameter server.
 
     Attributes:
       has_state: whether these agents are batch-native.
       waiting_sec: seconds for which batch-native agents have waited for a learner so far.
+
+    Raises:
+      ProtocolError: the algorithm cannot use the environments' spaces.
     """
 
     def __init__(
@@ -293,11 +296,14 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
       Environments that refuse wrong values; see `CheckedSlots`.
 
     Raises:
-      ConfigError: there is no environment, or its folder cannot be used without a network.
+      ConfigError: there is no environment, or its folder has no slots.py that can be loaded.
     """
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
-        raise ConfigError(f"{experiment.file}: training needs an `environment` section; add one")
+        raise ConfigError(
+            f"{experiment.file}: there is no `environment` section, but this command steps "
+            "environments in its own process; add the section"
+        )
     module = load_folder_module(program.parent, Path(SLOTS).stem)
     slots = module.make_slots(environment, derive_seed(experiment.seed, "environment", purpose))
     name = environment.env or program.parent.name

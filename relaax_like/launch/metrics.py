@@ -7,7 +7,11 @@ from relaax_like.launch.security import make_client_security
 
 
 def make_agent_metrics(experiment: Experiment, link: Link) -> MetricsClient:
-    """Opens the recorder: the metrics server if there is one, otherwise the parameter server."""
+    """Returns the recorder of the metrics server if there is one, else of the parameter server.
+
+    Raises:
+      ConfigError: see `make_client_security`.
+    """
     if experiment.metrics_server is not None:
         address = experiment.metrics_server.bind.to_connect()
         security = make_client_security(experiment)

@@ -27,7 +27,13 @@ def get_metrics_settings(experiment: Experiment) -> MetricsServerConfig:
 
 
 def run_metrics_server(experiment: Experiment) -> int:
-    """Serves until a signal arrives; returns the exit status."""
+    """Serves until a signal arrives; returns the exit status.
+
+    Raises:
+      ConfigError: the file has no section for it, a file of `security` cannot be used, or other
+        machines could connect without TLS and tokens.
+      RelaaxError: the port is taken.
+    """
     settings = get_metrics_settings(experiment)
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)

@@ -38,16 +38,20 @@ class Episodes:
 
     @property
     def name(self) -> str:
-        """The data set and the indices."""
+        """The data set, and the first and the last index."""
         return f"{self._source} (episodes {self._indices[0]} to {self._indices[-1]})"
 
     @property
     def bytes(self) -> int:
-        """Share of the data set's size."""
+        """Approximate size in bytes, its share of the data set's."""
         return self._size
 
     def read(self) -> Rollout:
-        """Reads the episodes; see `Recording`."""
+        """Reads the episodes; see `Recording`.
+
+        Raises:
+          DamagedFileError: the episodes cannot be read, or do not fit the data set's spaces.
+        """
         try:
             parts = [self._convert(one) for one in self._data_set.iterate_episodes(self._indices)]
         except (OSError, KeyError, ValueError, InvalidInputError) as error:
@@ -109,7 +113,7 @@ def find_episodes(name: str) -> list[Recording]:
         metadata = data_set.storage.get_episode_metadata(numbers)
         lengths = [int(one["total_steps"]) for one in metadata]
     if not sum(lengths):
-        raise ConfigError(f"learner.offline: {source}: the data set has no steps")
+        raise ConfigError(f"learner.offline: {source}: the data set has no steps; name another one")
     size = sum(p.stat().st_size for p in Path(data_set.storage.data_path).rglob("*") if p.is_file())
     recordings: list[Recording] = []
     chosen: list[int] = []
@@ -153,7 +157,7 @@ def _load(name: str) -> Any:
 
 @contextlib.contextmanager
 def _explain(source: str) -> Iterator[None]:
-    """Converts errors of Minari to one that names the data set."""
+    """Converts an error of Minari to a ConfigError that names the data set."""
     try:
         yield
     except ImportError as error:  # also of h5py, which Minari describes by itself
@@ -164,8 +168,8 @@ def _explain(source: str) -> Iterator[None]:
     except Exception as error:
         raise ConfigError(
             f"learner.offline: {source}: not a readable Minari data set ({error}); expected the id "
-            f"of one that `minari list local` shows, or its folder. To download one: minari "
-            f"download {source.removeprefix(MINARI)}"
+            "of a data set that `minari list local` shows, or its folder. To download a data set: "
+            "minari download ID"
         ) from error
 
 

@@ -67,7 +67,11 @@ class OnlineTester:
           done: is set at the end; if it is set before, fewer are played.
 
         Returns:
-          Returns `[n] float64` and lengths `[n] int64`.
+          Returns `[n] float64`, and lengths `[n] int64` in environment steps.
+
+        Raises:
+          RelaaxError: the environment or the agents cannot be made, or the environment returned a
+            wrong value.
         """
         if self._parts is None:
             self._parts = self._open(values, version)

@@ -101,7 +101,9 @@ def make_parameter_server(
 
     Raises:
       ConfigError: the algorithm has no usable initial values.
-      SnapshotError: the folder is in use, or its snapshots cannot be used.
+      InvalidInputError: the file `initial_values` cannot be used.
+      SnapshotError: the folder is in use, or its snapshots or their mirror cannot be used.
+      JournalError: the journal cannot be used.
     """
     settings = experiment.parameter_server
     keep, keep_best = settings.checkpoints_to_keep, settings.best_checkpoints_to_keep
@@ -179,7 +181,16 @@ def _open_lease(experiment: Experiment) -> LearnerLease | None:
 
 
 def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
-    """Serves until training finishes or a signal arrives; returns the exit status."""
+    """Serves until training finishes or a signal arrives; returns the exit status.
+
+    Args:
+      experiment: to train.
+      overrides: with which it was loaded, for the process that builds the initial values.
+
+    Raises:
+      ConfigError: the settings are wrong, or other machines could connect without TLS and tokens.
+      RelaaxError: a port is taken; or see `make_parameter_server`.
+    """
     failpoints.arm_from_environment()
     use_compile_cache(experiment.compile_cache)
     set_device(experiment.learner.device, "learner.device")
@@ -189,11 +200,12 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     shutdown = Shutdown()
     validate_exposure(settings.bind, experiment.security)
     if settings.prometheus_bind is not None:
-        validate_unprotected(settings.prometheus_bind, experiment.security, "prometheus_bind")
+        key = "relaax-parameter-server.prometheus_bind"
+        validate_unprotected(settings.prometheus_bind, experiment.security, key)
         if settings.prometheus_bind.collides_with(settings.bind):
             raise ConfigError(
-                f"prometheus_bind: {settings.prometheus_bind} is the server's own address; choose "
-                "another port"
+                f"{key}: {settings.prometheus_bind} is the server's own address "
+                f"(relaax-parameter-server.bind: {settings.bind}); choose another port"
             )
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
@@ -369,7 +381,7 @@ def make_run_dir(experiment: Experiment) -> None:
     """Creates the run's folder.
 
     Raises:
-      ConfigError: it cannot be created.
+      ConfigError: the folder cannot be created.
     """
     try:
         experiment.run_dir.mkdir(parents=True, exist_ok=True)
@@ -381,7 +393,7 @@ def make_run_dir(experiment: Experiment) -> None:
 
 
 def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> BufferedMetrics:
-    """Opens the recorder of the curves: event files, or the metrics server if there is one."""
+    """Returns the recorder of the curves: event files, or the metrics server if there is one."""
     if experiment.metrics_server is not None:
         address = experiment.metrics_server.bind.to_connect()
         return MetricsClient(address, global_t, security=make_client_security(experiment))

@@ -149,10 +149,15 @@ def join_for_workers(trainer: BaseTrainer, address: str, accept_loss: bool) -> N
     Raises:
       ConfigError: the training has no workers; the cluster cannot be joined; or the run has begun
         on another machine.
-      RelaaxError: no cluster answers.
+      RelaaxError: no cluster answers, or it does not have the processors for the workers.
     """
     workers = trainer.experiment.learner.workers
-    if not isinstance(trainer, Trainer) or not workers:
+    if not isinstance(trainer, Trainer):
+        raise ConfigError(
+            f"--ray {address}: only workers run on a Ray cluster, but this training (from files, "
+            "or by trainer.py) has no workers; remove --ray"
+        )
+    if not workers:
         raise ConfigError(
             f"--ray {address}: only workers run on a Ray cluster, and this training has none; add "
             "--workers N, or start all processes there with relaax run CONFIG --ray"

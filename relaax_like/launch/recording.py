@@ -96,13 +96,15 @@ def record(
       ConfigError: an argument is wrong, the folder has files, or cannot be written to; or the
         algorithm's agents cannot be recorded.
       SnapshotError: there is no usable snapshot.
+      ProtocolError: the algorithm cannot use the environment's spaces.
+      InvalidInputError: the environment returned a wrong value.
     """
     if policy not in POLICIES:
         raise ConfigError(f"policy: {policy!r}, expected one of {', '.join(POLICIES)}")
     found = find_trajectories(folder)
     if found and not append:
         raise ConfigError(
-            f"{folder}: already contains {len(found)} trajectory files; name another folder, or "
+            f"{folder}: already contains {len(found)} trajectory file(s); name another folder, or "
             "pass --append to add to them"
         )
     use_compile_cache(experiment.compile_cache)
@@ -180,11 +182,11 @@ class _Recorder(FrozenPolicy):
         self._writer.write(self._number, concatenate(rollouts))
         self._number += 1
         if self._writer.has_failed:
-            raise ConfigError("the recording could not be written; see above")
+            raise ConfigError("the recording could not be written; see the error logged above")
 
 
 class _Actor:
-    """An actor whose actions are chosen in another way.
+    """An actor that always chooses the best actions; subclasses choose them in another way.
 
     Attributes:
       model: of the actor.
@@ -254,7 +256,7 @@ def _find_log_size(leaf: str, space: Space) -> float:
     if low is None or high is None or not np.isfinite([low, high]).all():
         raise ConfigError(
             f"policy: random, but the environment's action {leaf!r} has no finite bounds; record "
-            "with sampled, or set bounds in the environment"
+            "with --policy sampled, or set bounds in the environment"
         )
     return float(np.log(np.maximum(np.asarray(high, np.float64) - low, 1e-30)).sum())
 

@@ -128,6 +128,11 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
     Args:
       experiment: to serve.
       overrides: with which it was loaded, for the learner's process.
+
+    Raises:
+      ConfigError: the settings are wrong, the algorithm cannot be loaded, or other machines could
+        connect without TLS and tokens.
+      RelaaxError: the port is taken.
     """
     settings = experiment.rlx_server
     use_compile_cache(experiment.compile_cache)

@@ -38,7 +38,7 @@ def make_topology(
       trace: whether all of them trace to the run's folder.
 
     Raises:
-      ConfigError: there is no environment to run.
+      ConfigError: there is no environment, or it has no program to start.
     """
     roles = ["parameter_server", "rlx_server"]
     if experiment.metrics_server is not None:
@@ -66,7 +66,7 @@ def make_topology(
 
 
 def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
-    """Returns the overrides that tell each server of a run where all of them listen.
+    """Returns the overrides with which each server of a run knows where all of them listen.
 
     Args:
       addresses: name of each node -> its address.

@@ -71,7 +71,7 @@ def validate_exposure(
     Args:
       address: to listen on.
       settings: of the server.
-      place: where the user configures them.
+      place: where the user configures TLS and tokens, for the error.
 
     Raises:
       ConfigError: other machines can reach it, TLS or tokens are missing, and `insecure` is not
@@ -104,11 +104,17 @@ def validate_exposure(
 def validate_unprotected(address: Address, settings: SecurityConfig, key: str) -> None:
     """Refuses to show other machines a page that neither TLS nor a token protects.
 
+    Args:
+      address: to listen on.
+      settings: of the server.
+      key: of the address in the file, for the error.
+
+
     Raises:
       ConfigError: the address is not local to this machine, and `insecure` is not set.
     """
     if not address.is_loopback and not settings.insecure:
         raise ConfigError(
-            f"{key}: {address} can be reached from other machines, and that page has no access "
-            "control. Bind to localhost; on a fully trusted network, pass --insecure"
+            f"{key}: {address} can be reached from other machines, and the page there has no "
+            "access control. Bind to localhost; on a fully trusted network, pass --insecure"
         )

@@ -140,14 +140,16 @@ class SerialState:
         if document["server"] != identity:
             there, here = document["server"], identity
             raise InvalidInputError(
-                f"belongs to step {there['global_t']:,}, version {there['version']}, weights "
-                f"{there['crc32']:08x}, but the run is at step {here['global_t']:,}, version "
-                f"{here['version']}, weights {here['crc32']:08x}"
+                f"belongs to step {there['global_t']:,}, version {there['version']}, checksum of "
+                f"the weights {there['crc32']:08x}, but the run is at step {here['global_t']:,}, "
+                f"version {here['version']}, checksum {here['crc32']:08x}"
             )
         for key, value in self._settings.items():
             if document["settings"].get(key) != value:
                 raise InvalidInputError(
-                    f"{key} is {value}, but was {document['settings'].get(key)}", key
+                    f"{key} is {value}, but was {document['settings'].get(key)} when the file was "
+                    "written",
+                    key,
                 )
         if not hasattr(self._slots, "set_state"):
             raise InvalidInputError("these environments cannot restore a state")
@@ -158,7 +160,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """Reads a complete file: `settings`, `server` and `state`, with its arrays in place.
 
     Raises:
-      InvalidInputError: there is no file, or it is damaged.
+      InvalidInputError: there is no file, it is damaged, or another version wrote it.
     """
     try:
         with finding_damage():

@@ -39,6 +39,15 @@ def make_start(
 
     If there is a snapshot with these settings, the manifest is the snapshot's, whose values will be
     restored: initial values are neither built nor read, and zeros are returned.
+
+    Args:
+      experiment: to train.
+      overrides: with which it was loaded, for the process that builds the values.
+      build: builds the values in this process; None: in another process.
+
+    Raises:
+      ConfigError: the values cannot be built.
+      InvalidInputError: the file `initial_values` cannot be used.
     """
     settings = experiment.parameter_server
     if settings.initial_values is None:
@@ -93,7 +102,8 @@ def _validate_rebuildable(kept: Path) -> None:
     """Checks that damaged initial values can be built again, because nothing depends on them.
 
     Raises:
-      ConfigError: the journal has pushes that were applied to them, and no snapshot has both.
+      ConfigError: the journal has pushes that were applied to these values, and there is no usable
+        snapshot.
     """
     checkpoints = kept.parent
     if read_newest_manifest(checkpoints) is None and holds_records(checkpoints / "journal"):

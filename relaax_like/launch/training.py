@@ -44,7 +44,7 @@ class TrainingResult:
 
 
 def train(path: str | Path, overrides: Sequence[str] = (), force: bool = False) -> TrainingResult:
-    """Trains a new run; see `relaax_like.train`."""
+    """Trains a new run; see `relaax_like.train`, also for the errors."""
     if threading.current_thread() is not threading.main_thread():
         raise RelaaxError(
             "relaax_like.train: called in another thread, but only the main thread receives "
@@ -83,7 +83,8 @@ def make_trainer(
       log: how the progress is shown.
 
     Raises:
-      ConfigError: `trainer.py` cannot be used, or there are no trajectories.
+      ConfigError: `trainer.py` cannot be used; there is no environment or recording that the
+        training needs; or the algorithm cannot use their spaces.
     """
     if experiment.learner.placement == "standalone":  # all is one process here
         learner = experiment.learner.model_copy(update={"placement": "server"})

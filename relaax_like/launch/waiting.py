@@ -68,7 +68,11 @@ def wait_for_spaces(
 
 
 def make_proposer(experiment: Experiment) -> Propose:
-    """Returns the function that answers proposals once the spaces are fixed."""
+    """Returns the function that answers proposals once the spaces are fixed.
+
+    Raises:
+      ConfigError: RUN/spaces.json cannot be used.
+    """
     algorithm = experiment.algorithm
     spaces = read_run_spaces(experiment.run_dir) or RunSpaces(
         algorithm.observation_spaces, algorithm.action_spaces
@@ -102,9 +106,11 @@ class _Agreement:
     def propose(self, proposal: RunSpaces | None) -> RunSpaces | None:
         """Returns the run's spaces: the proposed ones, if there are none yet.
 
+        Without a proposal (None), returns None if there are none yet.
+
         Raises:
-          InvalidInputError: the algorithm cannot use them.
-          ServerUnavailableError: they cannot be written to the run's folder.
+          InvalidInputError: the algorithm cannot use the proposed spaces.
+          ServerUnavailableError: the spaces cannot be written to the run's folder.
         """
         with self._lock:
             if self.spaces is not None or proposal is None:

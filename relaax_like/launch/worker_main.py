@@ -47,7 +47,7 @@ _POLL_SEC = 0.2
 
 
 def main() -> int:
-    """Plays until the end of training or a signal."""
+    """Plays until the end of training or a signal, then ends the process with the exit status."""
     shutdown = Shutdown()
     reporter = Reporter.from_environment()
     file, number, address = sys.argv[1:]
@@ -84,6 +84,7 @@ def play(
       reporter: is notified of the first rollout.
 
     Raises:
+      ConfigError: the algorithm or the environment cannot be loaded.
       InvalidInputError: an environment has returned a wrong value.
       ProtocolError: the algorithm cannot use the environments' spaces.
     """

@@ -37,7 +37,7 @@ def choose_curve(runs: Sequence[Run], name: str | None) -> str:
       name: the requested curve; None: the mean return, or else the episodes' rewards.
 
     Raises:
-      ConfigError: a run has no such curve; the error lists those that it has.
+      ConfigError: a run has no such curve; the error lists the run's curves.
     """
     wanted = (MEAN_RETURN, EPISODE_REWARD) if name is None else (name,)
     for candidate in wanted:
@@ -72,7 +72,9 @@ def plot_runs(
     try:
         figure.savefig(out, dpi=120)
     except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be written: {error.strerror}") from None
+        raise ConfigError(
+            f"--out {out}: cannot be written: {error.strerror}; choose another file"
+        ) from None
 
 
 def validate_output(out: Path) -> None:

@@ -33,7 +33,7 @@ class SpanTime:
       calls: number of spans.
       total_sec: their total time, including nested spans.
       share: the total time as a share of the window.
-      own_share: the same without nested spans.
+      own_share: the same without the time of nested spans.
       p50_us: median duration.
       p99_us: 99th percentile.
     """
@@ -54,11 +54,11 @@ class SpanTime:
 
 @dataclass(frozen=True, kw_only=True)
 class ThreadTime:
-    """Time of one kind of thread: those of one name, except numbers, in all processes of a role.
+    """Time of one kind of thread: all threads of a role whose names differ only in a number.
 
     Attributes:
       role: of the processes.
-      thread: their common name, "main" for the main thread.
+      thread: their name without the number; "main" for the main thread.
       count: number of threads.
       spans: by `own_share`, the largest first.
     """
@@ -121,7 +121,7 @@ def find_trace_folder(folder: Path) -> Path:
     """Returns the folder with the traces: the run's `trace`, or the given one.
 
     Raises:
-      ConfigError: there are no traces.
+      ConfigError: there is no such folder, or it contains no traces.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; pass the run_dir of the experiment")

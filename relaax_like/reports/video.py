@@ -65,7 +65,7 @@ class FilmedSlots:
         """Completes the file, which replaces an existing one. Idempotent.
 
         Raises:
-          ConfigError: it cannot be written; an existing file is unchanged.
+          ConfigError: the file cannot be written; an existing file is unchanged.
         """
         writer, self._writer = self._writer, None
         if writer is None:
@@ -102,7 +102,10 @@ class FilmedSlots:
         try:
             frame = None if render is None else render()
         except Exception as error:  # whatever an environment's drawing raises
-            raise ConfigError(f"--video: the environment cannot be drawn: {error}") from error
+            raise ConfigError(
+                f"--video: the environment cannot be drawn: {error}; omit --video, or correct the "
+                "environment's render"
+            ) from error
         if frame is None or frame.ndim != 3 or frame.shape[2] < 3:
             what = "nothing" if frame is None else f"an array {list(frame.shape)}"
             raise ConfigError(

@@ -31,7 +31,7 @@ class AnswerTimes:
 
     Attributes:
       limit_sec: as the argument.
-      late: number of those that took longer than the limit.
+      late: number of answers that took longer than the limit.
     """
 
     def __init__(self, metrics: Metrics, limit_sec: float | None, now: float):
@@ -68,7 +68,8 @@ class AnswerTimes:
     def find_percentiles(self, *shares: float) -> list[float] | None:
         """Returns the seconds within which these shares of the answers came; None: no answers yet.
 
-        They cover the newest 10 to 20 seconds; each is at most 9 % too large.
+        Shares are from 0 to 1. The answers of the newest 10 to 20 seconds count. Each result is at
+        most 9 % too large, and 134 s at most.
         """
         bins = self._bins + _count(self._newest)
         if self._bins_before is not self._bins:

@@ -99,7 +99,11 @@ class BatchSlots(BatchAgents):
         return self._agent.discarded_steps
 
     def observe(self, transition: Transition) -> None:
-        """Passes a transition to the agent."""
+        """Passes a transition to the agent.
+
+        Raises:
+          InvalidInputError: the number of rewards per slot is not the model's.
+        """
         self._goes_on = transition.observations is not None
         if transition.rewards is None:
             self._all_begin = True

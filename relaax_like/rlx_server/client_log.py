@@ -12,7 +12,7 @@ LINES_PER_SECOND = 10
 
 
 def shorten(text: str, length: int = MAX_LINE_LENGTH) -> str:
-    """Returns a text of at most `length` characters, with "..." in place of its end."""
+    """Returns a text of at most `length` characters; "..." replaces the end of a longer text."""
     return text if len(text) <= length else text[: length - 3] + "..."
 
 

@@ -63,14 +63,15 @@ class Connection(asyncio.BufferedProtocol):
     while others wait, nothing more is read.
 
     Attributes:
+      session: as the argument.
       address: of the peer, without the port.
       last_heard: monotonic time of the newest complete message, or of the newest answer, which
         restarts the client's timeout.
       unread_since: monotonic time since when the client has not read answers; None: it reads.
 
     Args:
-      server: to which it belongs.
-      session: which it feeds.
+      server: to which the connection belongs.
+      session: receives its messages.
       handshake: the TLS handshake that it replaces; None: no TLS.
     """
 

@@ -137,7 +137,7 @@ class BatchHost(AgentHost):
         exploit: bool = False,
         max_wait_sec: float | None = None,
     ) -> SlotAgents:
-        """Builds one agent for all slots."""
+        """Builds one agent for all slots; see `AgentHost`, also for the errors."""
         _validate_spaces(self._config, observation_spaces, action_spaces)
         processors = self._get_processors()
         if not exploit:
@@ -239,7 +239,7 @@ class BatchHost(AgentHost):
             if task not in self._processors:
                 raise RelaaxError(
                     f"class {self._agent_class.__name__} asked for task {task!r}, but the "
-                    f"algorithm has the tasks {', '.join(self._processors)}"
+                    f"algorithm has the tasks {', '.join(self._processors)}; ask for one of them"
                 )
             chosen = [i for i, request in enumerate(requests) if request.task == task]
             parts = self._processors[task].predict([requests[i] for i in chosen])
@@ -281,7 +281,7 @@ class BatchHost(AgentHost):
         if main is not None and main not in processors:
             raise RelaaxError(
                 f"class {self._agent_class.__name__}: main_task is {main!r}, but the algorithm "
-                f"has the tasks {', '.join(processors)}"
+                f"has the tasks {', '.join(processors)}; set it to one of them"
             )
         try:
             for processor in processors.values():
@@ -326,7 +326,7 @@ class PlainHost(AgentHost):
         exploit: bool = False,
         max_wait_sec: float | None = None,
     ) -> SlotAgents:
-        """Builds one plain agent per slot."""
+        """Builds one plain agent per slot; see `AgentHost`, also for the errors."""
         if max_wait_sec is not None:
             raise InvalidInputError(
                 "max_wait_ms: the agents of this algorithm run their own code (agent.py), which "
@@ -383,9 +383,11 @@ def _validate_agent_class(agent_class: Any) -> None:
     name = getattr(agent_class, "__name__", repr(agent_class))
     missing = [verb for verb in _VERBS if not callable(getattr(agent_class, verb, None))]
     if missing:
-        raise RelaaxError(f"class {name} lacks {', '.join(missing)}; an Agent needs {_VERBS}")
+        raise RelaaxError(
+            f"class {name} lacks {', '.join(missing)}; an Agent needs {', '.join(_VERBS)}"
+        )
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
-        raise RelaaxError(f"class {name} does not implement all of {_VERBS}")
+        raise RelaaxError(f"class {name} is abstract; an Agent must implement {', '.join(_VERBS)}")
 
 
 def _slips(plan: Plan | None) -> bool:

@@ -63,7 +63,9 @@ class RlxServer:
 
     Attributes:
       loop: the event loop, once started.
-      connections: those that are open.
+      admission: as the argument.
+      max_message_bytes: as the argument.
+      connections: the open connections.
       closing: sessions that are being closed in their threads.
       log_budget: limits the log lines that clients cause.
       points: limits the curve points of all clients together.
@@ -145,7 +147,8 @@ class RlxServer:
         """Binds and starts to serve; returns the actual port.
 
         Raises:
-          RelaaxError: the port is taken; the error names the process that holds it.
+          RelaaxError: the address cannot be bound; if the port is taken, the error names the
+            process that holds it.
         """
         self.loop = asyncio.get_running_loop()
         try:

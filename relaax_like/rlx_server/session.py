@@ -88,8 +88,16 @@ class Greeting:
       observation_spaces: leaf -> space.
       action_spaces: leaf -> space.
       exploit: choose the best actions; learn nothing.
-      features: those that both client and server support.
+      features: features of the protocol that both client and server support.
       max_wait_sec: longest time from a step to its answer; None: no limit.
+
+    Args:
+      hello: as received; nothing in it is trusted.
+      max_slots: maximum number of slots of one client.
+
+    Raises:
+      ProtocolError: VERSION_MISMATCH.
+      InvalidInputError: another field is wrong; the error names it.
     """
 
     def __init__(self, hello: rlx_pb2.Hello, max_slots: int):
@@ -205,8 +213,9 @@ class Session:
     Attributes:
       finished: whether the client was notified that the training has ended.
       max_message_bytes: longest message that is read; 0 before the hello has been accepted.
+      name: of the session, for logs.
       admit: called when the hello is valid, before agents are made; can raise ProtocolError. Set by
-        the owner, like the next two, before the first message.
+        the owner before the first message, like `log`, `report`, `on_episodes` and `get_end`.
       log: receives the lines about the client.
       points: curve points of the newest message; the owner stores them gradually.
       report: called with an event and the client's name when it has joined, made its first step, or
@@ -319,6 +328,9 @@ class Session:
         Args:
           body: the message.
           received_at: when its last byte arrived; None: now.
+
+        Raises:
+          ProtocolError: see the class.
         """
         self._received_at = time.monotonic() if received_at is None else received_at
         try:

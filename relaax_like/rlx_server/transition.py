@@ -110,11 +110,12 @@ def find_absent(present: np.ndarray) -> np.ndarray | None:
 
 def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
     if step.executed or step.HasField("overridden"):
+        field = "executed" if step.executed else "overridden"
         raise ProtocolError(
-            "executed received before any action was sent; the first step of a session must "
-            "only have observations",
+            f"{field} received before any action was sent; the first step of a session, and the "
+            "step after reward_and_reset, must only have observations",
             "OUT_OF_ORDER",
-            "executed",
+            field,
         )
     if outcome_parts:
         raise ProtocolError(
@@ -199,7 +200,8 @@ def validate_rewards(rewards: np.ndarray) -> None:
     bad = ~(np.abs(rewards) <= _MAX_REWARD)
     if bad.any():
         raise InvalidInputError(
-            f"rewards: NaN, infinity or more than {_MAX_REWARD:g} in slot {np.argwhere(bad)[0, 0]}",
+            f"rewards: NaN, infinity or an absolute value of more than {_MAX_REWARD:g} in slot "
+            f"{np.argwhere(bad)[0, 0]}",
             "rewards",
         )
 
@@ -210,7 +212,8 @@ def _read_success(step: rlx_pb2.Step, slots: int) -> np.ndarray | None:
     success = message_to_ndarray(step.success, "success")
     if success.shape != (slots,) or success.dtype != np.int8 or (abs(success) > 1).any():
         raise InvalidInputError(
-            f"success: {success.dtype} {list(success.shape)}, expected int8 [{slots}] of -1, 0, 1",
+            f"success: {success.dtype} {list(success.shape)}, {success.ravel()[:8].tolist()}, "
+            f"expected int8 [{slots}] of -1, 0 and 1",
             "success",
         )
     return success

@@ -37,11 +37,11 @@ _DAMAGE = (
 
 @contextlib.contextmanager
 def finding_damage() -> Iterator[None]:
-    """Converts all errors that a damaged file can cause to a `DamagedError`; also for its content.
+    """Converts errors of reading a file, or of using its content, to a `DamagedError`.
 
     Raises:
       FileNotFoundError: there is no such file.
-      DamagedError: the file is of another kind, or cannot be read.
+      DamagedError: the file is of another kind, is damaged, or cannot be read.
     """
     try:
         yield
@@ -60,10 +60,12 @@ def write_arrays(
       path: of the file.
       arrays: by name.
       kind: what the file holds, and the version of that format; `read_arrays` compares it.
-      sync: return when the disk has it. False: a power failure can damage it, nothing else can.
+      sync: return when the file is on disk. False: a power failure can damage it; a process that
+        is killed cannot.
 
     Raises:
-      OSError: it could not be written; an existing file is unchanged.
+      OSError: the file could not be written; an existing one is complete, the old or the new one.
+      ValueError: an array contains Python objects.
     """
     temporary = path.with_name(f".tmp-{path.name}")
     try:
@@ -84,9 +86,9 @@ def write_arrays(
 
 
 def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
-    """Reads a complete file, and verifies checksums.
+    """Reads a complete file, verifies its checksums, and returns its arrays by name.
 
-    Arrays keep their memory order; those of bfloat16 are returned as untyped bytes.
+    Arrays keep their memory order; arrays of bfloat16 are returned as untyped bytes.
 
     Args:
       path: of the file.
@@ -94,7 +96,7 @@ def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
 
     Raises:
       FileNotFoundError: there is no such file.
-      DamagedError: it is something else, of another kind, or of another version.
+      DamagedError: it is not a file of arrays, is damaged, or is of another kind or version.
     """
     with finding_damage(), zipfile.ZipFile(path) as archive:
         found = _get_kind(archive)

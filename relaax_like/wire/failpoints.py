@@ -72,7 +72,7 @@ def arm(text: str) -> None:
     With `@N` only when the place is reached for the Nth time, otherwise each time.
 
     Raises:
-      ConfigError: an unknown name or action.
+      ConfigError: a name, action or count is not valid, or the place cannot have this action.
     """
     armed = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -101,7 +101,7 @@ def arm_from_environment() -> None:
     """Arms the failpoints in the environment variable.
 
     Raises:
-      ConfigError: it contains an unknown name or action.
+      ConfigError: see `arm`.
     """
     arm(os.environ.get(ENVIRONMENT_VARIABLE, ""))
 
@@ -118,7 +118,8 @@ def _parse_action(part: str, action: str) -> Callable[[str], None]:
     elif not argument and kind in _ACTIONS:
         return _ACTIONS[kind]
     raise ConfigError(
-        f"{ENVIRONMENT_VARIABLE}: {part!r}: expected NAME=kill, NAME=error or NAME=sleep:SECONDS"
+        f"{ENVIRONMENT_VARIABLE}: {part!r}: expected NAME=kill, NAME=error or NAME=sleep:SECONDS "
+        "(0 or more, and less than 1e6)"
     )
 
 

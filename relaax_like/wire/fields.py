@@ -46,7 +46,7 @@ def walk_fields(body: Body, start: int, stop: int) -> Iterator[tuple[int, int, i
 
 
 def has_more_fields(body: Body, start: int, stop: int, limit: int) -> bool:
-    """Returns whether a message has more than `limit` fields; reads no more than that.
+    """Returns whether a message has more than `limit` fields; stops at the first one beyond it.
 
     Raises:
       ValueError: see `walk_fields`; only if an invalid field comes before the limit.
@@ -55,7 +55,7 @@ def has_more_fields(body: Body, start: int, stop: int, limit: int) -> bool:
 
 
 def weigh(body: Body, descriptor: Any, start: int, stop: int, limit: int) -> int:
-    """Estimates the cost of parsing a message, in bytes; stops above `limit`.
+    """Returns the estimated cost of parsing a message, in bytes; stops above `limit`.
 
     Array data is only copied and does not count. Everything else counts, and each field, at any
     depth, adds a fixed number of bytes.

@@ -11,12 +11,16 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
 def pack_frame(body: bytes) -> bytes:
-    """Prepends the length to a serialised message."""
+    """Returns the frame of a serialised message: its length, then the message."""
     return HEADER.pack(len(body)) + body
 
 
 def unpack_length(header: bytes | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> int:
-    """Reads a frame's length.
+    """Returns the length of a frame's message, in bytes.
+
+    Args:
+      header: the frame's first 4 bytes.
+      max_message_bytes: longest message that is accepted.
 
     Raises:
       ProtocolError: the message would be longer than `max_message_bytes`. No memory has been

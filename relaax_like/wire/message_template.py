@@ -24,7 +24,13 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Span:
-    """The position of an array's data, or of a number: bytes [start, stop) of the message."""
+    """The position of an array's data, or of a number: bytes [start, stop) of the message.
+
+    Attributes:
+      path: names of the fields that lead to it; for an entry of a map, its key.
+      start: first byte.
+      stop: byte after the last one.
+    """
 
     path: Path
     start: int
@@ -40,16 +46,17 @@ class Layout:
         body = layout.fill([array.tobytes() for array in arrays])
 
     Attributes:
-      spans: of the non-empty arrays, and of `numbers`, in the order of the bytes.
+      spans: of the non-empty arrays that are not in `fixed`, and of `numbers`, in the order of the
+        bytes.
 
     Args:
       body: a serialised message that has been parsed without an error.
       descriptor: of its class.
-      fixed: arrays whose data also stay the same; they have no spans.
-      numbers: fields of type fixed32 or fixed64 that can change, if the message has them.
+      fixed: paths of arrays whose data also stay the same; they have no spans.
+      numbers: paths of fields of type fixed32 or fixed64 that can change, if the message has them.
 
     Raises:
-      ValueError: it contains something that our messages do not have.
+      ValueError: the body has bytes that are not a field, or a group; see `walk_fields`.
     """
 
     def __init__(

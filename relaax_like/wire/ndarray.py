@@ -59,7 +59,7 @@ def ndarray_to_message(array: np.ndarray, message_class: type[MessageT]) -> Mess
 
 
 def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
-    """Writes an array into an empty message; see `ndarray_to_message`."""
+    """Writes an array into an empty message; see `ndarray_to_message`, also for the error."""
     array = np.asarray(array)
     name = _NAME_OF.get(array.dtype)
     if name is None:  # another byte order, or a dtype that cannot be sent
@@ -76,7 +76,7 @@ def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Returns whether an array of floating-point numbers has neither NaN nor infinity."""
+    """Returns whether an array of floating-point numbers contains neither NaN nor infinity."""
     # NaN and infinity make the sum of squares non-finite, which is the fastest check. Large numbers
     # can overflow in it, so the elements are checked if it is not finite.
     if array.dtype in _SUMMABLE and math.isfinite(np.vdot(array, array)):
@@ -95,7 +95,8 @@ def message_to_ndarray(
       max_bytes: longest data that is accepted.
 
     Raises:
-      InvalidInputError: unknown dtype, negative axis, or a size that does not match the data.
+      InvalidInputError: unknown dtype, a negative axis, too many axes or elements, or data whose
+        length does not match the shape or exceeds `max_bytes`.
     """
     dtype = DTYPES.get(message.dtype)
     if dtype is None:
@@ -113,11 +114,15 @@ def message_to_ndarray(
     # Python integers, because NumPy's would overflow; a shape must not cause an allocation.
     expected = math.prod(shape) * dtype.itemsize
     data = message.data
-    if expected != len(data) or expected > max_bytes:
+    if expected != len(data):
         raise InvalidInputError(
             f"{field}: {len(data)} bytes of data, but shape {list(shape)} of {message.dtype} "
             f"needs {expected} (at most {max_bytes})",
             field,
+        )
+    if expected > max_bytes:
+        raise InvalidInputError(
+            f"{field}: {expected} bytes of data, expected at most {max_bytes}", field
         )
     array = np.frombuffer(data, dtype)
     if len(shape) == 1:

@@ -40,7 +40,7 @@ class Report:
 
 
 class Reporter:
-    """Reports to `relaax run`; without one it does nothing. Never blocks; thread-safe.
+    """Reports to `relaax run`; without a pipe it does nothing. Never blocks; thread-safe.
 
     reporter = Reporter.from_environment()
     reporter.report(Event.JOINED, "cartpole-1")
@@ -58,7 +58,10 @@ class Reporter:
 
     @classmethod
     def from_environment(cls) -> "Reporter":
-        """Takes over the pipe; child processes do not inherit it."""
+        """Returns a reporter that takes over the process's pipe; child processes do not inherit it.
+
+        Without the environment variable RELAAX_REPORTS, the reporter has no pipe.
+        """
         number = os.environ.pop(ENVIRONMENT_VARIABLE, None)
         return cls(None if number is None else int(number))
 
@@ -68,7 +71,7 @@ class Reporter:
         return self._descriptor is not None
 
     def report(self, event: Event, client: str = "") -> None:
-        """Reports an event."""
+        """Reports an event; `client` is the name in the client's hello, or ""."""
         if self._descriptor is not None:
             self._queue.put(Report(event, client))
 

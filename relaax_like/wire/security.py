@@ -46,8 +46,14 @@ class Tokens:
     The file has a line `ROLE TOKEN` for each; lines that begin with # are comments. Only digests
     are kept in memory. Thread-safe.
 
+    Attributes:
+      path: the file.
+
+    Args:
+      path: the file.
+
     Raises:
-      ConfigError: the file cannot be used; the error names the line.
+      ConfigError: the file cannot be used; the error names the file, and a wrong line.
     """
 
     def __init__(self, path: Path):
@@ -55,7 +61,7 @@ class Tokens:
         self._digests = WatchedFiles([path], lambda: _read_tokens(path))
 
     def find_role(self, token: str) -> Role | None:
-        """Returns the token's role, in the same time for known and unknown tokens."""
+        """Returns a token's role; None: unknown. Both take the same time."""
         digest = _compute_digest(token)
         found = None
         for known, role in self._digests.get():
@@ -66,6 +72,9 @@ class Tokens:
 
 class TokenFile:
     """A client's own token, from a file that is read again when it changes. Thread-safe.
+
+    Args:
+      path: the file; see `read_token`.
 
     Raises:
       ConfigError: the file cannot be used.
@@ -91,7 +100,7 @@ class ClientSecurity:
       tls_key: the certificate's private key (PEM file).
 
     Raises:
-      ConfigError: they contradict each other. The files are read when they are used.
+      ConfigError: the settings contradict each other. The files are read when they are used.
     """
 
     token: str = field(default="", repr=False)
@@ -139,7 +148,7 @@ class ServerSecurity:
 
     Attributes:
       tls: its certificate; None: no TLS.
-      tokens: those that it accepts; None: it does not require a token.
+      tokens: the tokens that it accepts; None: it does not require a token.
     """
 
     tls: ServerTls | None = None
@@ -175,10 +184,11 @@ def describe_missing_role(tokens: Tokens, token: str, needed: Role) -> str:
 
 
 def read_token(path: Path) -> str:
-    """Reads a file with one token; lines that begin with # are comments.
+    """Returns the token in a file; lines that begin with # are comments.
 
     Raises:
-      ConfigError: it cannot be used.
+      ConfigError: the file cannot be read, others can read or write it, or it does not contain
+        exactly one valid token.
     """
     found = ""
     for number, line in _read_lines(path, "token file"):
@@ -238,12 +248,12 @@ def _validate_token(token: str, place: str) -> None:
     if not MIN_TOKEN_LENGTH <= len(token) <= MAX_TOKEN_LENGTH:
         raise ConfigError(
             f"{place}: a token of {len(token)} characters, expected {MIN_TOKEN_LENGTH} to "
-            f"{MAX_TOKEN_LENGTH}; make one with: openssl rand -hex 32"
+            f"{MAX_TOKEN_LENGTH}; make a new token with: openssl rand -hex 32"
         )
     if not token.isprintable():
         raise ConfigError(
-            f"{place}: the token contains an unprintable character; make one with: openssl rand "
-            "-hex 32"
+            f"{place}: the token contains an unprintable character; make a new token with: openssl "
+            "rand -hex 32"
         )
 
 

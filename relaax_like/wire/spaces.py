@@ -48,6 +48,10 @@ class Space:
       mirror: the mirror image of a value, for `relaax_like.config.mirror.parse_mirror`: one number
         for each component, or for each choice of discrete actions; None: not known. Two spaces that
         only differ in this are equal.
+
+    Raises:
+      InvalidInputError: an unknown dtype, or a shape or mirror that is not possible. Subclasses
+        raise it for their own attributes, too.
     """
 
     dtype: str
@@ -77,7 +81,7 @@ class Space:
         """Returns the size of the array of all slots; None above `MAX_LEAF_BYTES`.
 
         Args:
-          slots: k.
+          slots: number of slots.
         """
         if 0 in self.shape:
             return 0
@@ -90,6 +94,11 @@ class Space:
 
     def validate(self, array: np.ndarray, slots: int, field: str) -> np.ndarray:
         """Checks received `[slots, *shape]` values, and returns them.
+
+        Args:
+          array: as received.
+          slots: expected number of slots.
+          field: name of the array, for errors.
 
         Raises:
           InvalidInputError: wrong shape or dtype, NaN or infinity, or an integer out of range.
@@ -124,7 +133,11 @@ class Box(Space):
 
     A single number is the bound of all components, and is converted to such an array. Bounds
     describe the environment; observations outside of them are accepted, because simulators often
-    exceed them by a rounding error. NaN and infinity are not accepted.
+    exceed them by a rounding error. NaN and infinity are not accepted in observations.
+
+    Attributes:
+      low: smallest value of each component; None: unbounded.
+      high: largest value of each component; None: unbounded.
     """
 
     low: Any = None
@@ -138,9 +151,10 @@ class Box(Space):
                 bound = self._spread(name, bound)
                 object.__setattr__(self, name, bound)
             if bound is not None and (bound.shape != self.shape or np.isnan(bound).any()):
+                wrong = "contains NaN" if bound.shape == self.shape else "has another shape"
                 raise InvalidInputError(
-                    f"space: {name} has shape {list(bound.shape)} or contains NaN, expected "
-                    f"numbers of shape {list(self.shape)}",
+                    f"space: {name} of shape {list(bound.shape)} {wrong}, expected numbers of "
+                    f"shape {list(self.shape)}",
                     name,
                 )
         if self.low is not None and self.high is not None and (self.low > self.high).any():
@@ -181,7 +195,12 @@ class Box(Space):
 
 @dataclass(frozen=True, kw_only=True)
 class Discrete(Space):
-    """One integer in start .. start + n - 1."""
+    """One integer in start .. start + n - 1.
+
+    Attributes:
+      n: number of values.
+      start: smallest value.
+    """
 
     n: int
     start: int = 0
@@ -192,8 +211,8 @@ class Discrete(Space):
         super().__post_init__()
         if not 1 <= self.n <= _MAX_VALUES or self.shape != ():
             raise InvalidInputError(
-                f"space: Discrete with n={self.n}, shape {list(self.shape)}; expected n of 1 or "
-                "more and shape []",
+                f"space: Discrete with n={self.n}, shape {list(self.shape)}; expected n from 1 to "
+                f"{_MAX_VALUES} and shape []",
                 "n",
             )
         _validate_integers(self.dtype, "Discrete", self.start, self.start + self.n - 1)
@@ -210,7 +229,11 @@ class Discrete(Space):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiDiscrete(Space):
-    """Several integers; component i (C order) is in 0 .. n[i] - 1."""
+    """Several integers; component i (C order) is in 0 .. n[i] - 1.
+
+    Attributes:
+      n: number of values of each component.
+    """
 
     n: tuple[int, ...]
     dtype: str = "int64"
@@ -222,7 +245,7 @@ class MultiDiscrete(Space):
         ):
             raise InvalidInputError(
                 f"space: MultiDiscrete of shape {list(self.shape)} with n={list(self.n)[:8]}; "
-                "expected one number of 1 or more for each component",
+                f"expected one number from 1 to {_MAX_VALUES} for each component",
                 "n",
             )
         _validate_integers(self.dtype, "MultiDiscrete", 0, max(self.n, default=1) - 1)
@@ -331,8 +354,8 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
         if message.kind == rlx_pb2.MULTI_DISCRETE:
             if not _has_components(shape, len(message.n)):
                 raise InvalidInputError(
-                    f"MULTI_DISCRETE of shape {list(shape)} with {len(message.n)} numbers n, "
-                    "expected one number of 1 or more for each component",
+                    f"MULTI_DISCRETE of shape {list(shape)} with {len(message.n)} number(s) n, "
+                    f"expected one number from 1 to {_MAX_VALUES} for each component",
                     "n",
                 )
             return MultiDiscrete(n=tuple(message.n), **common)
@@ -348,16 +371,17 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
 
 
 def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str, slots: int = 1) -> Spaces:
-    """Converts a hello's map of leaves, in the order of their names.
+    """Converts a received map of leaves to spaces, in the order of their names.
 
     Args:
       messages: leaf -> message, as received.
       field: name of the map, for errors.
-      slots: k.
+      slots: number of slots.
 
     Raises:
-      InvalidInputError: no leaf, more than `MAX_LEAVES` or `MAX_COMPONENTS`, a bad name, a leaf
-        that is not a valid space, or one whose array for all slots is longer than `MAX_LEAF_BYTES`.
+      InvalidInputError: no leaf, more than `MAX_LEAVES`, more than `MAX_COMPONENTS` numbers n, an
+        invalid name, a leaf that is not a valid space, or a leaf whose array for all slots is
+        longer than `MAX_LEAF_BYTES`.
     """
     if not 1 <= len(messages) <= MAX_LEAVES:
         raise InvalidInputError(
@@ -373,7 +397,9 @@ def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str, slots:
     for name in sorted(messages):
         if not _LEAF_NAME.fullmatch(name):
             raise InvalidInputError(
-                f"{field}: leaf name {name[:60]!r}, expected 1 to 200 of A-Z a-z 0-9 _ - . /", field
+                f"{field}: leaf name {name[:60]!r}, expected 1 to 200 characters of A-Z a-z 0-9 _ "
+                "- . /",
+                field,
             )
         space = message_to_space(messages[name], f"{field}[{name}]")
         if space.count_bytes(slots) is None:
@@ -409,7 +435,8 @@ def message_to_run_spaces(message: spaces_pb2.Spaces) -> RunSpaces:
     """Converts a received message to the spaces of a run.
 
     Raises:
-      InvalidInputError: see `messages_to_spaces`; or more than 256 leaves, or 2^24 elements.
+      InvalidInputError: see `messages_to_spaces`; or more than 256 leaves or 2^24 elements in
+        total.
     """
     spaces = RunSpaces(
         messages_to_spaces(message.observation_spaces, "observation_spaces"),
@@ -419,16 +446,20 @@ def message_to_run_spaces(message: spaces_pb2.Spaces) -> RunSpaces:
     elements = sum(math.prod(leaf.shape) for leaf in leaves)
     if len(leaves) > _MAX_RUN_LEAVES or elements > _MAX_RUN_ELEMENTS:
         raise InvalidInputError(
-            f"spaces: {len(leaves)} leaves of {elements} elements, expected at most "
-            f"{_MAX_RUN_LEAVES} of {_MAX_RUN_ELEMENTS}; define them in the `algorithm` section "
-            "instead",
+            f"spaces: {len(leaves)} leaves with {elements} elements in total, expected at most "
+            f"{_MAX_RUN_LEAVES} leaves and {_MAX_RUN_ELEMENTS} elements; define the spaces in the "
+            "`algorithm` section of the YAML file instead",
             "observation_spaces",
         )
     return spaces
 
 
 def pack_arrays(arrays: Mapping[str, np.ndarray], into: Any) -> None:
-    """Writes named arrays into a protobuf map of `NdArray`."""
+    """Writes named arrays into a protobuf map of `NdArray`.
+
+    Raises:
+      TypeError: the dtype of an array cannot be sent.
+    """
     for name, array in arrays.items():
         message = into[name]
         message.Clear()

@@ -37,7 +37,7 @@ _CLIENT_CERT = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "DECRYPT_ERROR
 
 
 class Pem(NamedTuple):
-    """The contents of PEM files; b"" where there is none."""
+    """The contents of PEM files: CA certificates, own certificate, its key; b"" if not set."""
 
     ca: bytes
     cert: bytes
@@ -50,8 +50,8 @@ class ClientTls:
 
     Attributes:
       ca: CA certificates that it trusts.
-      cert: its own, for servers that require one.
-      key: of its own certificate.
+      cert: its own certificate, for servers that require one; None: it has none.
+      key: private key of its own certificate; None: it has none.
     """
 
     ca: Path
@@ -91,8 +91,8 @@ class ServerTls:
 
     Args:
       cert: its certificate, with the chain to the CA.
-      key: of the certificate.
-      ca: CA certificates for clients.
+      key: private key of the certificate.
+      ca: CA certificates, one of which must have signed a client's certificate.
       client_cert_required: refuse clients without a certificate that the CA has signed (mTLS).
 
     Raises:
@@ -125,7 +125,7 @@ class ServerTls:
     def refresh(self, context: ssl.SSLContext, loaded: Pem) -> Pem:
         """Loads the newest files into a context, if they have changed.
 
-        A new CA is added; one that was removed from the file is trusted until the restart.
+        A new CA is added; a CA that was removed from the file is trusted until the restart.
 
         Args:
           context: from `make_context`.
@@ -219,6 +219,9 @@ def find_tls_mistake(host: str, port: int, tls: ClientTls | None, timeout_sec: f
 
     Returns:
       The mistake; "" if there is none, or if it cannot be determined.
+
+    Raises:
+      ConfigError: one of the client's files cannot be used.
     """
     try:
         if tls is None:

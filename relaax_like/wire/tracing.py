@@ -227,7 +227,12 @@ def begin() -> int:
 
 
 def end(name: str, began: int) -> int:
-    """Records a span that began at `began`; returns its end, at which the next one can begin."""
+    """Records a span; returns its end, at which the next span can begin, or 0 without a recorder.
+
+    Args:
+      name: of the span.
+      began: from `begin`, or from `end` of the span before; 0: nothing is recorded.
+    """
     recorder = active
     if recorder is None or not began:
         return 0
@@ -277,13 +282,13 @@ class ProcessTrace:
       name: identifies this process among those of its role, or "".
       pid: process id.
       host: machine on which it ran.
-      cores: number that it is allowed to use; 0: unknown.
+      cores: number of CPU cores that it is allowed to use; 0: unknown.
       names: of spans and counters.
       threads: their names; two threads can have the same name.
-      spans: [N] structured, by `start`: `start` and `end` int64 ns since 1970, `name` and `thread`
-        uint32 indices.
-      counters: [M] structured, by `time`: `time` int64 ns since 1970, `value` float64, `name`
-        uint32.
+      spans: [N] structured, sorted by `start`: `start` and `end` int64 ns since 1970, `name` and
+        `thread` uint32 indices of `names` and `threads`.
+      counters: [M] structured, sorted by `time`: `time` int64 ns since 1970, `value` float64,
+        `name` uint32 index of `names`.
       overwritten: number of spans and values that newer ones replaced.
     """
 
@@ -304,23 +309,29 @@ def read_trace(path: Path) -> ProcessTrace:
     """Reads a file, even while its process is still writing it.
 
     Raises:
-      InvalidInputError: it is not a trace, or it is damaged.
+      InvalidInputError: it cannot be read, is not a trace of this version, or is damaged.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise InvalidInputError(f"{path}: {error.strerror or error}") from None
+        raise InvalidInputError(f"{path}: cannot be read: {error.strerror or error}") from None
     if content[: len(_MAGIC)] != _MAGIC:
-        raise InvalidInputError(f"{path}: not a trace, or of another version of relaax_like")
+        raise InvalidInputError(
+            f"{path}: not a trace of this version of relaax_like; read it with the version that "
+            "wrote it, or trace again"
+        )
     try:
         process, names, threads = _read_lines(content[_LINES_AT:_ROWS_AT])
         capacity, offset = int(process["capacity"]), int(process["wall_minus_clock_ns"])
         identity = {key: process[key] for key in ("role", "name", "pid", "host", "cores")}
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInputError(f"{path}: its header is damaged: {error!r}") from None
+        raise InvalidInputError(
+            f"{path}: its header is damaged ({error!r}); copy the file again, or trace again"
+        ) from None
     if len(content) != _ROWS_AT + capacity * _ROW_BYTES:
         raise InvalidInputError(
-            f"{path}: has {len(content):,} bytes, expected {_ROWS_AT + capacity * _ROW_BYTES:,}"
+            f"{path}: has {len(content):,} bytes, expected {_ROWS_AT + capacity * _ROW_BYTES:,}; "
+            "copy the complete file, or trace again"
         )
     written = int.from_bytes(content[_COUNT_AT:_LINES_AT], "little")
     rows = np.frombuffer(content, _ROW, min(written, capacity), _ROWS_AT)

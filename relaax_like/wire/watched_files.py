@@ -33,7 +33,7 @@ class WatchedFiles(Generic[T]):
       read: reads all of them; raises ConfigError if they cannot be used.
 
     Raises:
-      ConfigError: they cannot be used now, at the start.
+      ConfigError: the files cannot be used when the object is made.
     """
 
     def __init__(self, paths: Sequence[Path], read: Callable[[], T]):
@@ -84,7 +84,7 @@ def _describe(path: Path) -> tuple[int, ...] | None:
 
 
 def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
-    """Reads a file of at most 1 MiB.
+    """Returns the content of a file of at most 1 MiB.
 
     Args:
       path: of the file.

@@ -69,7 +69,7 @@ _BAD = {
         "action_low: -1",
         "algorithm: actions and action_low are both set; set low of the leaf instead",
     ),
-    "no leaf": ("{}", "", "3: algorithm.actions: expected at least 1 items, got a section"),
+    "no leaf": ("{}", "", "3: algorithm.actions: expected at least 1 item(s), got a section"),
     "no kind": (
         "{a: {std: 1}}",
         "",

@@ -70,7 +70,7 @@ _UNUSABLE = {
     "nothing to see": (
         {"a": VECTOR, "b": Box(dtype="float32", shape=(0,))},
         TWO,
-        "leaf 'b' has shape [0], and so no values",
+        "leaf 'b' has shape [0], so it has no values",
     ),
     "nothing to choose": (
         {"observation": VECTOR},
@@ -80,7 +80,7 @@ _UNUSABLE = {
     "nothing to do": (
         {"observation": VECTOR},
         {"action": Box(dtype="float32", shape=(0,))},
-        "leaf 'action' has shape [0], and so no components",
+        "leaf 'action' has shape [0], so it has no components",
     ),
 }
 

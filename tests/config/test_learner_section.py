@@ -94,7 +94,8 @@ def test_agents_play_ahead_where_that_is_free(name: str, placement: str, ahead: 
             "policy_gradient",
             ["max_segment_sec=5"],
             r"max_segment_sec: 5.0, but only plans of kind OnPolicy can learn from rollouts that "
-            r"lack steps, and those with overlap cannot \(this algorithm: None\); set it to null",
+            r"lack steps, and those with overlap cannot \(this algorithm: no plan\); set it to "
+            r"null",
         ),
         (
             "sarsa",

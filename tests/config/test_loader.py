@@ -201,7 +201,7 @@ _BAD_FILES = {
     ),
     "name and path": (
         "algorithm:\n  name: a\n  path: b\n",
-        "cartpole.yaml:3: algorithm.path: both are set; set either name (a folder in "
+        "cartpole.yaml:3: algorithm.path: name and path are both set; set either name (a folder in "
         "algorithms/) or path (your own)",
     ),
     "name that is a path": (
@@ -215,8 +215,8 @@ _BAD_FILES = {
     ),
     "program and path": (
         MINIMAL + "environment: {program: a, path: b}\n",
-        "cartpole.yaml:2: environment.path: both are set; set either program (a folder in "
-        "environments/) or path (your own)",
+        "cartpole.yaml:2: environment.path: program and path are both set; set either "
+        "program (a folder in environments/) or path (your own)",
     ),
     "an action that is taken no time": (  # covers F15
         MINIMAL + "environment:\n  path: my_algorithm/config.py\n  action_repeat: 0\n",
@@ -268,7 +268,7 @@ _BAD_FILES = {
     "optimizer that contradicts itself": (
         MINIMAL + "relaax-parameter-server:\n  optimizers:\n    actor: {schedule: linear}\n",
         "cartpole.yaml:4: relaax-parameter-server.optimizers.actor: schedule: linear also "
-        "needs learning_rate_end and schedule_env_steps",
+        "needs learning_rate_end and schedule_env_steps; set both, or schedule: constant",
     ),
     "duplicate key": (
         MINIMAL + "seed: 1\nseed: 2\n",

@@ -63,7 +63,7 @@ _BAD = {
         "image: [8, 8, 1]",
         "algorithm: image and observations are set; set only one of them",
     ),
-    "no leaf": ("{}", "", "4: algorithm.observations: expected at least 1 items, got a section"),
+    "no leaf": ("{}", "", "4: algorithm.observations: expected at least 1 item(s), got a section"),
     "no section": ("3", "", "4: algorithm.observations: expected a section of keys, got 3"),
     "neither size nor image": (
         "{a: {layers: [3]}}",

@@ -133,7 +133,7 @@ def test_many_episodes_are_several_recordings(monkeypatch: pytest.MonkeyPatch) -
     [
         (
             "none/such-v0",
-            "none/such-v0.*not a readable Minari data set .*minari download none/such",
+            "none/such-v0.*not a readable Minari data set .*minari download ID",
         ),
         ("none", "minari:none: not a readable Minari data set"),
     ],

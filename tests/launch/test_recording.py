@@ -132,7 +132,7 @@ def test_a_folder_with_recordings_is_refused_or_added_to(
     pendulum: Experiment, tmp_path: Path
 ) -> None:
     record(pendulum, tmp_path, 300, "random")
-    with pytest.raises(ConfigError, match=r"already contains 1 trajectory files; .*--append"):
+    with pytest.raises(ConfigError, match=r"already contains 1 trajectory file.s.; .*--append"):
         record(pendulum, tmp_path, 300, "random")
     record(pendulum, tmp_path, 200, "random", append=True)
     first, second = read(tmp_path)

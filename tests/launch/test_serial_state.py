@@ -236,7 +236,10 @@ UNUSABLE = {
     "environments": (("environment.slots=2",), r"environment is \{.*but was \{"),
     "arguments": (("environment.args={sutton_barto_reward: true}",), "environment is"),
     "rollouts": (("algorithm.rollout_steps=8",), "rollout_steps is 8, but was 16"),
-    "weights": (("seed=1",), r"weights \w{8}, but the run is at step 0, version 0, weights \w{8}"),
+    "weights": (
+        ("seed=1",),
+        r"weights \w{8}, but the run is at step 0, version 0, checksum \w{8}",
+    ),
 }
 
 

@@ -176,12 +176,15 @@ def find_line(file: Path, text: str) -> str:
 @pytest.mark.parametrize(
     ("learner", "match"),
     [
-        ("collect_traj: true", "collect_traj: files are written by one learner, but .* makes 2"),
-        ("save_freq: 5", "save_freq: copies are written by one learner, but .* makes 2"),
-        ("eval_freq: 5", "eval_freq: evaluations .* one task, but make_algorithms makes 2"),
+        (
+            "collect_traj: true",
+            "collect_traj: files are written by the learner .* has make_algorithms",
+        ),
+        ("save_freq: 5", "save_freq: copies are written by the learner .* has make_algorithms"),
+        ("eval_freq: 5", "eval_freq: evaluations .* need make_model .* make_algorithms .2 task"),
         (
             "hook: {show: {type: log_show, position: after_iter}}",
-            "learner.hook: hooks are called by one learner, but make_algorithms makes 2",
+            "learner.hook: hooks are called by the learner .* has make_algorithms",
         ),
     ],
 )
@@ -193,7 +196,7 @@ def test_a_data_handler_is_refused_with_file_and_line(folder: Path, tmp_path: Pa
     file = folder / "algorithm.py"
     file.write_text(file.read_text() + "\n\ndef make_data_handler(config):\n    return None\n")
     place = find_line(file, "def make_data_handler")
-    refuse(write_experiment(tmp_path, folder), f"{place}make_data_handler .* makes 2")
+    refuse(write_experiment(tmp_path, folder), f"{place}make_data_handler needs .*2 task")
 
 
 def test_shared_variables_are_refused_with_file_and_line(folder: Path, tmp_path: Path) -> None:
@@ -231,7 +234,7 @@ PLANS = {
         "        return {\n            task: OnPolicy(",
         "        return OnPolicy(rollout_steps=8, rollouts=4)\n        return {\n"
         "            task: OnPolicy(",
-        "plan is OnPolicy, the plan of one task, but the algorithm has several; define a mapping",
+        "plan is OnPolicy, the plan of one task, but there is no make_model in model.py; return a",
     ),
 }
 

@@ -74,7 +74,7 @@ def test_agents_that_cannot_be_made_end_their_rlx_server_with_a_line(cluster: Cl
     server, rlx = cluster.start_both_servers()
     client = cluster.start_client()
     assert rlx.wait() == 1
-    rlx.wait_for("class Agent does not implement all of")
+    rlx.wait_for("class Agent is abstract")
     assert TRACE not in rlx.output
 
     agent.write_text(code)  # the others survive

@@ -218,10 +218,10 @@ def damage(change: Callable[[bytearray], object]) -> Callable[[Path], None]:
 HEADER_END = 1 << 16
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "gone": (Path.unlink, "No such file"),
-    "empty": (damage(bytearray.clear), "not a trace, or of another version"),
+    "empty": (damage(bytearray.clear), "not a trace of this version"),
     "another kind of file": (
         damage(lambda c: c.__setitem__(0, 0)),
-        "not a trace, or of another version",
+        "not a trace of this version",
     ),
     "cut off": (damage(lambda c: c.__delitem__(slice(-100, None))), "bytes, expected"),
     "header cut off": (damage(lambda c: c.__delitem__(slice(40, None))), "header is damaged"),
@@ -232,7 +232,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "header no JSON": (damage(lambda c: c.__setitem__(20, 0xFF)), "header is damaged"),
     "no role": (
         damage(lambda c: c.__setitem__(slice(0, None), c.replace(b'"role"', b'"rule"'))),
-        "header is damaged: KeyError",
+        "header is damaged .KeyError",
     ),
 }
 
