@@ -321,6 +321,8 @@ class PublisherStub:
             yield
         except grpc.RpcError as error:
             raise errors.to_exception(error, self._address) from None
+        except InvalidInputError:
+            raise
         except ValueError as error:  # gRPC's error for a closed channel
             raise ServerUnavailableError(
                 f"this process has closed its connection to {self._address} ({error}); open a "

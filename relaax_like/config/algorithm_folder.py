@@ -74,7 +74,10 @@ def _find_named(name: str) -> Path:
     if name not in offered:
         return _find_built_in("algorithm", shipped, name, "config.py", offered)
     package = offered[name].value
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # of the package that contains it
+        spec = None
     places = [] if spec is None else [*(spec.submodule_search_locations or ())]
     for place in places:
         if (Path(place) / "config.py").is_file():

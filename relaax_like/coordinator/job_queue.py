@@ -366,19 +366,21 @@ class JobQueue:
                 {"kind": _KIND, "format": FORMAT, "next_record": 0, "next_job": 1, "jobs": []}
             )
             return 0
+        damaged = f"{path}: not a file of jobs, or damaged; restore it, or choose another folder"
         try:
             state = json.loads(path.read_text("utf-8"))
             kind, found = state["kind"], state["format"]
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(
-                f"{path}: not a file of jobs, or damaged; restore it, or choose another folder"
-            ) from None
+            raise ConfigError(damaged) from None
         if kind != _KIND or found != FORMAT:
             raise ConfigError(
                 f"{path}: {kind} of format {found}, but this version reads {_KIND} of format "
                 f"{FORMAT}; use the version of relaax_like that wrote it, or another folder"
             )
-        for fields in state["jobs"]:
-            self._add(Job(**{**fields, "state": State(fields["state"])}))
-        self._next_id = state["next_job"]
-        return int(state["next_record"])
+        try:
+            for fields in state["jobs"]:
+                self._add(Job(**{**fields, "state": State(fields["state"])}))
+            self._next_id = int(state["next_job"])
+            return int(state["next_record"])
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(damaged) from None

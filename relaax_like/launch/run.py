@@ -105,7 +105,11 @@ def keep_addresses(experiment: Experiment, topology: Topology) -> Topology:
 
 
 def choose_ports(experiment: Experiment) -> list[str]:
-    """Finds a free port for each server whose address has port 0; returns overrides."""
+    """Finds a free port for each server whose address has port 0; returns overrides.
+
+    Raises:
+      ConfigError: a host is not one of this machine.
+    """
     listed = {
         "ps": experiment.parameter_server,
         "rlx": experiment.rlx_server,
@@ -120,7 +124,13 @@ def choose_ports(experiment: Experiment) -> list[str]:
             host = settings.bind.host
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             probe = probes.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            probe.bind((host, 0))
+            try:
+                probe.bind((host, 0))
+            except OSError as error:
+                raise ConfigError(
+                    f"{_SECTIONS[name]}.bind: no port of {host} can be used: {error.strerror}; "
+                    "set the name or an address of this machine"
+                ) from None
             address = Address(host, probe.getsockname()[1])
             overrides.append(f"{_SECTIONS[name]}.bind={address}")
             if name == "ps":

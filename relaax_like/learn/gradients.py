@@ -291,7 +291,7 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
 
     Raises:
       ConfigError: the phases do not update each trained group exactly once, or none of them runs in
-        every update, or `frozen` names an unknown group; the error names the line.
+        every update, or `frozen` names an unknown group, or all groups; the error names the line.
     """
     known = ", ".join(groups)
     for group in algorithm.frozen:
@@ -302,6 +302,12 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
                 f"the groups are {known}"
             )
     trained = algorithm.trained_groups
+    if not trained:
+        place = describe_place(type(algorithm), "frozen")
+        raise ConfigError(
+            f"{place}: frozen: it lists all variable groups ({known}), so nothing would be "
+            "trained; remove at least one of them"
+        )
     if not algorithm.phases:
         return [Phase(*trained)]
     place = describe_place(type(algorithm), "phases")

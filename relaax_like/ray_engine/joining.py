@@ -61,8 +61,9 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
     try:
         ray.init(address=address, **quiet)
     except Exception as error:
+        reason = str(error).strip() or type(error).__name__
         raise ConfigError(
-            f"--ray {address}: cannot join: {str(error).strip().splitlines()[0]}. This machine "
+            f"--ray {address}: cannot join: {reason.splitlines()[0]}. This machine "
             "must be one of the cluster (`ray start --address=...`), with the cluster's token in "
             "RAY_AUTH_TOKEN_PATH"
         ) from error

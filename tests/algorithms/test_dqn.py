@@ -118,7 +118,10 @@ def test_spaces_come_from_the_environment():
         (["algorithm.network={layers: [{lstm: 4}]}"], "network: recurrent layers learn from seq"),
         (["algorithm.burn_in_steps=2"], "burn_in_steps: 2, but minibatches consist of single"),
         (["algorithm.sequence_steps=4", "algorithm.burn_in_steps=4"], "burn_in_steps: 4, expected"),
-        (["algorithm.sequence_steps=4", "algorithm.n_step=2"], "sequence_steps: 4 with n_step: 2"),
+        (
+            ["algorithm.sequence_steps=4", "algorithm.n_step=2"],
+            "sequence_steps: 4, but n_step: 2 only works",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(sets, want):

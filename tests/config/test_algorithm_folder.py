@@ -45,7 +45,7 @@ def offer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugin\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[relaax.algorithms]\nsalsa_lambda = plugin.salsa_lambda\nlost = plugin.lost\n"
-        "salsa = plugin.salsa_lambda\n"
+        "lone = nowhere.lone\nsalsa = plugin.salsa_lambda\n"
     )
     monkeypatch.syspath_prepend(str(folder))
 
@@ -61,7 +61,9 @@ def test_an_installed_distribution_offers_algorithms_by_name(
     assert folders.find_algorithm("salsa") == built_in / "algorithms" / "salsa"
     with pytest.raises(ConfigError, match=r"'lost' is registered as the package 'plugin.lost'"):
         folders.find_algorithm("lost")
-    with pytest.raises(ConfigError, match=r"known: lost, salsa, salsa_lambda; "):
+    with pytest.raises(ConfigError, match=r"'lone' is registered as the package 'nowhere.lone'"):
+        folders.find_algorithm("lone")
+    with pytest.raises(ConfigError, match=r"known: lone, lost, salsa, salsa_lambda; "):
         folders.find_algorithm("salsu")
 
 

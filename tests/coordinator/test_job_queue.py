@@ -130,6 +130,8 @@ def test_the_journal_is_compacted_and_old_ends_are_forgotten(
         ({"format": 2}, ConfigError, "relaax jobs of format 2, but this version reads"),
         ({"kind": "another program"}, ConfigError, "another program of format 1"),
         (None, ConfigError, "not a file of jobs, or damaged"),
+        ({"jobs": [{"id": 1}]}, ConfigError, "not a file of jobs, or damaged"),
+        ({"next_job": None}, ConfigError, "not a file of jobs, or damaged"),
     ],
 )
 def test_a_newer_or_foreign_queue_is_refused_by_name(

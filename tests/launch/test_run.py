@@ -81,3 +81,6 @@ def test_servers_with_port_0_get_free_ports_that_the_others_know(tmp_path: Path)
     kept = json.loads(topology.nodes[0].env[ADDRESSES])
     assert kept["relaax-rlx-server"]["bind"] == "127.0.0.1:0"
     assert choose_ports(placed) == []
+    elsewhere = load_experiment(file, ["relaax-rlx-server.bind=192.0.2.1:0"])
+    with pytest.raises(ConfigError, match=r"relaax-rlx-server\.bind: no port of 192\.0\.2\.1"):
+        choose_ports(elsewhere)

@@ -869,6 +869,7 @@ def test_groups_that_do_not_fit_the_model_are_refused():
         ({"phases": (Phase("actor"), Phase("citric"))}, r"did you mean 'critic'\?"),
         ({"phases": (Phase("actor", "critic", every=2),)}, "no phase runs in every update"),
         ({"frozen": ("citric",)}, r"'citric' is not a variable group \(did you mean 'critic'"),
+        ({"frozen": ("actor", "critic")}, r"Wrong: frozen: it lists all variable"),
         ({"frozen": ("critic",), "phases": (Phase("critic"),)}, "not a variable group that is tr"),
     ],
 )
