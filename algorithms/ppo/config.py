@@ -171,10 +171,16 @@ class Config(ActorCriticConfig):
         if isinstance(space, MultiDiscrete):
             owners = [choice for choice, size in enumerate(space.n) for _ in range(size)]
             pairs = {(owners[place], owners[index]) for place, index in enumerate(mirror.indices)}
-            if len(pairs) > len(space.n):
-                raise ValueError(
-                    "mirror_action: splits a choice; map all indices of a choice to a single choice"
-                )
+            targets: dict[int, set[int]] = {}
+            for choice, target in pairs:
+                targets.setdefault(choice, set()).add(target)
+            for choice, found in sorted(targets.items()):
+                if len(found) > 1:
+                    raise ValueError(
+                        f"mirror_action: the positions of choice {choice} have indices of the "
+                        f"choices {', '.join(map(str, sorted(found)))}, expected indices of a "
+                        "single choice; correct mirror_action"
+                    )
 
     @property
     def lacks_spaces(self) -> bool:

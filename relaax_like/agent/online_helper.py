@@ -218,11 +218,13 @@ class OnlineHelper:
     ) -> None:
         """Stores the outcome of the actions; see `RolloutBuffer.add_outcome`.
 
-        If the rollout is now complete, submits it with the episodes that were added.
+        If the rollout is now complete, submits it with the episodes that were added. It is
+        discarded, and only its steps are counted, if it has no valid rows or numbers that cannot be
+        learned from, or if the learner has not caught up in time.
 
         Raises:
-          InvalidInputError: the rollout has numbers that cannot be learned from, and so had the two
-            before it; the error names array, step and slot.
+          InvalidInputError: the third rollout in a row has numbers that cannot be learned from; the
+            error names array, step and slot.
         """
         is_due = self._max_segment_sec is not None and time.monotonic() >= self._due_at
         rollout = self._buffer.add_outcome(

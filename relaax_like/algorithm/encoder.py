@@ -113,12 +113,15 @@ def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
     """Returns the description of the observations for `make_network`.
 
     Raises:
-      ConfigError: the settings do not define observations and actions.
+      ConfigError: the settings do not define observations, actions, or mirror images that they
+        need.
     """
     if config.lacks_spaces:
         raise ConfigError(
-            "the settings do not define observations and actions; set state_size, image, "
-            "num_states or observations, and num_actions, action_size or actions"
+            "algorithm: observations, actions or their mirror images are not defined; set "
+            "state_size, image, num_states or observations, and num_actions, action_size or "
+            "actions, and with mirror also mirror_observation and mirror_action; or take them from "
+            "an environment (add_spaces)"
         )
     shapes = config.input_shapes
     shapes |= {leaf: (sum(sizes),) for leaf, sizes in config.num_values.items()}

@@ -307,9 +307,10 @@ class RlxClient:
             self._drop_connection()
 
     def close(self) -> None:
-        """Sends buffered scalars and closes the connection. Idempotent.
+        """Sends buffered scalars if the connection is open, and closes it. Idempotent.
 
-        The server discards an unfinished episode.
+        Scalars that cannot be sent are lost, as are those that are still buffered when the training
+        has finished. The server discards an unfinished episode.
         """
         self._closed = True
         connection = self._connection
@@ -844,9 +845,13 @@ class RlxClient:
             raise
         if body is None:
             self._rewards_due = self._is_unanswered = asks
+            cure = (
+                "do what is safe and pass it as executed to the next step"
+                if asks
+                else "begin the next episode"
+            )
             raise LateAnswerError(
-                f"{self._address}: no answer to step {self._step_id} within {limit:g} s; do what "
-                "is safe and pass it as executed to the next step"
+                f"{self._address}: no answer to step {self._step_id} within {limit:g} s; {cure}"
             )
         return body
 

@@ -145,7 +145,10 @@ def find_experiment(path: Path) -> tuple[Path, list[str]]:
 
 
 def find_folder(data: dict[str, Any], section: str, key: str, folder: Path) -> Path:
-    """Finds a folder that a run's settings name; a folder inside of run_dir was moved with it.
+    """Returns where a run's folder of checkpoints or metrics is now.
+
+    A folder inside run_dir is looked up in `folder`, because the run might have been moved; any
+    other one is returned as named. Without the key, it is the default one in `folder`.
 
     Args:
       data: the content of the run's config.yaml.

@@ -138,8 +138,8 @@ class Reply:
       reason: why the gradient was dropped; "" if it was not.
       durability: what a crash of the server can lose: "journal": nothing; "snapshot": everything
         since the newest snapshot.
-      version: version after the push: initially 0, +1 for each record with a gradient, statistics,
-        or both.
+      version: version after the request: initially 0, +1 for each record that changed the values,
+        by a gradient, statistics or a publication.
       global_t: environment steps of all clients together.
       epoch: grows each time the parameter server starts.
       finished: what ended the training, or "" during training.

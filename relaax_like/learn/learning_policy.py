@@ -152,7 +152,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
             **{f"cost/{name}": np.array(value) for name, value in (metrics or {}).items()},
         }
         first = next(iter(find_not_finite(arrays).items()), None)
-        where = "all arrays are finite"
+        where = "all arrays are finite: lower the learning rate, or clip gradients"
         if first is not None:
             where = f"the first such number is in {describe_place(*first)}"
         message = f"{what}; {where}"

@@ -12,17 +12,19 @@ CLIP = 10.0
 
 
 class RewardScale:
-    """Tracks the sum R of each slot's rewards, R = discount R + r, which restarts at each episode.
+    """Tracks the discounted sum R of each slot's rewards, which restarts at each episode.
+
+    After each reward r, R = discount R + r.
 
         scale = RewardScale(discount=0.99)
         sums = scale.add(rewards, next_alive, keys)
         moments = moments.merge(Moments.of(sums.ravel()))
         rewards = scale_rewards(rewards, moments)
 
-    Sums continue from one rollout of an agent to its next: a slot is identified by its index in a
-    ticket. With one agent, as in one process, that is exact. Rollouts of several agents arrive in
-    any order, so a rollout can continue the sum of another agent's slot, which is as likely a sum
-    of the task as its own.
+    Sums continue from one rollout of an agent to its next: a slot is identified by its index in the
+    rollout. With one agent, as in one process, that is exact. Rollouts of several agents arrive in
+    any order, so a rollout can continue the sum of another agent's slot. That hardly matters: only
+    the variance of all sums is used.
 
     Attributes:
       sums: R of each slot, `[slots] float64`. They are not published: if a run resumes with new

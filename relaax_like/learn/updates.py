@@ -532,7 +532,9 @@ class _Names:
         if sums[-1]:
             listed = ", ".join(f"{name} {value:g}" for name, value in costs.items())
             raise NotFiniteError(
-                f"a gradient is not finite: {listed}; the update was not applied", costs
+                f"a gradient contains NaN or infinity, with costs {listed}; the update was not "
+                "applied",
+                costs,
             )
         named = {name: row.numpy() for name, row in zip(self.rows, rows, strict=True)}
         return UpdateResult(costs, updates, named)

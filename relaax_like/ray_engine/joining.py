@@ -15,8 +15,8 @@ LOCAL = "local"
 _GCS_PORT = 6379
 _PROBE_SEC = 10.0
 _TOKEN = (
-    "Start Ray on all machines with RAY_AUTH_MODE=token and one token in RAY_AUTH_TOKEN_PATH "
-    "(docs/scaling.md)"
+    "Start Ray on all machines with RAY_AUTH_MODE=token and one token, in the file that "
+    "RAY_AUTH_TOKEN_PATH names (docs/scaling.md)"
 )
 
 
@@ -63,9 +63,9 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
     except Exception as error:
         reason = str(error).strip() or type(error).__name__
         raise ConfigError(
-            f"--ray {address}: cannot join: {reason.splitlines()[0]}. This machine "
-            "must be one of the cluster (`ray start --address=...`), with the cluster's token in "
-            "RAY_AUTH_TOKEN_PATH"
+            f"--ray {address}: cannot join: {reason.splitlines()[0]}. This machine must be a node "
+            f"of the cluster (`ray start --address={address}`), with the cluster's token in the "
+            "file that RAY_AUTH_TOKEN_PATH names"
         ) from error
     return ray
 

@@ -132,7 +132,9 @@ class Admission:
         """Makes an unknown connection a client. Thread-safe.
 
         Raises:
-          ProtocolError: OVERLOADED; the connection stays unknown.
+          ProtocolError: too little memory is free, the maximum of clients is connected, or the
+            connection is already closed; its code is OVERLOADED, and the connection does not become
+            a client.
         """
         free_mb = psutil.virtual_memory().available / 2**20
         if free_mb < self._min_free_memory_mb:

@@ -387,7 +387,8 @@ def _validate_agent_class(agent_class: Any) -> None:
             f"class {name} lacks {', '.join(missing)}; an Agent needs {', '.join(_VERBS)}"
         )
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
-        raise RelaaxError(f"class {name} is abstract; an Agent must implement {', '.join(_VERBS)}")
+        missing = sorted(agent_class.__abstractmethods__)
+        raise RelaaxError(f"class {name} is abstract; implement {', '.join(missing)}")
 
 
 def _slips(plan: Plan | None) -> bool:

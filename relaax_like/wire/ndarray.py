@@ -44,7 +44,7 @@ MAX_BYTES = 1 << 30
 
 
 def ndarray_to_message(array: np.ndarray, message_class: type[MessageT]) -> MessageT:
-    """Converts an array to a message. Copies the data once.
+    """Converts an array to a message, which has its own copy of the data.
 
     Args:
       array: any layout and byte order; its dtype must be one of `DTYPES`.

@@ -461,7 +461,7 @@ def test_each_observation_of_a_history_is_mirrored():
                 "action_size": None,
                 "num_actions": (2, 2),
             },
-            "splits a choice",
+            "the positions of choice 0 have indices of the choices 0, 1, expected",
         ),
     ],
 )
