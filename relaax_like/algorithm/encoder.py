@@ -29,6 +29,9 @@ class Encoder(Module):
             def get_state_specs(self):
                 return self.encoder.get_state_specs()
 
+            def get_action_specs(self):
+                return [("action", {"shape": [], "dtype": "int64"})]
+
             def policy(self, inputs, memory, explore):
                 features, memory = self.encoder(inputs, memory)
                 q = self.head(features)

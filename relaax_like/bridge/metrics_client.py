@@ -79,7 +79,7 @@ class MetricsClient(BufferedMetrics):
             self._send(batch, _CLOSE_TIMEOUT_SEC if closing else _CALL_TIMEOUT_SEC)
         except grpc.RpcError as error:
             self._count_dropped(done)
-            if not closing:  # at the end of a training, its server often exits first
+            if not closing:  # at the end of the training, its server often exits first
                 self._tell_failing(f"{error.code().name}: {error.details()}")
         return done
 

@@ -1,4 +1,4 @@
-"""`relaax compare`: runs side by side, in numbers and settings."""
+"""`relaax compare`: shows runs side by side, with their numbers and the settings that differ."""
 
 import json
 from collections.abc import Callable, Sequence

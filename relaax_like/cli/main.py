@@ -452,7 +452,7 @@ def status(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
 ) -> None:
-    """Show the progress of a training."""
+    """Show the progress of a training run."""
 
     def start() -> int:
         from relaax_like.cli.status import show_status
@@ -546,7 +546,7 @@ def diagnose(
         Path, typer.Argument(metavar="RUN_DIR", help="The run's folder, or its training_error.npz.")
     ],
 ) -> None:
-    """Explain why a training stopped with numbers that are not finite."""
+    """Explain why a training run stopped with numbers that are not finite."""
 
     def start() -> int:
         from relaax_like.cli.diagnose import show_diagnosis

@@ -105,7 +105,7 @@ def resume(
       flags: command-line flags that are keys of the file.
       sets: overrides of its keys.
       trace: record where the time goes.
-      log: how the progress of a training in one process is shown.
+      log: how the progress of a training run in one process is shown.
       ray: see `begin_processes` and `begin_training`.
       accept_loss: see `begin_processes` and `begin_training`.
     """

@@ -1,4 +1,4 @@
-"""Alternative names of hyperparameters, accepted wherever the canonical name is.
+"""Alternative names of hyperparameters, for the fields that name them as `validation_alias`.
 
     gamma: float = Field(default=0.99, ge=0, le=1, validation_alias=GAMMA)
 

@@ -29,7 +29,8 @@ def read_run_spaces(run_dir: Path) -> RunSpaces | None:
         return message_to_run_spaces(json_format.Parse(text, spaces_pb2.Spaces()))
     except (json_format.ParseError, InvalidInputError) as error:
         raise ConfigError(
-            f"{path}: {error}; if nothing has been trained in this run_dir, remove the file"
+            f"{path}: {error}; restore the file from a backup, or use another run_dir; if nothing "
+            "has been trained in this run_dir, remove the file"
         ) from None
 
 

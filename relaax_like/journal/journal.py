@@ -196,7 +196,8 @@ class Journal:
           The index of the next record, the first in the new segment.
 
         Raises:
-          JournalError: the segment could not be created; the old one stays in use.
+          JournalError: the segment could not be created, and the old one stays in use; or the
+            journal has failed, or is closed.
         """
         with self._lock:
             self._validate_usable()

@@ -758,7 +758,7 @@ def _widen(mask: np.ndarray, axes: int) -> np.ndarray:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses the log lines of a training."""
+    """Suppresses the log lines of a training run."""
     logger = logging.getLogger("relaax_like")
     before, logger.disabled = logger.level, False
     logger.setLevel(logging.ERROR)

@@ -108,7 +108,7 @@ class OnlineTester:
 
 
 class BestReturn:
-    """The best mean return of a training so far.
+    """The best mean return of a training run so far.
 
     Only means of disjoint sets of episodes are compared: if episodes end a few at a time, that is
     once per window.

@@ -1,7 +1,6 @@
 """`relaax run --ray` and `relaax train --workers N --ray`: processes on a Ray cluster."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 
 from relaax_like.bridge.control import BridgeControl
@@ -71,7 +70,7 @@ def open_ray_launcher(
         validate_start=validate_start,
     ) as launcher:
         for place in launcher.addresses.values():
-            validate_exposure(dataclasses.replace(place, port=0), experiment.security)
+            validate_exposure(place, experiment.security, on_ray=True)
         with record.following(_make_read_progress(experiment, topology, launcher)):
             yield launcher
 
@@ -139,7 +138,7 @@ def _make_read_progress(
 
 
 def join_for_workers(trainer: BaseTrainer, address: str, accept_loss: bool) -> None:
-    """Joins a Ray cluster, on whose machines the workers of a training will run.
+    """Joins a Ray cluster, on whose machines the workers of a training run will be started.
 
     Args:
       trainer: of the run.

@@ -65,6 +65,7 @@ def validate_exposure(
     address: Address,
     settings: SecurityConfig,
     place: str = "in the `security` section of the YAML file",
+    on_ray: bool = False,
 ) -> None:
     """Refuses an address that other machines can reach without TLS and tokens.
 
@@ -72,6 +73,7 @@ def validate_exposure(
       address: to listen on.
       settings: of the server.
       place: where the user configures TLS and tokens, for the error.
+      on_ray: whether other machines of a Ray cluster must reach it, for the error.
 
     Raises:
       ConfigError: other machines can reach it, TLS or tokens are missing, and `insecure` is not
@@ -88,10 +90,10 @@ def validate_exposure(
         return
     if not settings.insecure:
         raise ConfigError(
-            f"{address} can be reached from other machines, but has no "
-            f"{' and no '.join(missing)}. Configure {' and '.join(missing)} {place} "
-            "(docs/security.md), or bind to localhost; on a fully "
-            "trusted network, pass --insecure"
+            f"{address.host if on_ray else address} can be reached from other machines, but has "
+            f"no {' and no '.join(missing)}. Configure {' and '.join(missing)} {place} "
+            f"(docs/security.md){'' if on_ray else ', or bind to localhost'}; on a fully trusted "
+            "network, pass --insecure"
         )
     logger.warning(
         "%s can be reached from other machines, without %s; use this on a fully trusted "

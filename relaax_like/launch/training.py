@@ -25,7 +25,7 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """The result of a training.
+    """The result of a training run.
 
     Attributes:
       run_dir: the run's folder.

@@ -74,7 +74,7 @@ def train_with_workers(
         services = make_experience_services(experiment, server, failures.append)
     host = "127.0.0.1" if ray is None else ray.util.get_node_ip_address()
     bind = Address(host, 0)
-    validate_exposure(bind, experiment.security)
+    validate_exposure(bind, experiment.security, on_ray=ray is not None)
     security = make_server_security(experiment)
     if bind.is_loopback:  # workers need a token if the run has tokens, but no TLS
         security = ServerSecurity(tokens=security.tokens)
@@ -110,7 +110,7 @@ def train_with_workers(
         if services is not None:
             services.join()  # standard error is hidden while TensorFlow is being loaded
         error = ConfigError if status == EXIT_USAGE else RelaaxError
-        raise error(f"a worker ended with status {status}; see its error above")
+        raise error("a worker could not be kept running; the lines above show how it ended")
 
 
 def _make_topology(experiment: Experiment, config: Path, address: str) -> Topology:

@@ -247,7 +247,7 @@ class GradientLearner(Learner):
             self._failures += 1
             what = f"could not learn from an iteration ({self._failures} so far)"
             self._note_failure(what, error)
-        # The steps were taken nevertheless: a training that diverges ends with its budget.
+        # The steps were taken nevertheless: a run that diverges ends with its budget.
         try:
             self._sink.hand_counts_over()
         except RelaaxError as again:  # they are counted later; the agents must be answered

@@ -1,4 +1,4 @@
-"""Names of the curves that show the performance of a training."""
+"""Names of the curves that show the performance of a training run."""
 
 # The first of these curves that a run has shows its performance. The parameter server records the
 # mean over the newest episodes, some agents record each episode.

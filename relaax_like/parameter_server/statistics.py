@@ -1,4 +1,4 @@
-"""Statistics of a training: newest returns, speed, clients, refusals."""
+"""Statistics of a training run: newest returns, speed, clients, refusals."""
 
 import itertools
 import math
@@ -46,7 +46,7 @@ class EpisodeMeans(NamedTuple):
 
 
 class Statistics:
-    """The numbers of `relaax status`, and the mean return that can end a training. Thread-safe.
+    """The numbers of `relaax status`, and the mean return that can end the training. Thread-safe.
 
     Returns are floats from the start, so that integer returns do not lead to truncated means.
     """

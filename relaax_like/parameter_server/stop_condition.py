@@ -1,4 +1,4 @@
-"""What ends a training, and which clients have been notified of it."""
+"""What ends a training run, and which clients have been notified of the end."""
 
 import logging
 import math

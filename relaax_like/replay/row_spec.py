@@ -136,7 +136,8 @@ class RowSpec:
 def _refuse(label: str, array: np.ndarray, shape: tuple[Any, ...], dtype: np.dtype) -> None:
     raise InvalidInputError(
         f"{label} is {array.dtype} of shape {list(array.shape)}, expected {dtype} of "
-        f"{list(shape)}; send segments of the spaces that the replay table was made for",
+        f"{list(shape)}; a segment must keep the shapes and dtypes that the replay table was made "
+        "for, also when a data handler has changed it",
         label,
     )
 

@@ -64,7 +64,7 @@ class NewestScalars(Metrics):
 
 
 class Progress(ABC):
-    """Shows the progress of a training.
+    """Shows the progress of a training run.
 
     Attributes:
       interval_sec: time between two calls of `show`.

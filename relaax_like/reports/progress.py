@@ -1,4 +1,4 @@
-"""The progress of a training for people: its line, its curves, and the summary at its end."""
+"""The progress of a training run for people: its line, its curves, and the summary at its end."""
 
 import logging
 import time

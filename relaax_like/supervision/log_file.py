@@ -14,7 +14,7 @@ _MAX_BYTES = 50_000_000
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):
-    """Drops lines that cannot be written: a full disk does not end a training."""
+    """Drops lines that cannot be written: a full disk does not end the training run."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         """Does nothing; called in the handler of an exception."""

@@ -329,7 +329,7 @@ def test_server_that_never_answers_times_out(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("garbage", "match"),
     [
-        (b"\xff\xff\xff\xff", "a length prefix of 4294967295 bytes"),
+        (b"\xff\xff\xff\xff", "the header of a message of 4294967295 bytes"),
         (struct.pack(">I", 3) + b"\xff\xff\xff", "not a ServerMessage"),
         (struct.pack(">I", 0), "without a known body"),
         (

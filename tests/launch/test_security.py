@@ -101,6 +101,14 @@ def test_beyond_it_a_server_is_refused_with_the_cure(host: str) -> None:
         validate_exposure(Address(host, 0), SecurityConfig())
 
 
+def test_of_a_server_of_a_ray_cluster_the_error_does_not_propose_localhost() -> None:
+    for on_ray in (False, True):
+        with pytest.raises(ConfigError) as refused:
+            validate_exposure(Address("10.1.2.3", 0), SecurityConfig(), on_ray=on_ray)
+        assert ("bind to localhost" in str(refused.value)) == (not on_ray)
+        assert ("10.1.2.3:0" in str(refused.value)) == (not on_ray)
+
+
 @pytest.mark.parametrize(
     ("settings", "want"),
     [

@@ -173,7 +173,10 @@ def test_a_mistake_that_a_worker_finds_ends_the_run(
         program = start(processes, file, "--workers", 1, *flags)
         assert program.wait(110) == 2, program
     assert re.search(f"worker1 | error: .*{what}", program.output)
-    assert "error: a worker ended with status 2; see its error above" in program.output
+    assert (
+        "error: a worker could not be kept running; the lines above show how it ended"
+        in program.output
+    )
     assert TRACE not in program.output
 
 
