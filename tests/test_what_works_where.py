@@ -348,7 +348,9 @@ def test_a_plan_of_complete_updates_is_refused_for_several_tasks(tmp_path: Path)
         "    return {'one': Contract(make_other_model(config, seed), config, seed)}\n"
     )
     place = re.escape(find_line(tmp_path / "contract", "def plan"))
-    with pytest.raises(ConfigError, match=rf"{place}: plan is Episodes, .* several; define"):
+    with pytest.raises(
+        ConfigError, match=rf"{place}: plan is Episodes, the plan of one task.*define"
+    ):
         relaax_like.train(file, get_options("serial", tmp_path))
 
 

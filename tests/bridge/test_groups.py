@@ -137,7 +137,7 @@ def test_what_a_foreign_client_gets_wrong_is_refused_and_counted(backend, fields
 
 def test_as_many_names_as_fit_a_header_are_refused_at_once(backend):
     with serve(backend) as address, grpc.insecure_channel(address) as channel:
-        message = make_header(groups=[f"g{n}" for n in range(300_000)], gradient_bytes=4)
+        message = make_header(groups=[f"g{n}" for n in range(60_000)], gradient_bytes=4)
         with pytest.raises(grpc.RpcError) as caught:
             list(pb_grpc.ParameterServerStub(channel).PushPull(iter([message]), timeout=30))
     assert "unknown variable group 'g0'" in caught.value.details()

@@ -236,7 +236,7 @@ def test_the_command_says_what_it_wrote_and_refuses_in_one_line(tmp_path: Path) 
         r"^recorded 500 steps, 2 episodes ended, mean return -\d+\.\d+ to out$",
         done.lines[-1],
     )
-    assert again.lines[-1].startswith("error: out: already contains 1 trajectory files")
+    assert again.lines[-1].startswith("error: out: already contains 1 trajectory file(s)")
     assert "train the run first" in untrained.lines[-1]
     assert TRACE not in done.output + again.output + untrained.output
     [rollout] = read(tmp_path / "out")

@@ -41,7 +41,7 @@ HOSTILE = {
     ),
     "too many elements": (
         RunSpaces({"observation": Box(dtype="uint8", shape=(4096, 4097))}, TWO),
-        "expected at most 256 of 16777216",
+        "expected at most 256 leaves and 16777216",
     ),
     "a bad name": (RunSpaces({"../a": Discrete(n=2), " ": Discrete(n=2)}, TWO), "leaf name ' '"),
     "not for this algorithm": (
