@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from support.cluster import ROOT, find_free_port
 
 from relaax_like.launch.conformance import check_algorithm, find_folder_experiment
@@ -56,6 +57,7 @@ def make_copy(folder: Path, name: str) -> Path:
     return algorithms
 
 
+@pytest.mark.timeout(300)  # five trainings, the checks and an export, as the page has them
 def test_one_more_loss_is_trained_everywhere_resumed_and_exported(tmp_path: Path) -> None:
     algorithms = make_copy(tmp_path, "smooth_a2c")
 

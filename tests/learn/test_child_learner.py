@@ -73,6 +73,9 @@ class Answers:
         self.all = []
         self.fail = False
 
+    def __repr__(self):
+        return f"answers {[(a.numbers, a.version) for a in self.all]}"
+
     def start(self, learner):
         # As a server does whose clients retry until it has a learner.
         wait_until(lambda: self._try_to_start(learner), "the first values", 60)
@@ -124,7 +127,7 @@ def test_works_become_versions_and_a_killed_learner_is_started_again(config, cap
         old = get_pid(child)
         os.kill(old, signal.SIGSTOP)
         learner.submit(LearnRequest(2, make_rollout(3, 1), (), 15))
-        wait_until(lambda: child._learners["RL"]._under_way, "the work's way out")
+        wait_until(lambda: child._learners["RL"]._under_way, ("the work's way out", answers, old))
         os.kill(old, signal.SIGKILL)
         assert answers.wait_for(2).values is None
         assert "ended with status -9" in caplog.text
