@@ -30,9 +30,10 @@ class DQN(Algorithm):
 
         R is the sum of n discounted rewards, Q' the target. a' is chosen by Q (double DQN: van
         Hasselt et al. 2016, equation 4, https://arxiv.org/abs/1509.06461), or else by Q'. The cost
-        is the Huber loss of delta, or with `distribution` that of the two distributions. Noisy
-        networks draw other noise for each of the three. With a memory, both networks read the
-        sequence from its first step, the burn-in included.
+        is the Huber loss of delta; with `distribution`, it is the cross-entropy of the two
+        distributions (categorical) or the quantile Huber loss (quantile). Noisy networks draw other
+        noise for each of the three. With a memory, both networks read the sequence from its first
+        step, the burn-in included.
         """
         online, target = self.model.online, self.model.target.module
         random = self.random if self.config.noisy else None

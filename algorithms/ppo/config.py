@@ -1,6 +1,6 @@
 """Settings of ppo."""
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,8 @@ ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 
 class Config(ActorCriticConfig):
     """Settings of ppo: the keys of the YAML's `algorithm` section."""
+
+    normalizing_keys: ClassVar[str] = "prenorm and update_norm"
 
     num_steps: int = Field(default=2048, ge=1)
     """Environment steps of all slots together per iteration."""

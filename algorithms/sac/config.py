@@ -73,7 +73,7 @@ class Config(ContinuousReplayConfig):
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file does not define observations or actions."""
+        """Whether the file lacks observations, actions, or both."""
         return super().lacks_spaces if self.num_actions is None else self._lacks_observations
 
     @property

@@ -299,7 +299,15 @@ def get_header(message: frames.ExperienceRequest | None) -> experience_pb2.Exper
     """
     if isinstance(message, experience_pb2.ExperienceRequest) and message.HasField("header"):
         return message.header
-    raise InvalidInputError("experience: expected a header without a chunk", "header")
+    if message is None:
+        raise InvalidInputError(
+            "experience: received nothing, expected a header; send a header first", "header"
+        )
+    raise InvalidInputError(
+        "experience: received a chunk or an empty message, expected a header; send a header before "
+        "each rollout, and as many bytes after it as its rollout_bytes says",
+        "header",
+    )
 
 
 def _get_chunk(message: frames.ExperienceRequest | None) -> bytes | memoryview:

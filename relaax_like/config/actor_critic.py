@@ -93,7 +93,7 @@ class ActorCriticConfig(EncoderConfig):
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file does not define observations or actions."""
+        """Whether the file lacks observations, actions, or both."""
         return super().lacks_spaces or self._lacks_actions
 
     @property

@@ -52,7 +52,7 @@ class AlgorithmConfig(Settings):
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file does not define observations or actions.
+        """Whether the file lacks observations, actions, or both.
 
         Then the environment's spaces are used, through `describe_spaces`.
         """

@@ -64,7 +64,7 @@ class ContinuousConfig(EncoderConfig):
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file does not define observations or actions."""
+        """Whether the file lacks observations, actions, or both."""
         return super().lacks_spaces or self.action_size is None
 
     @property

@@ -22,7 +22,7 @@ class DiscreteConfig(EncoderConfig):
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file does not define observations or actions."""
+        """Whether the file lacks observations, actions, or both."""
         return super().lacks_spaces or self.num_actions is None
 
     @property

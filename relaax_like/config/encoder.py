@@ -1,6 +1,6 @@
 """Settings of a model's observations, and of the network that reads them; for any algorithm."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -27,6 +27,8 @@ class EncoderConfig(AlgorithmConfig):
     state_size, image, num_states and observations; by default they come from the environment.
     """
 
+    normalizing_keys: ClassVar[str] = "normalize_observations"
+    """The keys that turn the normalisation of observations on, for errors."""
     state_size: int | None = Field(default=None, ge=1)
     """Number of values in one observation (a Box or MultiBinary), flattened."""
     image: tuple[int, int, int] | None = None
@@ -61,15 +63,15 @@ class EncoderConfig(AlgorithmConfig):
             return self
         if self.num_states is not None and self.has_normalizer:
             raise ValueError(
-                "num_states: nothing to normalise, because integers become one-hot vectors; turn "
-                "the normalisation off"
+                f"num_states: {self.num_states}, but one-hot vectors are not normalised; set "
+                f"{self.normalizing_keys} to false, or use another algorithm"
             )
         if self.image is not None and (min(self.image) < 1 or self.has_normalizer):
             raise ValueError(
                 f"image: {list(self.image)} with observation normalisation "
                 f"{'on' if self.has_normalizer else 'off'}; expected [height, width, "
-                "channels], each 1 or more, and no normalisation (images are scaled to [0, "
-                "1])"
+                "channels], each 1 or more, and no normalisation (images are scaled to [0, 1]): "
+                f"set {self.normalizing_keys} to false"
             )
         if self.network.begins_with_convolution and self.image is None:
             raise ValueError(
@@ -93,7 +95,8 @@ class EncoderConfig(AlgorithmConfig):
         if self.has_normalizer and not self.vectors:
             raise ValueError(
                 "observations: nothing to normalise, because all leaves are images (which are "
-                "scaled to [0, 1]) or integers (one-hot vectors); turn the normalisation off"
+                "scaled to [0, 1]) or integers (one-hot vectors); set "
+                f"{self.normalizing_keys} to false"
             )
         if self.has_normalizer and RETURN_STATISTIC in observations:
             raise ValueError(

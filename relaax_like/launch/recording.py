@@ -326,6 +326,6 @@ def _play(experiment: Experiment, slots: EnvironmentSlots, agents: LocalAgents) 
 
 
 def _take_first(rollout: Rollout, steps: int) -> Rollout:
-    """Returns a rollout of which only the first steps of all slots are valid."""
+    """Returns a rollout of which only the first `steps` rows, of all slots together, are valid."""
     valid = np.arange(rollout.next_alive.size).reshape(rollout.next_alive.shape) < steps
     return dataclasses.replace(rollout, valid=valid)
