@@ -27,7 +27,7 @@ class ScalarBuffer:
         """Makes an empty buffer.
 
         Args:
-          interval_sec: shortest time between two sends.
+          interval_sec: time after a send until the next one is due; a full buffer is due at once.
           clock: returns monotonic seconds.
         """
         self.dropped = 0

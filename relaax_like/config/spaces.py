@@ -29,9 +29,9 @@ def validate_vector(spaces: Spaces, size: int) -> None:
         raise InvalidInputError(
             f"observation_spaces: got {_describe(spaces)}; this algorithm reads one Box named "
             f"{OBSERVATION!r}. Wrap the environment so that its observations are one "
-            f"vector{_name_wrapper(spaces)}, or list its leaves in algorithm.observations, if "
-            "the algorithm has that key, or remove algorithm.state_size to use the environment's "
-            "observations",
+            f"vector{_name_wrapper(spaces)}; if the algorithm has the key algorithm.observations, "
+            "you can instead list the leaves there, or remove algorithm.state_size to use the "
+            "environment's observations",
             "observation_spaces",
         )
     if math.prod(space.shape) != size:

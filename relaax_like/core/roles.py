@@ -327,10 +327,13 @@ class Publisher(abc.ABC):
     def publish(self, publication: Publication) -> Reply:
         """Applies values, optimizer state, steps and episodes, atomically.
 
+        Once the training has finished, only steps are counted; the values do not change.
+
         Raises:
           InvalidInputError: wrong length, or not finite; nothing took effect.
           LeasedError: another learner holds the lease; nothing took effect.
-          ServerUnavailableError: the server is closing; nothing took effect.
+          ServerUnavailableError: the server is closing, or it did not answer; in the latter case
+            the publication can have taken effect.
         """
 
     @abc.abstractmethod

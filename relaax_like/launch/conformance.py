@@ -556,7 +556,9 @@ def _check_export(subject: _Subject) -> None:
         with without_native_stderr():
             import_libraries()
     except ModuleNotFoundError as error:
-        raise _NotApplicable(f"{error.name} is not installed (extra export)") from None
+        raise _NotApplicable(
+            f"{error.name} is not installed; pip install 'relaax_like[export]'"
+        ) from None
     from relaax_like.algorithm.greedy import GreedyPolicy
 
     values = [variable.value for variable in _get_variables(model)]

@@ -150,7 +150,7 @@ class _Recorder(FrozenPolicy):
         return Recorded(steps=self._steps, returns=np.array(self._returns))
 
     def submit(self, work: LearnRequest) -> None:
-        """Writes the rollout, up to the last step that is wanted."""
+        """Adds the rollout, up to the last step that is wanted; writes files of enough steps."""
         missing = self._wanted - self._steps
         if work.rollout is not None and missing:
             rollout = work.rollout

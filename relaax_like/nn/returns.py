@@ -165,8 +165,8 @@ def compute_vtrace(
       next_values: V(x_{t+1}); `values[t + 1]` where the episode continues.
       discounts: gamma; 0 after a termination.
       continues: 1 where step t + 1 is of the same episode, else 0.
-      rho_bar: bound of the ratio at t.
-      c_bar: bound of the ratios after t.
+      rho_bar: bound of pi/mu in each rho_s.
+      c_bar: bound of pi/mu in each c_i.
       gae_lambda: shortens the traces, 0 to 1.
 
     Returns:

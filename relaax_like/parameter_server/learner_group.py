@@ -71,8 +71,9 @@ class LearnerGroup:
     have entered it; learners that have not entered within `max_wait_sec` after the first one are
     left out, and enter a later iteration. In an iteration, each request is answered once all of its
     learners have made theirs. A learner for which the others have waited for `max_wait_sec` is out:
-    the others repeat the current update without it, and what it sends later is refused. A learner
-    whose connection ends leaves at once. So does a learner whose gradient is not finite, or whose
+    the others repeat the current update without it, its later requests of this iteration get the
+    outcome "out", and it can enter a later one. A learner whose connection ends leaves at once. So
+    does a learner whose gradient is not finite, or whose
     request differs from those of most others: it gets an error, and the others repeat the update
     without it.
 

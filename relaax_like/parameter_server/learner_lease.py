@@ -83,7 +83,8 @@ class LearnerLease:
             if self.term and left > 0:
                 raise ServerUnavailableError(
                     f"another learner, {self.holder} at {self.address}, holds the lease of this "
-                    f"run for {left:.1f} s more; retry later"
+                    f"run, which ends in {left:.1f} s unless it is renewed; wait, or stop that "
+                    "learner if it should not run"
                 )
             self._write(self.term + 1, holder, address)
             failpoints.hit("ps.after_lease_before_reply")

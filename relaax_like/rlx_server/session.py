@@ -134,7 +134,7 @@ class Greeting:
         self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
 
     def count_step_bytes(self) -> int:
-        """Returns an upper bound of the length of a valid step."""
+        """Returns an upper bound of the length of a valid step with one reward per slot."""
         slots = self.slots
         observations, actions = (
             sum(

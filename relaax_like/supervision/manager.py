@@ -229,7 +229,10 @@ class Manager:
         self._check_alone(now)
 
     def _check_alone(self, now: float) -> None:
-        """Ends all processes if no environment has been playing for a long time."""
+        """Ends all processes if every environment has ended for good, and no other client has come.
+
+        Without environments it has no effect.
+        """
         environments = [s for s in self._supervised if s.is_environment]
         is_alone = environments and not any(s.plays or s.others for s in self._supervised)
         if not is_alone:

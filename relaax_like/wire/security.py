@@ -239,7 +239,10 @@ def _read_lines(path: Path, what: str) -> list[tuple[int, str]]:
     try:
         text = read_bytes(path, what, private=True).decode("ascii")
     except UnicodeDecodeError:
-        raise ConfigError(f"{what} {path}: not plain ASCII text; save it as plain text") from None
+        raise ConfigError(
+            f"{what} {path}: contains bytes that are not ASCII; save it as ASCII, without a byte "
+            "order mark and without accented characters (also in comments)"
+        ) from None
     lines = enumerate(map(str.strip, text.splitlines()), start=1)
     return [(number, line) for number, line in lines if line and not line.startswith("#")]
 

@@ -23,7 +23,7 @@ def test_a_second_learner_waits_until_the_first_renews_no_more(tmp_path: Path) -
     assert lease.grant("one", "localhost:1") == 1
     assert lease.grant("one", "localhost:1") == 1  # its answer was lost
     clock.now += LEASE_SEC - 1
-    with pytest.raises(ServerUnavailableError, match=r"one at localhost:1, holds .* for 1\.0 s"):
+    with pytest.raises(ServerUnavailableError, match=r"one at localhost:1, holds .* in 1\.0 s"):
         lease.grant("two", "localhost:2")
     lease.renew(1)
     clock.now += LEASE_SEC - 1

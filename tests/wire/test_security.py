@@ -84,7 +84,7 @@ def test_only_digests_are_kept(path: Path) -> None:
         (f"agent {'x' * 513}\n", ":1: a token of 513 characters"),
         (f"agent {GOOD}\nagent {'y' * 16}\noperator {GOOD}\n", ":3: the same token as in line 1"),
         (f"agent {GOOD}\x7f\n", ":1: the token contains an unprintable character"),
-        (f"agent {GOOD}\u00e4\n", "not plain ASCII"),
+        (f"agent {GOOD}\u00e4\n", "bytes that are not ASCII"),
     ],
 )
 def test_a_tokens_file_that_is_wrong_is_told_with_its_line_and_without_its_tokens(
