@@ -54,8 +54,13 @@ class Viewer:
         height, width = self.size
         self._socket.sendall(struct.pack("!BBHHHH", 3, 0, 0, 0, width, height))
         screen = np.zeros((height, width, 4), np.uint8)
-        kind, parts = struct.unpack("!BxH", self._read(4))
-        assert kind == 0
+        while (kind := self._read(1)) != b"\x00":
+            if kind == b"\x03":  # text of the clipboard, which can come at any time
+                (length,) = struct.unpack("!3xI", self._read(7))
+                self._read(length)
+            else:
+                assert kind == b"\x02", kind  # a bell
+        (parts,) = struct.unpack("!xH", self._read(3))
         for _ in range(parts):
             x, y, w, h, encoding = struct.unpack("!HHHHi", self._read(12))
             assert encoding == 0
