@@ -54,6 +54,7 @@ def test_a_schedule_is_a_number_or_a_mapping(written, want):
         {"start": 1.0, "end": True},
         {"start": 1.0, "end": 0.5, "stop": 3},
         {"start": 1.0, "end": 0.5, "steps": 0.5},
+        {"start": 1.0, "end": 0.5, "steps": float("inf")},
     ],
 )
 def test_other_forms_are_refused_with_the_ones_expected(written):

@@ -80,6 +80,12 @@ def test_a_plain_agent_class_makes_plain_agents(path):
     assert isinstance(make_host(path), PlainHost)
 
 
+def test_a_file_without_an_agent_is_refused_with_its_name(one_task):
+    (one_task / "agent.py").write_text("class Player:\n    pass\n")
+    with pytest.raises(ConfigError, match=r"agent\.py: no class Agent found; define one"):
+        make_host(one_task)
+
+
 def test_a_plain_agent_cannot_send_experience():
     experiment = make_experiment(BARE)
     experiment.learner = LearnerConfig(placement="server")

@@ -111,6 +111,12 @@ def test_set_values_takes_manifest_order_and_predictions_follow(task):
     np.testing.assert_array_equal(actions["action"], [[0], [0]])
 
 
+def test_another_number_of_values_is_refused(task):
+    values = [v.value for v in task.get_variables()]
+    with pytest.raises(InvalidInputError, match=f"{len(values) + 1} arrays, expected one for each"):
+        task.set_values([*values, values[0]])
+
+
 def test_a_missing_input_is_named(task):
     with pytest.raises(InvalidInputError, match="inputs: b is missing"):
         task.predict({"a": INPUTS["a"]}, STATES)

@@ -155,9 +155,11 @@ def test_force_does_not_move_what_is_needed_or_used(cluster, monkeypatch):
         for call in (lambda: begin_run(experiment, True), lambda: validate_not_held(experiment)):
             with pytest.raises(SnapshotError, match="in use by another parameter server, pid"):
                 call()
-    mirrored = load(cluster, "relaax-parameter-server.mirror_url=memory://run")
-    with pytest.raises(ConfigError, match="choose another mirror_url"):
+    mirrored = load(cluster, "relaax-parameter-server.mirror_url=ftp://me:secret@host/run")
+    with pytest.raises(ConfigError, match="choose another mirror_url") as refused:
         begin_run(mirrored, force=True)
+    assert "ftp://me@host/run" in str(refused.value)
+    assert "secret" not in str(refused.value)
     monkeypatch.chdir(checkpoints)
     with pytest.raises(
         ConfigError,
