@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import TRACE, Processes, Program, find_free_port, wait_until
+from support.cluster import TRACE, Processes, Program, find_free_port, freeze, wait_until
 from support.disks import fill, mount
 from support.jobs import make_config
 from support.time_of_day import LIBRARY, Clock
@@ -275,7 +275,7 @@ def test_a_slave_that_was_stopped_does_nothing_when_it_continues(site: Site) -> 
     site.submit(1)
     (number,) = site.acknowledged
     site.wait_progress()
-    slave.send(signal.SIGSTOP)
+    freeze(slave.pid)
     wait_until(lambda: site.list()[number].state == pb.JobInfo.QUEUED, site.started)
     site.start_slave("slave-2")
     site.wait_all_done()

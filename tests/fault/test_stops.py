@@ -4,11 +4,10 @@ import os
 import shutil
 import signal
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cluster import TRACE, Cluster, wait_until
+from support.cluster import TRACE, Cluster, freeze, wait_until
 from support.history import History
 
 from relaax_like.bridge import stub as stub_module
@@ -38,9 +37,7 @@ def test_a_frozen_server_keeps_folder_and_port_and_goes_on(
     server = cluster.start_parameter_server()
     wait_until(lambda: len({one.client for one in history.acknowledged}) == 3, "all clients")
     thawed_at = time.monotonic() + FROZEN_SEC
-    server.send(signal.SIGSTOP)
-    # The kernel stops one thread after another.
-    wait_until(lambda: get_states(server.pid) == {"T"}, "all threads' stop")
+    freeze(server.pid)
     before = len(history.acknowledged)
     same_port = cluster.start_parameter_server("run_dir=other")
     same_folder = cluster.start_parameter_server("relaax-parameter-server.bind=localhost:0")
@@ -58,12 +55,6 @@ def test_a_frozen_server_keeps_folder_and_port_and_goes_on(
     history.check()
 
 
-def get_states(pid: int) -> set[str]:
-    """Returns the states of a process's threads: "S" for sleeping, "T" for stopped, ..."""
-    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
-    return {stat.rpartition(")")[2].split()[0] for stat in stats}
-
-
 def test_what_a_client_gave_up_takes_no_effect_when_the_server_goes_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,8 +64,7 @@ def test_what_a_client_gave_up_takes_no_effect_when_the_server_goes_on(
         with link.parameter_server_stub("one", timeout_sec=60.0, keep_stream_open=True) as client:
             client.push_pull()
             client._timeout_sec = 0.3
-            server.send(signal.SIGSTOP)
-            wait_until(lambda: get_states(server.pid) == {"T"}, "all threads' stop")
+            freeze(server.pid)
             client.increment_global_t(1000)
             client.push_pull()
             assert client.discarded_pushes == 1

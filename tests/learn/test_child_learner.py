@@ -14,7 +14,7 @@ import pytest
 from support.batch import serve_a2c
 from support.bridge import serve
 from support.broken import copy_broken
-from support.cluster import ROOT, wait_until
+from support.cluster import ROOT, freeze, wait_until
 from support.rollouts import make_rollout
 
 from relaax_like.bridge.pair import open_pair
@@ -73,9 +73,6 @@ class Answers:
         self.all = []
         self.fail = False
 
-    def __repr__(self):
-        return f"answers {[(a.numbers, a.version) for a in self.all]}"
-
     def start(self, learner):
         # As a server does whose clients retry until it has a learner.
         wait_until(lambda: self._try_to_start(learner), "the first values", 60)
@@ -125,9 +122,9 @@ def test_works_become_versions_and_a_killed_learner_is_started_again(config, cap
 
         # What is under way when it dies is answered all the same: no agent waits forever.
         old = get_pid(child)
-        os.kill(old, signal.SIGSTOP)
+        freeze(old)
         learner.submit(LearnRequest(2, make_rollout(3, 1), (), 15))
-        wait_until(lambda: child._learners["RL"]._under_way, ("the work's way out", answers, old))
+        wait_until(lambda: child._learners["RL"]._under_way, "the work's way out")
         os.kill(old, signal.SIGKILL)
         assert answers.wait_for(2).values is None
         assert "ended with status -9" in caplog.text
@@ -229,7 +226,7 @@ def test_no_descriptors_left_or_an_idle_learner_are_no_end_but_one_that_hangs_is
             wait_until(lambda: get_pid(child) != hung, "its end", 1.0)
         assert "no message from the learner" not in caplog.text
 
-        os.kill(hung, signal.SIGSTOP)
+        freeze(hung)
         learner.submit(LearnRequest(1, make_rollout(3, 0), (), 15))
         assert answers.wait_for(1).values is None
         assert "no message from the learner for" in caplog.text

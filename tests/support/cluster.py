@@ -99,6 +99,24 @@ def wait_until(
         time.sleep(poll_sec)
 
 
+def freeze(pid: int) -> None:
+    """Stops a process with SIGSTOP, and waits until all its threads have stopped.
+
+    On a busy machine its threads run on for a while after the signal, and answer.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: _read_thread_states(pid) == {"T"}, f"the stop of all threads of {pid}")
+
+
+def _read_thread_states(pid: int) -> set[str]:
+    """Returns the states of a process's threads: "S" for sleeping, "T" for stopped, ..."""
+    try:
+        stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # a thread has ended meanwhile
+        return set()
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
+
+
 def accepts(port: int) -> bool:
     """Tells whether something listens on a port of this machine."""
     with socket.socket() as probe:

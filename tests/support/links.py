@@ -33,7 +33,7 @@ from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.wire.errors import ServerUnavailableError
 from support.bridge import make_backend
-from support.cluster import ROOT
+from support.cluster import ROOT, freeze
 from support.lines import Line
 from support.link_far_end import CAPACITY, COLUMNS, MANIFEST, OLDER, STEPS, Events, find_codes
 from support.rollouts import make_rollout
@@ -504,7 +504,7 @@ class PairCarrier(_LearnerCarrier):
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
         (pid,) = self.find_pids()
-        os.kill(pid, signal.SIGSTOP)
+        freeze(pid)
         try:
             yield
         finally:
@@ -571,10 +571,11 @@ class Server:
         wait_until(lambda: len(events.read("port")) > started, "the server")
         self.port = int(events.read("port")[-1][0])
 
-    def signal(self, number: int) -> None:
-        """Sends it a signal."""
+    @property
+    def pid(self) -> int:
+        """Process id."""
         assert self._process is not None
-        self._process.send_signal(number)
+        return self._process.pid
 
     def kill(self, forgets: bool = False) -> None:
         """Kills it as `kill -9` does, if it runs.
@@ -658,11 +659,11 @@ class GrpcCarrier(_LearnerCarrier):
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        self._server.signal(signal.SIGSTOP)
+        freeze(self._server.pid)
         try:
             yield
         finally:
-            self._server.signal(signal.SIGCONT)
+            os.kill(self._server.pid, signal.SIGCONT)
 
     def restart_far_end(self, forgets: bool = False) -> None:
         self._line.close()  # before the kill, or it would connect to nobody

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import TRACE, Program, find_command, find_free_port, wait_until
+from support.cluster import TRACE, Program, find_command, find_free_port, freeze, wait_until
 from support.standalone import StandaloneCluster
 from support.uncompiled import copy_uncompiled
 
@@ -95,7 +95,7 @@ def test_a_stopped_learner_that_continues_changes_nothing(cluster: StandaloneClu
     first = cluster.start_learner()
     client = cluster.start_paced_client("one", "--num-envs", 8)
     cluster.wait_steps(2 * ITERATION)
-    first.send(signal.SIGSTOP)
+    freeze(first.pid)
     second = cluster.start_learner(f"learner.bind=localhost:{find_free_port()}")
     # It waits for the lease, unless its start took longer than that lasts.
     ps.wait_for(r"learns from now on \(term 2\)")
