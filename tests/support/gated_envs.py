@@ -1,4 +1,7 @@
-"""CartPole without rewards until a file appears: no run reaches its target before a test wants it.
+"""CartPole with small rewards until a file appears: no run reaches its target before it is wanted.
+
+Policies learn the same meanwhile: without rewards, the first gradient after a thousand zeros would
+make Adam's largest steps, now and then to a policy that never recovers.
 
 GatedCartPole-v0 is registered when this module is imported; RELAAX_TEST_GATE names the file.
 """
@@ -13,11 +16,12 @@ GATE = "RELAAX_TEST_GATE"
 
 
 class GatedCartPole(CartPoleEnv):
-    """Rewards are 0 while the file does not exist."""
+    """Rewards are 0.1 while the file does not exist: returns of 20 at most."""
 
     def step(self, action: Any) -> tuple[Any, ...]:
         observation, reward, *ends = super().step(action)
-        return observation, reward if os.path.exists(os.environ[GATE]) else 0.0, *ends
+        scale = 1.0 if os.path.exists(os.environ[GATE]) else 0.1
+        return observation, scale * float(reward), *ends
 
 
 gym.register(

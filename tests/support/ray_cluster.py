@@ -75,7 +75,7 @@ class RayCluster(Processes):
       here: the head's and driver's.
       there: the other machine's, after `connect`, with processes of its own.
       env: of all that is started.
-      gate: the file without which the runs' environments give no rewards.
+      gate: the file without which the runs' environments give small rewards only.
     """
 
     def __init__(self, folder: Path, token: bool = True):
@@ -160,7 +160,7 @@ class RayCluster(Processes):
         config.write_text(
             f"run_dir: {command}\n"
             "relaax-parameter-server: {progress_interval_sec: 0.5}\n"
-            f"algorithm: {{path: '{BARE}', max_global_step: 1000000}}\n"
+            f"algorithm: {{path: '{BARE}', max_global_step: 100000000}}\n"
             "environment:\n"
             "  {program: OpenAI_Gym, env: 'support.gated_envs:GatedCartPole-v0', clients: 2}\n"
         )
