@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,20 @@ class Viewer:
         return data
 
 
+def make_xvfb(folder: Path, script: str) -> str:
+    """Returns a search path on which `Xvfb` is a script."""
+    program = folder / "bin" / "Xvfb"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return os.pathsep.join(
+        [str(program.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
+
+
 def test_a_viewer_sees_the_environment_while_its_client_trains(tmp_path: Path) -> None:
+    """The client waits for a screen that starts slowly."""
+    path = make_xvfb(tmp_path, f'sleep 6\nexec {shutil.which("Xvfb")} "$@"')
     with Cluster(tmp_path) as cluster:
         cluster.start_both_servers()
         port = find_free_port()
@@ -89,6 +103,7 @@ def test_a_viewer_sees_the_environment_while_its_client_trains(tmp_path: Path) -
             [SCRIPT, f"localhost:{cluster.rlx_port}", "CartPole-v1", "display"],
             DISPLAY_NUMBER=f":{port}",
             VNC_PORT=str(port),
+            PATH=path,
         )
         wait_until(lambda: accepts(port), client)
         viewer = Viewer(port)
@@ -102,3 +117,19 @@ def test_a_viewer_sees_the_environment_while_its_client_trains(tmp_path: Path) -
         cluster.wait_steps(20)
         viewer.close()
         assert client.alive
+
+
+def test_without_a_screen_it_ends_with_the_reason(tmp_path: Path) -> None:
+    path = make_xvfb(tmp_path, "echo no shared memory >&2\nexit 1")
+    with Cluster(tmp_path) as cluster:
+        port = find_free_port()
+        client = cluster.start(
+            "client",
+            [SCRIPT, "localhost:1", "CartPole-v1", "display"],
+            DISPLAY_NUMBER=f":{port}",
+            VNC_PORT=str(port),
+            PATH=path,
+        )
+        assert client.wait() == 1
+        assert "no shared memory" in client.output
+        assert f"there is no screen :{port}, because Xvfb has ended" in client.output
