@@ -108,7 +108,8 @@ def run_script(folder: Path, *arguments: str, **env: str) -> subprocess.Complete
     """Runs the script with programs that print how they were called."""
     for name in ("python3", "Xvfb", "x11vnc"):
         stub = folder / name
-        stub.write_text(f'#!/bin/sh\necho "{name} DISPLAY=${{DISPLAY:-none}} $*"\n')
+        ready = "echo 42 >&3" if name == "Xvfb" else ""  # its word for -displayfd 3
+        stub.write_text(f'#!/bin/sh\necho "{name} DISPLAY=${{DISPLAY:-none}} $*"\n{ready}\n')
         stub.chmod(0o755)
     path = f"{folder}:/usr/bin:/bin"
     return subprocess.run(
@@ -155,7 +156,7 @@ def test_with_display_it_is_drawn_on_a_screen_that_vnc_shows(tmp_path: Path) -> 
     assert (done.returncode, done.stderr) == (0, "")
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert lines["Xvfb"].startswith("Xvfb DISPLAY=:42 :42 -screen 0 ")
-    assert "-nolisten tcp" in lines["Xvfb"]
+    assert "-nolisten tcp -displayfd 3" in lines["Xvfb"]
     assert "-display WAIT:42 " in lines["x11vnc"]
     assert "-rfbport 5900 -listen localhost" in lines["x11vnc"]  # it asks for no password
     parsed = parse_client_line(lines["python3"], ":42")
