@@ -30,20 +30,19 @@ install: $(VENV)/.installed  ## Install the project and its tools into .venv.
 run: install  ## Train CartPole over the network, watch it in TensorBoard, end at the target.
 	honcho start
 
-# Two cores are idle for a sixth of the time if two files of tests run at once, since tests wait for
-# what they have started: four do. Tests of faults wait more, and have the machine for themselves,
-# three at a time, the longest file first; those of honcho, which kills after five seconds, run one by
-# one. In the order of their names, the other files at the end are short: no worker waits for long.
+# Tests wait for what they have started, so more files run at once than there are cores. Tests of faults
+# wait most: they start first, the longest file first. In the order of their names, the files at the end
+# are short, so no worker waits for long. Tests of honcho, which kills after five seconds, run one by one.
 FAULTS := $(sort $(wildcard tests/fault/test_*.py))
 FAULTS := $(addprefix tests/fault/test_,ray.py ray_head.py) $(filter-out tests/fault/test_ray%,$(FAULTS))
 ALONE := tests/system/test_procfile.py
+OTHERS := $(filter-out tests/fault/ %__pycache__/,$(sort $(wildcard tests/*/))) $(sort $(wildcard tests/test_*.py))
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: install  ## Run all tests; one that fails is run once more, alone.
 	@# One process compiles the tests and what they import, or each of those below would.
 	-@python -P -m pytest --collect-only -qq >/dev/null 2>&1
-	python -P tests/support/gate.py -n 4 $(BY_FILE) $(addprefix --ignore=,tests/fault $(ALONE)) \
-		-- -n 3 $(BY_FILE) $(FAULTS) -- $(ALONE)
+	python -P tests/support/gate.py $(ALONE) -- -n 5 $(BY_FILE) --ignore $(ALONE) $(FAULTS) $(OTHERS)
 
 quick: install  ## Check what changed since main, in three minutes at most.
 	python -P tests/support/quick.py

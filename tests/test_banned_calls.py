@@ -6,7 +6,7 @@ found. What a program hides on purpose (`getattr(builtins, "ev" + "al")`) is not
 
 import ast
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,9 +40,9 @@ EXCEPTIONS = {
 
 def find_banned(text: str) -> Iterator[str]:
     """Gives "LINE: what is banned there" for a file's text."""
-    tree = ast.parse(text)
-    names = _find_names(tree)
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(text)))
+    names = _find_names(nodes)
+    for node in nodes:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for module in _imported_modules(node):
                 if module.split(".")[0] in MODULES:
@@ -51,10 +51,10 @@ def find_banned(text: str) -> Iterator[str]:
             yield from _find_in_call(node, names)
 
 
-def _find_names(tree: ast.AST) -> dict[str, str]:
+def _find_names(nodes: Iterable[ast.AST]) -> dict[str, str]:
     """Returns what the names of a file's imports stand for: {"np": "numpy", "run": "os.system"}."""
     names = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names.update({alias.asname: alias.name for alias in node.names if alias.asname})
         elif isinstance(node, ast.ImportFrom):

@@ -353,7 +353,8 @@ class Cluster(Processes):
             status = self.status()
             return status if status is not None and condition(status) else None
 
-        found = wait_until(check, (what, self.started))
+        # Each question is a connection of its own.
+        found = wait_until(check, (what, self.started), poll_sec=0.1)
         assert found is not None
         return found
 

@@ -41,10 +41,10 @@ def test_killed_in_each_state_the_run_goes_on_with_the_same_spaces(cluster: Clus
     point = {ENVIRONMENT_VARIABLE: "ps.after_spaces_before_reply=kill@1"}
     deciding = cluster.start_parameter_server(**point)
     deciding.wait_for("waiting for spaces")
-    spectator = cluster.start_client("spectator", "--exploit")
+    spectator = cluster.start_paced_client("spectator", "--exploit")
     spectator.wait_for("no environment has connected for training yet")
     assert not spaces.exists()
-    client = cluster.start_client("client")
+    client = cluster.start_paced_client("client")
     assert deciding.wait() == -signal.SIGKILL
     decided = spaces.read_text()
 
@@ -57,7 +57,7 @@ def test_killed_in_each_state_the_run_goes_on_with_the_same_spaces(cluster: Clus
     last = cluster.start_parameter_server()
     cluster.wait_steps(64)
 
-    other = cluster.start_client("other", "--env", "Acrobot-v1")
+    other = cluster.start_paced_client("other", "--env", "Acrobot-v1")
     other.wait_for("has 6 numbers, but algorithm.state_size is 4")
     assert other.wait() != 0
     wait_until(lambda: "Score = " in spectator.output, spectator)
@@ -72,7 +72,7 @@ def test_agents_that_cannot_be_made_end_their_rlx_server_with_a_line(cluster: Cl
     code = agent.read_text()
     agent.write_text(code.replace("def reward_and_reset(", "def reward_and_rest("))
     server, rlx = cluster.start_both_servers()
-    client = cluster.start_client()
+    client = cluster.start_paced_client()
     assert rlx.wait() == 1
     rlx.wait_for("class Agent is abstract")
     assert TRACE not in rlx.output

@@ -16,6 +16,7 @@ from support.certificates import (
 )
 from support.cluster import (
     GYM_MAIN,
+    ROOT,
     TRACE,
     Cluster,
     Program,
@@ -88,13 +89,15 @@ def test_a_cluster_trains_over_mutual_tls_with_tokens(cluster: SecureCluster) ->
     metrics.wait_for("metrics server on")
     ps, rlx = cluster.start_both_servers()
     token = ("--token-file", cluster.environment_token)
-    client = cluster.start_client("right", *token, *cluster.tls_flags)
+    client = cluster.start_paced_client("right", *token, *cluster.tls_flags)
     traced = cluster.start(
         "traced",
         [
             *(sys.executable, GYM_MAIN, "--rlx-server", f"localhost:{cluster.rlx_port}"),
-            *("--env", "CartPole-v0", "--token", ENVIRONMENT, *cluster.tls_flags),
+            *("--env", "support.paced_envs:PacedCartPole-v0"),
+            *("--token", ENVIRONMENT, *cluster.tls_flags),
         ],
+        PYTHONPATH=str(ROOT / "tests"),
         RELAAX_TRACE=str(cluster.folder / "traces"),
     )
     cluster.wait_steps(50)
@@ -147,7 +150,7 @@ def test_tokens_and_certificates_are_replaced_while_a_cluster_runs(cluster: Secu
     cluster.start_metrics_server()
     ps, rlx = cluster.start_both_servers()
     token = ("--token-file", cluster.environment_token)
-    client = cluster.start_client("client", *token, *cluster.tls_flags)
+    client = cluster.start_paced_client("client", *token, *cluster.tls_flags)
     cluster.wait_steps(20)
     new = "agent-token-of-tomorrow"
     tokens = cluster.folder / "tokens"
