@@ -1,0 +1,314 @@
+"""The checks of conformance that need no training; each raises what is wrong with the folder."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from relaax_like.bridge.in_process import InProcessClient
+from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.places import describe_place
+from relaax_like.config.plan import Offline, OnPolicy, Replay, get_plan, name_plan
+from relaax_like.core.manifest import TRAINABLE, find_follows, make_manifest
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.experience.collector import TrainingData
+from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subject, make_zeros
+from relaax_like.learn.tally import Tally
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.store import Store
+from relaax_like.supervision.process import without_native_stderr
+
+_SLOTS = 5
+_RELATIVE, _ABSOLUTE = 1e-5, 1e-6
+# Number of rows that are not valid at the end of each column.
+_PADDING = 3
+# Tolerance between two compiled forms of an update in single precision, relative to the change.
+_UPDATE_TOLERANCE = 1e-3
+_KEEP = "keep all that an update changes in the model's variables, as nothing else is saved"
+
+
+def check_specs(subject: Subject) -> None:
+    """Checks that the policy matches the specs, and each variable group has an optimizer."""
+    model = subject.make_model()
+    inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=0)
+    states = make_zeros(model.get_state_specs(), _SLOTS)
+    prediction = subject.make_actor(model).act(inputs, states)
+    for what, specs, arrays in (
+        ("action", model.get_action_specs(), prediction.actions),
+        ("state", model.get_state_specs(), prediction.next_states),
+    ):
+        expected = {name: (_SLOTS, *properties["shape"]) for name, properties in specs}
+        found = {name: np.shape(array) for name, array in arrays.items()}
+        if found != expected:
+            place = describe_place(type(model), "policy")
+            raise Failed(
+                f"{place}: {what}s of {_SLOTS} rows have the shapes {found}; expected {expected}, "
+                f"as in get_{what}_specs"
+            )
+    _ = subject.optimizers
+    if get_plan(subject.config) is not None:
+        algorithm = subject.make_algorithm()
+        if not algorithm.trained_groups:
+            raise Failed(
+                f"{subject.folder}: all variable groups are frozen, so nothing is learned; remove "
+                "one from frozen"
+            )
+
+
+def check_numpy(subject: Subject) -> None:
+    """Checks that the policy is the same function in NumPy and in TensorFlow."""
+    from relaax_like.algorithm.acting import NumpyActor
+    from relaax_like.nn.runtime import tf
+
+    model = subject.make_model()
+    actor = subject.make_actor(model)
+    if not isinstance(actor, NumpyActor):
+        raise NotApplicable("the model does not act in NumPy; it is compiled by TensorFlow")
+    inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=1)
+    states = subject.draw(model.get_state_specs(), _SLOTS, seed=2)
+    explore = actor._exploration.compute(0, _SLOTS, None) if actor._exploration.names else None
+    actor.act(inputs, states)  # binds the values
+    arguments = [] if explore is None else [explore]
+    distributions, memory = model.policy(inputs, states, *arguments)
+    # The inputs' type determines which one computes; both have the initial values.
+    other = subject.make_model()
+    tensors = [
+        {name: tf.constant(array) for name, array in part.items()}
+        for part in (inputs, states, *arguments)
+    ]
+    others, other_memory = other.policy(*tensors)
+    for name, distribution in distributions.items():
+        for part, array in _find_arrays(distribution).items():
+            _compare(f"{name}: {part}", array, _find_arrays(others[name])[part])
+    for name, array in memory.items():
+        _compare(f"memory {name}", array, other_memory[name])
+
+
+def check_batches(subject: Subject) -> None:
+    """Checks that a row has the same result by itself and together with others."""
+    model = subject.make_model()
+    actor = subject.make_actor(model)
+    inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=3)
+    states = subject.draw(model.get_state_specs(), _SLOTS, seed=4)
+    together = actor.act(inputs, states, exploit=True)
+    for row in range(_SLOTS):
+        own = [
+            {name: array[row : row + 1] for name, array in part.items()}
+            for part in (inputs, states)
+        ]
+        alone = actor.act(own[0], own[1], exploit=True)
+        for what, all_, one in (
+            ("action", together.actions, alone.actions),
+            ("memory", together.next_states, alone.next_states),
+        ):
+            for name, array in all_.items():
+                _compare(f"{what} {name} of row {row}", np.asarray(array)[row], one[name][0])
+
+
+def check_padding(subject: Subject) -> None:
+    """Checks that rows that are not valid change neither costs nor gradients."""
+    if isinstance(subject.plan, Replay):
+        raise NotApplicable("the plan is Replay, whose minibatches have no padding")
+    if isinstance(subject.plan, OnPolicy) and subject.plan.overlap:
+        raise NotApplicable("rollouts of a plan with overlap have no rows that are not valid")
+    results = []
+    padded = subject.make_data(subject.make_model(), 5, _PADDING)
+    for data in (_cut_padding(padded), padded):
+        policy = subject.make_learning(_make_plain(subject), _make_one_update(subject.plan))
+        costs = policy.forward(policy.data_preprocess(data))
+        results.append((costs, policy.get_values()))
+    (costs, values), (other_costs, other_values) = results
+    start = [variable.value for variable in _get_variables(subject.make_model())]
+    for name, number in costs.items():
+        if not np.isclose(number, other_costs[name], rtol=1e-4, atol=1e-5):
+            raise Failed(
+                f"{subject.folder}: {name} is {number:g}, but {other_costs[name]:g} with "
+                "additional rows that are not valid; use batch.mean instead of a mean of all rows"
+            )
+    _compare_changes(subject, start, values, other_values, "with rows that are not valid")
+
+
+def check_resume(subject: Subject) -> None:
+    """Checks that an update after a restored state is bit-identical to one without interruption."""
+    first = subject.learned
+    second = subject.make_learning(subject.optimizers, xla=subject.compiles)
+    second.load_state_dict(first.state_dict())
+    second.set_sums(first.get_sums())
+    data = subject.make_data(subject.make_model(), 8)
+    results = [policy.forward(policy.data_preprocess(data)) for policy in (first, second)]
+    if results[0] != results[1]:
+        raise Failed(
+            f"{subject.folder}: costs after a resume are {results[1]}, not {results[0]}; {_KEEP}"
+        )
+    restored = second.state_dict()
+    for name, array in first.state_dict().items():
+        if array.tobytes() != restored[name].tobytes():
+            raise Failed(
+                f"{subject.folder}: {name} differs after a resume and one more update; {_KEEP}"
+            )
+
+
+def check_placements(subject: Subject) -> None:
+    """Checks that gradients pushed to a parameter server have the same result as full updates."""
+    from relaax_like.learn.gradient_policy import GradientPolicy
+    from relaax_like.learn.gradients import GradientTask
+    from relaax_like.learn.pushing import Pushing
+
+    plan = subject.plan
+    if isinstance(plan, Offline | Replay):
+        raise NotApplicable(f"the plan is {name_plan(plan)}, whose iterations are not rollouts")
+    optimizers = _make_plain(subject)
+    whole = subject.make_learning(optimizers)
+    algorithm = subject.make_algorithm()
+    variables = _get_variables(algorithm.model)
+    manifest = make_manifest(variables)
+    start = [variable.value for variable in variables]
+    store = Store(manifest, manifest.pack(start), optimizers, find_follows(variables))
+    tally = Tally()
+    with (
+        ParameterServer(store, metrics=NullMetrics()) as server,
+        InProcessClient(server, "check") as client,
+    ):
+        task = GradientTask(algorithm)
+        sink = Pushing(client, task, tally)
+        policy = GradientPolicy(task, plan, 7, sink)
+        sink.load()
+        model = subject.make_model()
+        for seed in (9, 10):
+            data = subject.make_data(model, seed)
+            wanted = whole.forward(whole.data_preprocess(data))
+            tally.add(data.env_steps)
+            found = policy.forward(policy.data_preprocess(data))
+            task.set_values(sink.values)
+            for name, number in wanted.items():
+                if not np.isclose(number, found[name], rtol=1e-3, atol=1e-4):
+                    raise Failed(
+                        f"{subject.folder}: {name} is {number:g} with placement server, but "
+                        f"{found[name]:g} with placement agent; compute costs only from the batch, "
+                        "the model's variables and self.random"
+                    )
+        _compare_changes(subject, start, whole.get_values(), list(sink.values), "beside agents")
+
+
+def check_declarations(subject: Subject) -> None:
+    """Checks that an update changes every variable group except frozen ones."""
+    algorithm = subject.make_algorithm()
+    model = algorithm.model
+    policy = subject.learned
+    rounds = max((phase.every for phase in algorithm.phases), default=1)
+    for seed in range(rounds - 2):
+        policy.forward(policy.data_preprocess(subject.make_data(model, 11 + seed)))
+    variables = _get_variables(model)
+    changed: dict[str, bool] = {}
+    for variable, value in zip(variables, policy.get_values(), strict=True):
+        if variable.kind == TRAINABLE:
+            moved = changed.get(variable.group, False) or bool((value != variable.value).any())
+            changed[variable.group] = moved
+    for group, moved in changed.items():
+        if moved == (group in algorithm.frozen):
+            place = describe_place(type(algorithm), "frozen" if moved else "learn")
+            what = (
+                "is frozen, but an update has changed it; remove it from frozen"
+                if moved
+                else "has not changed in any update; return a cost for it that depends on its "
+                "variables, or list it in frozen"
+            )
+            raise Failed(f"{place}: the variable group {group!r} {what}")
+
+
+def check_export(subject: Subject) -> None:
+    """Checks that the exported policy computes the same as agents."""
+    from relaax_like.launch.export import import_libraries, write_compared
+
+    model = subject.make_model()
+    try:
+        with without_native_stderr():
+            import_libraries()
+    except ModuleNotFoundError as error:
+        raise NotApplicable(
+            f"{error.name} is not installed; pip install 'relaax_like[export]'"
+        ) from None
+    from relaax_like.algorithm.greedy import GreedyPolicy
+
+    values = [variable.value for variable in _get_variables(model)]
+    actor = subject.make_actor(model)
+    actor.set_values(values, 0)
+    policy = GreedyPolicy(model, values, subject.config)
+    inputs = policy.make_random_inputs(100, 12)
+    with tempfile.TemporaryDirectory() as folder, without_native_stderr():
+        wanted = policy.run_actor(actor, inputs)
+        write_compared(policy, Path(folder) / "export", {}, inputs, wanted)
+
+
+def _cut_padding(data: TrainingData) -> TrainingData:
+    """Returns the iteration without the rows at its end that are not valid."""
+    rollout = data.rollout
+
+    def cut(arrays: Any) -> Any:
+        if isinstance(arrays, Mapping):
+            return {name: cut(array) for name, array in arrays.items()}
+        return arrays[:-_PADDING]
+
+    names = ("inputs", "next_inputs", "next_alive", "rewards", "actions", "log_prob", "versions")
+    parts = {name: cut(getattr(rollout, name)) for name in names}
+    return replace(data, rollout=replace(rollout, **parts, valid=None))
+
+
+def _make_one_update(plan: Any) -> Any:
+    """Returns a plan with one update per iteration, on all of it."""
+    if isinstance(plan, OnPolicy):
+        return replace(plan, minibatch_size=0, epochs=1)
+    return plan
+
+
+def _make_plain(subject: Subject) -> dict[str, OptimizerConfig]:
+    """Returns plain gradient descent for each group: its steps are as accurate as gradients."""
+    return dict.fromkeys(subject.optimizers, OptimizerConfig(name="sgd", learning_rate=0.01))
+
+
+def _get_variables(model: Any) -> Any:
+    from relaax_like.algorithm.model import get_variables
+
+    return get_variables(model)
+
+
+def _compare_changes(
+    subject: Subject,
+    start: Sequence[np.ndarray],
+    values: Sequence[np.ndarray],
+    others: Sequence[np.ndarray],
+    where: str,
+) -> None:
+    """Compares the changes of two updates, for each variable relative to its change."""
+    variables = _get_variables(subject.make_model())
+    for variable, before, one, other in zip(variables, start, values, others, strict=True):
+        change = np.linalg.norm((one - before).astype(np.float64))
+        difference = np.linalg.norm((one - other).astype(np.float64))
+        if difference > _UPDATE_TOLERANCE * change + 1e-5:
+            raise Failed(
+                f"{subject.folder}: {variable.name} changes by {change:.3g} in an update, but the "
+                f"change {where} differs by {difference:.3g}; expected the same change"
+            )
+
+
+def _compare(what: str, one: Any, other: Any) -> None:
+    one, other = np.asarray(one), np.asarray(other)
+    if one.shape != other.shape:
+        raise Failed(f"{what}: shapes {list(one.shape)} and {list(other.shape)}, expected the same")
+    if not np.allclose(one, other, _RELATIVE, _ABSOLUTE, equal_nan=True):
+        difference = np.abs(one.astype(np.float64) - other.astype(np.float64)).max()
+        raise Failed(f"{what}: differs by {difference:.3g}, expected the same up to rounding")
+
+
+def _find_arrays(distribution: Any) -> dict[str, Any]:
+    """Returns the parameters of a distribution by name."""
+    found = {}
+    for name, value in vars(distribution).items():
+        if hasattr(value, "shape") and np.ndim(value):
+            found[name] = value
+        elif type(value).__module__.startswith("relaax_like.nn"):
+            found |= {f"{name}.{part}": array for part, array in _find_arrays(value).items()}
+    return found

@@ -1,0 +1,134 @@
+"""The check that an algorithm's folder learns a task within a time."""
+
+import contextlib
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from relaax_like.client.interactor import Interactor
+from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.models import Experiment, LearnerConfig
+from relaax_like.config.plan import Offline, get_plan
+from relaax_like.launch.bandit import EPISODE_STEPS, BanditSlots
+from relaax_like.launch.base_trainer import BaseTrainer
+from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subject
+from relaax_like.launch.local import open_slots
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.supervision.process import Shutdown
+from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import ACTION, OBSERVATION
+
+# An experiment of the folder: the task that its algorithm must learn in time.
+TASK_NAME = "check.yaml"
+# Slots of the bandit, and the fraction of its best return that must be reached.
+_BANDIT_SLOTS, _BANDIT_EPISODES, _PASSES_AT = 8, 100, 0.8
+
+
+def check_learning(subject: Subject, learn_sec: float) -> None:
+    """Checks that it learns a contextual bandit with its own spaces, or the task of check.yaml."""
+    experiment = subject.experiment
+    if isinstance(get_plan(experiment.algorithm), Offline):
+        raise NotApplicable("the plan is Offline, so it does not play")
+    own_task = experiment.file.name == TASK_NAME and experiment.environment is not None
+    make_slots: Callable[[], Any] | None = None
+    if own_task:
+        if experiment.learner.target_return is None:
+            raise ConfigError(
+                f"{experiment.file}: learner.target_return is missing; set it to the mean return "
+                f"that the task must reach within {learn_sec:g} s"
+            )
+        learner = experiment.learner
+    else:
+        observations, actions = _find_spaces(subject.config)
+        make_slots = lambda: BanditSlots(observations, actions, _BANDIT_SLOTS, 0)  # noqa: E731
+        learner = LearnerConfig(
+            placement=experiment.learner.placement,
+            max_rollouts_ahead=experiment.learner.max_rollouts_ahead,
+            target_return=_PASSES_AT * EPISODE_STEPS,
+            target_episodes=_BANDIT_EPISODES,
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        settings = experiment.parameter_server.model_copy(
+            update={
+                "checkpoint_dir": run_dir / "checkpoints",
+                "metrics_dir": run_dir / "metrics",
+                "mirror_url": None,
+                "progress_interval_sec": 1e9,
+            }
+        )
+        trainer = _TaskTrainer(
+            replace(experiment, run_dir=run_dir, learner=learner, parameter_server=settings),
+            make_slots,
+            learn_sec,
+        )
+        with _quiet():
+            trainer.run(Shutdown())
+        status = trainer.status
+    assert status is not None
+    if "reached the target" not in status.finished:
+        mean = "no episode" if status.mean_return is None else f"{status.mean_return:.3g}"
+        raise Failed(
+            f"{subject.folder}: after {learn_sec:g} s and {status.global_t:,} steps the mean "
+            f"return is {mean}, expected {learner.target_return:g} or more; choose other "
+            f"settings with --set, or define a task in {TASK_NAME}"
+        )
+
+
+class _TaskTrainer(BaseTrainer):
+    """Trains on environments in this process for a limited time."""
+
+    def __init__(
+        self, experiment: Experiment, make_slots: Callable[[], Any] | None, learn_sec: float
+    ):
+        super().__init__(experiment)
+        self._make_slots = make_slots
+        self._learn_sec = learn_sec
+
+    def train(self, server: ParameterServer, stop: threading.Event) -> None:
+
+        over = threading.Event()
+        with contextlib.ExitStack() as ends:
+            if self._make_slots is None:
+                slots: Any = ends.enter_context(open_slots(self.experiment, "train"))
+            else:
+                slots = self._make_slots()
+            agents = self.make_agents(slots, server, over)
+            ends.callback(agents.close)
+            timer = threading.Timer(self._learn_sec, over.set)
+            timer.daemon = True
+            timer.start()
+            ends.callback(timer.cancel)
+            Interactor(slots, agents, stop=over).run()
+
+
+def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
+    """Returns the spaces of observations and actions that the folder's settings define."""
+    found: list[Any] = []
+    for name, spaces in (
+        (OBSERVATION, config.observation_spaces),
+        (ACTION, config.action_spaces),
+    ):
+        if not spaces:
+            raise NotApplicable(
+                f"its Config has no {name}_spaces, so the environment is not known; define them, "
+                f"or a task in {TASK_NAME}"
+            )
+        found.append(spaces[name] if spaces.keys() == {name} else spaces)
+    return found[0], found[1]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppresses the log lines of a training run."""
+    logger = logging.getLogger("relaax_like")
+    before, logger.disabled = logger.level, False
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

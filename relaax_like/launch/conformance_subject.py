@@ -1,0 +1,243 @@
+"""The folder that is checked for conformance: its parts, and data for them."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relaax_like.config.algorithm_folder import load_algorithm_module
+from relaax_like.config.models import Experiment
+from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
+from relaax_like.config.plan import (
+    Episodes,
+    LearningPlan,
+    Offline,
+    Replay,
+    get_plan,
+    has_fixed_size,
+    name_plan,
+)
+from relaax_like.experience.collector import TrainingData
+from relaax_like.experience.rollout import Rollout
+from relaax_like.launch.algorithm_code import load_model_module, make_model
+from relaax_like.supervision.process import without_native_stderr
+
+if TYPE_CHECKING:  # They import TensorFlow.
+    from relaax_like.algorithm.acting import Actor
+    from relaax_like.learn.learning_policy import LearningPolicy
+    from relaax_like.learn.replayed import ReplayIteration
+
+_OPEN_COLUMNS, _OPEN_STEPS = 4, 8
+
+
+class NotApplicable(Exception):
+    """A check does not apply to this folder; the text says why."""
+
+
+class Failed(Exception):
+    """The folder fails a check; the text says why."""
+
+
+class Subject:
+    """Makes a folder's parts for each check separately, with the same values each time.
+
+    Only `learned` is shared, because tracing an update is slow.
+    """
+
+    def __init__(self, experiment: Experiment):
+        self.experiment = experiment
+        self.folder = experiment.algorithm_folder
+        self.config = experiment.algorithm
+
+    def make_model(self) -> Any:
+        """Makes the model with its initial values.
+
+        Raises:
+          NotApplicable: the folder has none.
+        """
+        if load_model_module(self.experiment) is None:
+            raise NotApplicable("there is no make_model in model.py, so its agents act themselves")
+        with without_native_stderr():
+            return make_model(self.experiment)
+
+    def make_algorithm(self, xla: bool = False) -> Any:
+        """Makes the algorithm; compiling without XLA takes a tenth of the time.
+
+        Raises:
+          NotApplicable: the folder has none.
+        """
+        model = self.make_model()
+        model.xla = xla and model.xla
+        if not (self.folder / "algorithm.py").is_file():
+            raise NotApplicable("there is no algorithm.py, so its agents learn by themselves")
+        module = load_algorithm_module(self.folder, "algorithm")
+        if not hasattr(module, "make_algorithm"):
+            raise NotApplicable("there is no make_algorithm in algorithm.py")
+        return module.make_algorithm(self.config, model, self.config.seed)
+
+    @property
+    def plan(self) -> LearningPlan:
+        """The plan of its Config.
+
+        Raises:
+          NotApplicable: the Config has none.
+        """
+        plan = get_plan(self.config)
+        if isinstance(plan, LearningPlan):
+            return plan
+        what = "no plan" if plan is None else f"the plan {name_plan(plan)}"
+        raise NotApplicable(f"its Config has {what}, so its agents learn by themselves")
+
+    def make_actor(self, model: Any) -> "Actor":
+        """Makes what acts with the model's policy."""
+        from relaax_like.algorithm.acting import make_actor
+
+        return make_actor(model, 0, self.config)
+
+    def draw(self, specs: Sequence[tuple[str, Mapping[str, Any]]], *axes: int, seed: int) -> Any:
+        """Draws arrays by name, `[*axes, ...]`."""
+        random = np.random.default_rng(seed)
+        return {name: _draw(random, (*axes, *p["shape"]), p) for name, p in specs}
+
+    def make_data(self, model: Any, seed: int, padding: int = 0) -> Any:
+        """Returns an iteration of the plan: actions of the initial policy for random observations.
+
+        Args:
+          model: determines the specs.
+          seed: for observations, rewards and the ends of episodes.
+          padding: number of rows at the end of each column that are not valid.
+        """
+        from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
+
+        steps, columns = self._find_size()
+        specs = get_learning_specs(model)
+        inputs = self.draw(specs, steps + padding + 1, columns, seed=seed)
+        actor = self.make_actor(model)
+        states = make_zeros(model.get_state_specs(), columns)
+        actions: dict[str, list[np.ndarray]] = {}
+        log_probs = []
+        random = np.random.default_rng(seed)
+        alive = random.choice([1.0, 1.0, 1.0, 0.0, -1.0], (steps + padding, columns))
+        alive = alive.astype(np.float32)
+        if isinstance(self.plan, Episodes):
+            alive[:] = 1.0
+            alive[steps - 1] = 0.0
+        first, memory = dict(states), states
+        for step in range(steps + padding):
+            seen = {name: inputs[name][step] for name, _ in model.get_input_specs()}
+            prediction = actor.act(seen, memory)
+            for name, action in prediction.actions.items():
+                actions.setdefault(name, []).append(np.asarray(action))
+            log_probs.append(np.asarray(prediction.log_prob, np.float32))
+            goes_on = alive[step] > 0
+            memory = {
+                name: np.where(_widen(goes_on, array.ndim), array, 0).astype(array.dtype)
+                for name, array in prediction.next_states.items()
+            }
+        width = max(part.stop for part in get_reward_columns(model).values())
+        valid = None
+        if padding:
+            valid = np.ones(alive.shape, np.bool_)
+            valid[steps:] = False
+        rollout = Rollout(
+            inputs={name: array[:-1] for name, array in inputs.items()},
+            next_inputs={name: array[1:] for name, array in inputs.items()},
+            next_alive=alive,
+            rewards=random.standard_normal((*alive.shape, width)).astype(np.float32),
+            actions={name: np.stack(all_) for name, all_ in actions.items()},
+            log_prob=np.stack(log_probs),
+            states=first,
+            versions=np.zeros(len(alive), np.int64),
+            valid=valid,
+        )
+        if isinstance(self.plan, Replay):
+            return self._replay(model, self.plan, rollout)
+        keys = np.stack([np.ones(columns, np.int64), np.arange(columns)], 1)
+        return TrainingData(
+            rollout=rollout, tickets=(1,), env_steps=rollout.env_steps, mean_version=0.0, keys=keys
+        )
+
+    def _replay(self, model: Any, plan: Replay, rollout: Rollout) -> "ReplayIteration":
+        """Returns minibatches of a rollout's steps."""
+        from relaax_like.learn.replayed import ReplayIteration, make_table
+
+        number = rollout.next_alive.size
+        plan = replace(plan, capacity=4 * number, warm_up_steps=0, updates_per_step=1.0)
+        agents = np.arange(rollout.slots, dtype=np.int64)
+        starts = np.stack([agents, np.zeros_like(agents), np.zeros_like(agents)], 1)
+        table = make_table(plan, model, {}, number, 0)
+        table.insert(replace(rollout, starts=starts))
+        minibatches = table.sample(plan.updates_at_once, timeout_sec=0.0)
+        assert minibatches is not None, "there are enough steps"
+        return ReplayIteration(minibatches, number, (1,), 0.0)
+
+    def _find_size(self) -> tuple[int, int]:
+        plan = self.plan
+        if isinstance(plan, Replay):
+            needed = 2 * plan.minibatch_size * plan.updates_at_once + plan.n_step
+            return _OPEN_STEPS, -(-needed // _OPEN_STEPS) + _OPEN_COLUMNS
+        if isinstance(plan, Offline):
+            needed = plan.minibatch_size
+            if plan.minibatch_of == "rollouts":
+                return _OPEN_STEPS, 2 * needed
+            return _OPEN_STEPS, -(-2 * needed // _OPEN_STEPS)
+        columns = plan.columns if has_fixed_size(plan) else max(plan.columns, _OPEN_COLUMNS)
+        return plan.rollout_steps, columns
+
+    def make_learning(
+        self, optimizers: Mapping[str, OptimizerConfig], plan: Any = None, xla: bool = False
+    ) -> "LearningPolicy":
+        """Returns complete updates of a new algorithm, with its own plan or another one."""
+        from relaax_like.learn.learning_policy import LearningPolicy
+        from relaax_like.learn.updates import LearningTask
+
+        task = LearningTask(self.make_algorithm(xla), optimizers)
+        plan = plan or self.plan
+        if isinstance(plan, Replay):
+            from relaax_like.learn.replay_policy import ReplayPolicy
+
+            return ReplayPolicy(task, plan, seed=7)
+        return LearningPolicy(task, plan, seed=7)
+
+    @functools.cached_property
+    def learned(self) -> "LearningPolicy":
+        """Complete updates with the folder's optimizers, after two or more iterations."""
+        policy = self.make_learning(self.optimizers, xla=self.compiles)
+        model = self.make_model()
+        for seed in (6, 7):
+            policy.forward(policy.data_preprocess(self.make_data(model, seed)))
+        return policy
+
+    @property
+    def compiles(self) -> bool:
+        """Whether complete updates are also compiled with XLA, as no training check does it."""
+        is_offline = isinstance(get_plan(self.config), Offline)
+        return is_offline or self.experiment.learner.placement == "agent"
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerConfig]:
+        """The optimizer of each variable group."""
+        from relaax_like.algorithm.model import get_groups
+
+        own = self.experiment.optimizers
+        return {group: own[choose_optimizer(group, own)] for group in get_groups(self.make_model())}
+
+
+def _draw(random: np.random.Generator, shape: tuple[int, ...], properties: Any) -> np.ndarray:
+    dtype = np.dtype(properties.get("dtype", "float32"))
+    if dtype == np.uint8:
+        return random.integers(256, size=shape).astype(dtype)
+    if np.issubdtype(dtype, np.integer):
+        return random.integers(2, size=shape).astype(dtype)
+    return random.standard_normal(shape).astype(dtype)
+
+
+def make_zeros(specs: Any, rows: int) -> dict[str, np.ndarray]:
+    """Returns arrays of zeros by name, `[rows, ...]`."""
+    return {k: np.zeros((rows, *p["shape"]), p.get("dtype", "float32")) for k, p in specs}
+
+
+def _widen(mask: np.ndarray, axes: int) -> np.ndarray:
+    return mask.reshape(-1, *[1] * (axes - 1))
