@@ -327,8 +327,8 @@ class JobQueue:
             self._write_state(state)
         except (JournalError, OSError) as error:
             logger.warning(
-                "%s: the jobs could not be written: %s; the journal keeps growing",
-                self._folder,
+                "%s was not written, so the journal before it is kept: %s",
+                self._folder / _STATE_NAME,
                 error,
             )
             self._records //= 2  # tried again later
