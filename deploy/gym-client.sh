@@ -16,6 +16,7 @@ if [ $# -eq 3 ]; then
     # A client that comes before the screen would continue without a window.
     while [ ! -s "$ready" ]; do
         if ! kill -0 "$screen" 2>/dev/null; then
+            rm -f "$ready"
             echo "$0: there is no screen $DISPLAY, because Xvfb has ended; see its error above" >&2
             exit 1
         fi

@@ -20,7 +20,7 @@ from relaax_like.parameter_server.snapshots import read_latest
 
 ROLLOUTS = "algorithm.rollouts={goal: 4, control: 4}"
 SETS = (
-    *("learner.placement=server", ROLLOUTS, "learner.target_return=3"),
+    *("learner.placement=server", ROLLOUTS, "learner.target_return=5.5"),
     *("learner.target_episodes=50", "algorithm.max_global_step=60000"),
 )
 COSTS = {"Optimizer/goal/default", "Optimizer/control/default"}
@@ -43,7 +43,7 @@ def assert_learned(folder: Path) -> State:
     return state
 
 
-def play(port: int, slots: int, end: str = "reached the target 3") -> int:
+def play(port: int, slots: int, end: str = "reached the target 5.5") -> int:
     """Plays until the training has finished; returns the steps of all slots."""
     env = CueSlots(slots, slots)
     with RlxClient(
@@ -130,7 +130,7 @@ def test_a_hierarchy_learns_with_workers(tmp_path: Path) -> None:
         argv = [find_command("relaax"), "train", file, *sets, "--workers", 2]
         program = processes.start("train", argv)
         assert program.wait() == 0, program
-    program.wait_for("finished: mean return .* reached the target 3")
+    program.wait_for("finished: mean return .* reached the target 5.5")
     assert TRACE not in program.output
     assert_learned(tmp_path)
 

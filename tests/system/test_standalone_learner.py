@@ -52,7 +52,7 @@ def assert_no_trace(*programs: Program) -> None:
 def test_two_clients_learn_cartpole_although_learner_and_parameter_server_are_killed(
     cluster: StandaloneCluster,
 ) -> None:
-    target = ("learner.target_return=60", "learner.target_episodes=50")
+    target = ("learner.target_return=150", "learner.target_episodes=50")
     ps, rlx = cluster.start_both_servers(*target)
     first = cluster.start_learner(*target)
     clients = [cluster.start_client(name, "--num-envs", 4) for name in ("one", "two")]
@@ -77,7 +77,7 @@ def test_two_clients_learn_cartpole_although_learner_and_parameter_server_are_ki
     assert after.global_t >= more.global_t
     assert second.alive
     assert ps.wait() == 0
-    ps.wait_for("reached the target 60")
+    ps.wait_for("reached the target 150")
     for client in clients:
         assert client.wait() == 0
     assert second.wait() == 0  # by itself, once the parameter server has gone
