@@ -6,9 +6,10 @@
 | `versions` | the runs' folders at the coordinator |
 | `coordinator` | slaves, assignment, time limits |
 | `servicer`, `client` | both ends of `protos/relaax_like/v1/coordinator.proto` |
+| `tasks` | the tasks that slaves receive, and their time limits |
 | `slave` | a slave's session: `Slave`, `LearnerSlave` |
 | `job_learner` | what `relaax jobs work` runs: each job in a process of its own |
 | `comm_learner`, `comm_hooks` | DI-engine's `BaseCommLearner` and its hooks |
 
-The modules of a slave import neither TensorFlow nor pydantic: an idle slave is small.
+None of these modules imports TensorFlow, so an idle slave is small.
 """

@@ -70,9 +70,10 @@ class CoordinatorLink:
           InvalidInputError: the request is not valid.
           NameInUseError: another process uses the slave's name.
           RefusedAttemptError: the state of the job does not allow the request.
-          NotAllowedError: the coordinator does not accept the token or certificate.
-          ServerUnavailableError: the coordinator does not answer, or cannot do it now; a retry can
-            succeed.
+          NotAllowedError: one end does not accept the token or certificate of the other, or only
+            one end uses TLS.
+          ServerUnavailableError: the coordinator does not answer, or cannot do it now, and a retry
+            can succeed; or `close` was called.
           ProtocolError: something else listens at the address, or the coordinator failed.
         """
         try:
@@ -182,8 +183,8 @@ class JobsClient:
 
         Raises:
           InvalidInputError: the name or the settings are not valid.
-          ServerUnavailableError: there are too many jobs; or the coordinator does not answer, and
-            the job might have been submitted.
+          ServerUnavailableError: there are too many jobs; or the coordinator cannot write its queue
+            or does not answer, and then the job might have been submitted.
         """
         request = pb.SubmitRequest(
             format=FORMAT, key=secrets.token_hex(16), name=name, config=json.dumps(config)
@@ -194,7 +195,8 @@ class JobsClient:
         """Returns jobs and slaves.
 
         Args:
-          job: id of the only job to return; 0: all jobs.
+          job: id of the only job to return, with its settings and the end of its output; 0: all
+            jobs, without these.
 
         Raises:
           InvalidInputError: there is no job with this id.
@@ -211,12 +213,12 @@ class JobsClient:
                 return jobs, list(reply.slaves)
 
     def cancel(self, job: int) -> None:
-        """Cancels a job.
+        """Cancels a job; for a cancelled job, nothing happens.
 
         Raises:
           InvalidInputError: there is no job with this id.
-          RefusedAttemptError: the job has already ended.
-          ServerUnavailableError: the coordinator does not answer.
+          RefusedAttemptError: the job is already done, or has failed.
+          ServerUnavailableError: the coordinator does not answer, or cannot write its queue.
         """
         self._retry(self._link.stub.Cancel, pb.CancelRequest(format=FORMAT, job=job))
 

@@ -130,6 +130,7 @@ class BaseCommLearner(abc.ABC):
 
         Raises:
           ConfigError: the settings are wrong.
+          Exception: an error of `create_policy`.
         """
         config = {**task_info.get("learner_cfg", {}), "use_distributed": self._use_distributed}
         learner = ServedLearner(
@@ -268,7 +269,10 @@ class RemoteCommLearner(BaseCommLearner):
             return data
 
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
-        """Passes the progress to the task that waits for it; blocks until it is taken."""
+        """Queues the progress for the task that waits for it.
+
+        Blocks while an earlier one is queued, unless another learner is started or this is closed.
+        """
         learner, waiting = self._learner, self._learn_info_queue
         while learner is self._learner and not self._end_flag:
             try:
@@ -299,6 +303,7 @@ class RemoteCommLearner(BaseCommLearner):
 
         Raises:
           TaskFail: the settings are wrong, or the policy or data loader cannot be made.
+          ConfigError: `send_learn_info_freq` is not an integer of 1 or more.
         """
         self.deal_with_learner_close()
         try:
@@ -333,7 +338,9 @@ class RemoteCommLearner(BaseCommLearner):
         try:
             self._data_result_queue.put_nowait(data)
         except queue.Full:
-            message = "the previous data is not yet taken; send learner_get_data_task first"
+            message = (
+                "the learner has not taken the previous data yet; send learner_get_data_task first"
+            )
             raise TaskFail({"message": message}, message) from None
         info = dict(self._take(self._learn_info_queue))
         last = None if learner is None else learner.max_iterations
@@ -401,8 +408,10 @@ def run_learner_task(
       The last progress; `finished` is true.
 
     Raises:
-      TaskFail: the learner refused a task, or did not answer in the task's time.
-      InvalidInputError: there is no such slave.
+      TaskFail: the learner refused a task, did not answer in the task's time, or is lost.
+      InvalidInputError: there is no such slave, it has too many open tasks, or `task_info` or the
+        data are too large.
+      CancelledError: the coordinator was closed; that of `concurrent.futures`.
     """
     coordinator.send_task(slave, "learner_start_task", task_info).result()
     while True:

@@ -53,7 +53,7 @@ _MAX_PROGRESS_BYTES = 4096
 class RefusedError(InvalidInputError):
     """A request about an attempt is refused, and has no effect.
 
-    The attempt is not the job's newest one, belongs to another slave, or has no version.
+    The attempt is not the newest one of a running job, belongs to another slave, or has no version.
     """
 
 
@@ -122,7 +122,8 @@ class Coordinator:
       folder: folder of the queue and the runs; belongs to this process.
       max_jobs: maximum number of jobs that have not ended.
       max_version_bytes: maximum size of a run's folder that a slave can send.
-      silence_sec: a slave that sends nothing for this time is lost; its job is queued again.
+      silence_sec: a slave that sends nothing for this time is lost; its job is queued again, or
+        fails if it has lost too many slaves (see `job.MAX_LOSSES`).
       stall_sec: an attempt without progress for this time has failed.
       clock: returns monotonic seconds.
 
@@ -130,8 +131,8 @@ class Coordinator:
       incarnation: random number of this start; tasks are only valid within it.
 
     Raises:
-      ConfigError: the folder cannot be created, is not the folder of a coordinator, or is of
-        another version of relaax_like.
+      ConfigError: the folder cannot be created, is not the folder of a coordinator, is of another
+        version of relaax_like, or its file of jobs is damaged.
       JournalError: the queue's journal is damaged, or cannot be written.
       SnapshotError: another process uses the folder.
     """
@@ -182,7 +183,10 @@ class Coordinator:
         self.close()
 
     def close(self) -> None:
-        """Ends waiting polls, and closes the queue; running jobs continue. Idempotent."""
+        """Ends waiting polls, cancels open tasks, and closes the queue. Idempotent.
+
+        Running jobs continue on their slaves.
+        """
         self._closing.set()
         self._watcher.join()
         with self._lock:
@@ -223,7 +227,8 @@ class Coordinator:
         """Returns jobs and all slaves.
 
         Args:
-          job_id: id of the only job to return, with its settings; 0: several jobs.
+          job_id: id of the only job to return, with its settings and the end of its output; 0:
+            several jobs, without these.
           after: return only jobs with larger ids.
           most: maximum number of jobs.
 
@@ -251,7 +256,7 @@ class Coordinator:
 
         Raises:
           NoSuchJobError: there is no job with this id.
-          EndedError: the job has already ended; for a cancelled job, nothing happens.
+          EndedError: the job is already done, or has failed; for a cancelled job, nothing happens.
           ServerUnavailableError: the queue cannot be written.
         """
         with self._lock:
@@ -283,6 +288,7 @@ class Coordinator:
           NameTakenError: another process uses the slave's name.
           TooManySlavesError: there are too many slaves.
           InvalidInputError: a field is not valid.
+          ServerUnavailableError: the slave has lost an attempt, but the queue cannot be written.
         """
         wait_sec = min(request.wait_ms / 1000, POLL_SEC, self._silence_sec / 3)
         deadline = self._clock() + wait_sec
@@ -345,7 +351,11 @@ class Coordinator:
             return accepted
 
     def leave(self, name: str, incarnation: int) -> None:
-        """Forgets a slave that ends; the job that it still ran is queued again."""
+        """Forgets a slave that ends; the job that it still ran is queued again.
+
+        Raises:
+          ServerUnavailableError: the queue cannot be written; the slave is not forgotten.
+        """
         with self._lock:
             slave = self._find_slave(name, incarnation)
             if slave is not None:
@@ -360,7 +370,8 @@ class Coordinator:
           parts: all messages, the header first.
 
         Raises:
-          RefusedError: the attempt is not the job's newest one, or belongs to another slave.
+          RefusedError: the attempt is not the newest one of a running job, or belongs to another
+            slave.
           InvalidInputError: the version is incomplete, damaged or too large.
           ServerUnavailableError: the version cannot be written; the slave can send it again.
         """
@@ -385,8 +396,8 @@ class Coordinator:
         """Returns the folder of the version from which an attempt continues.
 
         Raises:
-          RefusedError: the attempt is not the job's newest one, belongs to another slave, or has no
-            version.
+          RefusedError: the attempt is not the newest one of a running job, belongs to another
+            slave, or has no version.
         """
         with self._lock:
             job = self._require_newest(to_attempt(request.attempt), request.slave)
@@ -401,7 +412,7 @@ class Coordinator:
         """Sends a task to a slave; returns a future with the result of the slave's callback.
 
         The future fails with `TaskFail` if the slave refuses the task, or does not answer in the
-        task's time (`tasks.TASK_TIMEOUT_SEC`), or is lost.
+        task's time (`tasks.TASK_TIMEOUT_SEC`), or is lost. `close` cancels it.
 
         Args:
           slave_name: of the slave.
@@ -417,7 +428,7 @@ class Coordinator:
             if slave is None:
                 known = "no slave is connected"
                 if self._slaves:
-                    known = f"connected are {', '.join(self._slaves)}"
+                    known = f"connected: {', '.join(self._slaves)}"
                 raise InvalidInputError(f"slave {slave_name!r} is not known; {known}")
             return self._send(slave, task, payload).result
 
@@ -549,7 +560,7 @@ class Coordinator:
         logger.info("%s: %s starts on slave %s", attempt, job.name, slave.name)
 
     def _lose(self, attempt: Attempt, reason: str) -> None:
-        """Queues an attempt's job again, because its slave is lost."""
+        """Ends an attempt whose slave is lost; see `JobQueue.end`. Ignores older attempts."""
         if self._queue.is_newest(attempt):
             self._queue.end(attempt, State.QUEUED, reason, "")
             logger.warning(
@@ -560,8 +571,8 @@ class Coordinator:
         job = self._queue.get(attempt.job)
         if job is None or not self._is_of(attempt, slave_name):
             raise RefusedError(
-                f"{attempt} of slave {slave_name[:100]!r} is not the newest attempt of a running "
-                "job; its results are refused"
+                f"{attempt}: not the newest attempt of a running job on slave "
+                f"{slave_name[:100]!r}, so its requests are refused; end it"
             )
         return job
 
@@ -613,11 +624,11 @@ class Coordinator:
             return ""
         runners = [slave for slave in self._slaves.values() if slave.runs_jobs]
         if not runners:
-            return "no slave is connected"
+            return "no slave that runs jobs is connected"
         for what, name in (("algorithms", job.algorithm), ("environments", job.environment)):
             if not any(name in getattr(slave, what) for slave in runners):
                 return f"no connected slave has {name!r} among its {what}"
-        return "all slaves are busy"
+        return f"no slave with {job.algorithm!r} and {job.environment!r} is free"
 
     # With the lock held: tasks.
 

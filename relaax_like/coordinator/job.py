@@ -56,7 +56,7 @@ class Job:
     """A job; changed only by `job_queue.JobQueue`.
 
     Attributes:
-      id: 1 or more; jobs are assigned in this order.
+      id: 1 or more; jobs are assigned in this order, except for those that no free slave can run.
       key: chosen by the client that submitted the job; a repeated submission has the same key.
       name: for display.
       config: the resolved experiment, as JSON; "" once the job has ended.
@@ -64,13 +64,14 @@ class Job:
       environment: name of the environment that a slave needs.
       state: see `State`.
       attempts: attempts begun so far.
-      failures: attempts that failed by themselves.
-      losses: slaves lost in a row, without a new version in between.
+      failures: attempts that ended as FAILED.
+      losses: attempts in a row that ended because their slave was lost, left or was busy, without a
+        new version in between.
       slave: name of the slave of the newest attempt; "": there was no attempt.
       version: number of the newest version; 0: there is no version.
       step: environment steps of that version.
       reason: why the job is in this state, or why its newest attempt ended; "": nothing to report.
-      tail: end of the output of the newest attempt that ended.
+      tail: end of the output of the newest attempt whose output was reported; "": there is none.
     """
 
     id: int
@@ -91,7 +92,7 @@ class Job:
 
     @property
     def attempt(self) -> Attempt:
-        """The newest attempt."""
+        """The newest attempt; its number is 0 before the first one."""
         return Attempt(self.id, self.attempts)
 
 

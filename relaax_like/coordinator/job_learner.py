@@ -2,7 +2,7 @@
 
     WORK/lock             locked while the slave lives
     WORK/job/job.yaml     the settings of the job that runs now
-    WORK/job/run/         its run's folder; empty, or the job's newest version
+    WORK/job/run/         its run's folder; at the start empty, or the job's newest version
 
 The process is `relaax train`, or `relaax resume` if there is a version. So a job that crashes does
 not end the slave, and TensorFlow is loaded only while there is a job. If the slave is killed, a
@@ -100,7 +100,7 @@ class JobLearner:
 
     @property
     def slave(self) -> LearnerSlave:
-        """The session with the coordinator."""
+        """The session with the coordinator; available after `connect`."""
         assert self._slave is not None, "connect comes first"
         return self._slave
 
@@ -129,7 +129,10 @@ class JobLearner:
         self.close()
 
     def close(self) -> None:
-        """Ends the job: its process saves, the version is sent, and the job is queued again."""
+        """Ends the job, if one runs, and the session; takes a minute at most.
+
+        The job's process saves, its version is sent, and the job is queued again.
+        """
         if self._slave is not None:
             self._slave.stop_taking_jobs()
         running = self._running
@@ -160,7 +163,7 @@ class JobLearner:
           task_info: has `job`, `attempt`, `config` and `has_version`.
 
         Raises:
-          TaskFail: another job still runs.
+          TaskFail: another job still runs, also 10 s later.
         """
         attempt = Attempt(int(task_info["job"]), int(task_info["attempt"]))
         before = self._running
@@ -270,7 +273,7 @@ class _RunningJob:
         if self._slave.report_end(self.attempt, outcome, reason[:MAX_REASON], self._get_tail()):
             logger.info("%s: %s", self.attempt, reason)
         else:
-            logger.info("%s: ended; its result is not wanted", self.attempt)
+            logger.info("%s: ended; its result was not recorded", self.attempt)
 
     def _train(self) -> tuple[int, str]:
         self._prepare()
@@ -307,6 +310,7 @@ class _RunningJob:
         Raises:
           RefusedAttemptError: the attempt is no longer the newest one.
           InvalidInputError: the version that the coordinator sent is not valid.
+          RelaaxError: another error of `CoordinatorLink.call`; ServerUnavailableError is retried.
           OSError: a file cannot be written.
         """
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -397,7 +401,7 @@ class _RunningJob:
             self.stop(is_wanted=False)
         except InvalidInputError as error:
             self._tail.append(f"the version was refused: {error}")
-            logger.error("%s: %s; training continues without versions", self.attempt, error)
+            logger.error("%s: %s; training continues, without this version", self.attempt, error)
             self._sent = newest
         except (ServerUnavailableError, OSError) as error:
             logger.warning("%s: no version was sent: %s", self.attempt, error)
@@ -406,11 +410,15 @@ class _RunningJob:
             self._failures = 0
 
     def _send_final_version(self) -> None:
-        """Sends the run's folder, and retries; after some failures, a slave that leaves gives up.
+        """Sends the run's folder, and retries.
+
+        Gives up if the session has ended, if the result is not wanted any more, or, while the slave
+        is leaving, after some failures.
 
         Raises:
-          InvalidInputError: the coordinator refuses the folder, because it is too large.
+          InvalidInputError: the folder is too large, or a file became shorter meanwhile.
           RefusedAttemptError: the attempt is no longer the newest one.
+          RelaaxError: another error of `CoordinatorLink.call`; ServerUnavailableError is retried.
         """
         while not self._slave.ended.is_set():
             try:

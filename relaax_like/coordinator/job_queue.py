@@ -148,7 +148,7 @@ class JobQueue:
             return self._jobs[known]
         if self._open_jobs >= self._max_jobs:
             raise QueueFullError(
-                f"{self._open_jobs} jobs wait or run, the maximum of this coordinator "
+                f"{self._open_jobs} job(s) wait or run, the maximum of this coordinator "
                 "(--max-jobs); wait until some have ended, or cancel some"
             )
         job_id = self._next_id
@@ -181,8 +181,8 @@ class JobQueue:
         Args:
           attempt: the newest attempt of a running job.
           state: DONE: the job has ended; FAILED: it is queued again, but ends at the third failure;
-            QUEUED: the slave was lost, and the job is queued again, but ends as FAILED if it has
-            lost too many slaves.
+            QUEUED: the slave was lost, left or was busy, and the job is queued again, but ends as
+            FAILED after `MAX_LOSSES` of these in a row without a new version.
           reason: why the attempt ended.
           tail: end of its output.
         """
@@ -351,8 +351,11 @@ class JobQueue:
     def _read_state(self) -> int:
         """Reads the file of jobs; returns the index of the first record after it.
 
+        In an empty folder, writes a file without jobs.
+
         Raises:
           ConfigError: the folder or the file is of another program or version, or damaged.
+          OSError: the file cannot be read or written.
         """
         path = self._folder / _STATE_NAME
         if not path.exists():

@@ -160,7 +160,7 @@ def create_coordinator_server(
       The server, and its actual port.
 
     Raises:
-      ConfigError: the address is in use, or is not an address of this machine.
+      ConfigError: the port is taken, or the address cannot be used on this machine.
     """
     server = grpc.server(
         ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="coordinator"),

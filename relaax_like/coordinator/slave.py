@@ -55,7 +55,7 @@ class Slave(abc.ABC):
 
         slave = MySlave("localhost:7004", "slave-1")
         slave.start()
-        slave.ended.wait()     # set if the coordinator refuses the slave, and by close()
+        slave.ended.wait()     # set after an error that a retry does not cure, and by close()
         slave.close()
 
     Tasks are done in order, in one thread. Tasks that wait for a learner (`learner_get_data_task`
@@ -73,7 +73,8 @@ class Slave(abc.ABC):
     Attributes:
       name: as the argument.
       ended: set once the session has ended.
-      error: why the coordinator refuses the slave; None: it does not refuse it.
+      error: the error that ended the session, such as a refusal of the coordinator; None: there
+        was none.
       link: the connection to the coordinator.
       incarnation: random number of this session.
 
@@ -197,6 +198,7 @@ class Slave(abc.ABC):
           RefusedAttemptError: the attempt is not the job's newest one.
           InvalidInputError: the version is too large, or a file became shorter meanwhile.
           ServerUnavailableError: the coordinator does not answer, or cannot write it.
+          NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
           OSError: a file cannot be read.
         """
         failures: list[OSError] = []
@@ -226,6 +228,7 @@ class Slave(abc.ABC):
         Raises:
           RefusedAttemptError: the attempt is not the job's newest one, or has no version.
           ServerUnavailableError: the coordinator does not answer, or cannot read the version.
+          NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
         """
         request = pb.GetVersionRequest(format=FORMAT, slave=self.name, incarnation=self.incarnation)
         request.attempt.job, request.attempt.attempt = attempt.job, attempt.number
@@ -358,13 +361,18 @@ class LearnerSlave(Slave):
     | `learner_learn_task` | `deal_with_learner_learn(data)` | `info`, task_id and buffer_id |
     | `learner_close_task` | `deal_with_learner_close()` | `message` |
 
-    Any other task fails with `TaskFail`; a callback raises `TaskFail` to refuse a task.
+    Any other task, and one without a callback, fails with `TaskFail`; a callback raises `TaskFail`
+    to refuse a task. A `learner_close_task` for a job that is not the newest one calls nothing.
 
     Args:
       address: HOST:PORT of the coordinator.
       name: of the slave, unique at the coordinator.
       callback_fn: name -> callback.
-      options: see `Slave`.
+      options: the other arguments of `Slave`, by name.
+
+    Raises:
+      InvalidInputError: the name is not valid.
+      ConfigError: a file that `security` names cannot be used.
     """
 
     def __init__(self, address: str, name: str, callback_fn: Callbacks, **options: Any):

@@ -84,7 +84,8 @@ class VersionStore:
           received: folder that `receive` returned.
 
         Raises:
-          ServerUnavailableError: the disk fails; nothing of the version remains.
+          ServerUnavailableError: the disk fails; what remains of the version is not used, and is
+            removed by the next call for the job.
         """
         target = self._path(job.id, job.version + 1)
         try:
@@ -104,7 +105,7 @@ class VersionStore:
         shutil.rmtree(received, ignore_errors=True)
 
     def keep_newest(self, job: Job) -> None:
-        """Links the newest version as `latest`, and removes older ones; errors are ignored."""
+        """Links the newest version as `latest`, and removes all others; errors are ignored."""
         parent = self._folder / f"job-{job.id}"
         newest = self._path(job.id, job.version)
         with contextlib.suppress(OSError):
@@ -117,7 +118,7 @@ class VersionStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def clean_up(self, jobs: Iterable[Job]) -> None:
-        """Removes what a crash left behind: incomplete versions, and those without a record."""
+        """Removes what a crash left behind of these jobs' versions, incomplete or not recorded."""
         for job in jobs:
             parent = self._folder / f"job-{job.id}"
             if not parent.is_dir():
@@ -137,14 +138,15 @@ def stage_folder(run: Path, staging: Path) -> None:
     """Links the files of a run, which can be in progress, so that the files to send do not change.
 
     A replaced file keeps its content in the link; a file that is appended to keeps its beginning.
-    Names that a version cannot have are left out.
+    Left out are symbolic links, names that a version cannot have, and what a resumed run does not
+    need (`_LEFT_OUT`).
 
     Args:
       run: folder of the run.
       staging: folder to fill; an existing one is replaced.
 
     Raises:
-      OSError: a file vanished meanwhile; the caller tries again.
+      OSError: a file vanished meanwhile, and the caller can retry; or it cannot be linked.
     """
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)

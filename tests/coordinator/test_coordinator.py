@@ -76,7 +76,7 @@ def test_a_waiting_poll_returns_when_a_job_comes(site: Site, slave: Session) -> 
 def test_a_slave_gets_only_jobs_whose_names_it_has(site: Site, slave: Session) -> None:
     """covers D23"""
     job = site.jobs.submit("job", make_config())
-    assert site.get(job).reason == "no slave is connected"
+    assert site.get(job).reason == "no slave that runs jobs is connected"
     assert not slave.poll(algorithms=["sac"])
     assert site.get(job).reason == "no connected slave has 'ppo' among its algorithms"
     assert not slave.poll(environments=["memory"])
@@ -383,7 +383,9 @@ def test_a_full_queue_says_so(tmp_path: Path) -> None:
     with Site(tmp_path, max_jobs=1) as site:
         site.jobs.submit("job", make_config())
         with JobsClient(site.address, patience_sec=0.0) as jobs:
-            with pytest.raises(ServerUnavailableError, match="1 jobs wait or run, the maximum"):
+            with pytest.raises(
+                ServerUnavailableError, match=r"1 job\(s\) wait or run, the maximum"
+            ):
                 jobs.submit("job", make_config())
 
 

@@ -100,7 +100,7 @@ def test_a_lost_slave_is_no_failure_of_the_job_unless_many_are_lost_in_a_row(
 def test_too_many_jobs_are_refused_until_some_end(tmp_path: Path) -> None:
     queue = JobQueue(tmp_path, max_jobs=2)
     first, _ = submit(queue, 1), submit(queue, 2)
-    with pytest.raises(QueueFullError, match=r"2 jobs wait or run.*cancel some"):
+    with pytest.raises(QueueFullError, match=r"2 job\(s\) wait or run.*cancel some"):
         submit(queue, 3)
     queue.cancel(first)
     assert submit(queue, 3).id == 3

@@ -280,7 +280,7 @@ def test_a_slave_that_was_stopped_does_nothing_when_it_continues(site: Site) -> 
     site.start_slave("slave-2")
     site.wait_all_done()
     slave.send(signal.SIGCONT)
-    slave.wait_for("not the newest attempt|its result is not wanted")
+    slave.wait_for("not the newest attempt|its result was not recorded")
     site.submit(2)
     site.wait_all_done()
     site.check()
