@@ -29,10 +29,11 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
       insecure: accept a cluster that asks for no token.
 
     Raises:
-      ConfigError: the cluster asks for no token, or for another token than ours; or this machine
-        does not belong to the cluster.
+      ConfigError: the address is not valid; the cluster asks for no token, or for another token
+        than ours; or this machine does not belong to the cluster.
       RelaaxError: no cluster answers at the address.
       ModuleNotFoundError: Ray is not installed.
+      Exception: Ray's error, if it cannot start the cluster `local`.
     """
     # This and RAY_AUTH_MODE are read when Ray is loaded, so nothing of it is imported before.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -64,8 +65,8 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
         reason = str(error).strip() or type(error).__name__
         raise ConfigError(
             f"--ray {address}: cannot join: {reason.splitlines()[0]}. This machine must be a node "
-            f"of the cluster (`ray start --address={address}`), with the cluster's token in the "
-            "file that RAY_AUTH_TOKEN_PATH names"
+            f"of the cluster (`ray start --address={address}`), with the cluster's token, if it "
+            "asks for one, in the file that RAY_AUTH_TOKEN_PATH names"
         ) from error
     return ray
 
@@ -74,12 +75,13 @@ def _asks_for_token(address: str) -> bool:
     """Returns whether a cluster refuses a caller without a token.
 
     Raises:
+      ConfigError: the address is not valid.
       RelaaxError: no cluster answers at the address.
     """
     import grpc
 
-    where = str(parse_address(address, _GCS_PORT))
-    with grpc.insecure_channel(where) as channel:
+    where = parse_address(address, _GCS_PORT)
+    with grpc.insecure_channel(str(where)) as channel:
         check_alive = channel.unary_unary(
             "/ray.rpc.NodeInfoGcsService/CheckAlive",
             request_serializer=None,
@@ -92,7 +94,7 @@ def _asks_for_token(address: str) -> bool:
                 return True
             raise RelaaxError(
                 f"--ray {address}: no Ray cluster answers there ({error.code().name}); start one "
-                f"with `ray start --head --port={_GCS_PORT}`, or use --ray {LOCAL}"
+                f"on that machine with `ray start --head --port={where.port}`, or use --ray {LOCAL}"
             ) from error
     return False
 

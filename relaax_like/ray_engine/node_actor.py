@@ -106,10 +106,10 @@ class NodeActor:
         """Returns what has happened, as a JSON list of pairs: the kind of an event and its text.
 
         Kinds are `line`, of the output; `report`, see `wire.reports`; and, last of all, `end` with
-        the exit status, which is -N after signal N.
+        the exit status, which is -N after signal N. Call it after `start`.
 
         Args:
-          timeout_sec: how long to wait for a first event.
+          timeout_sec: how long to wait for a first event, after which the list is empty.
         """
         deadline = time.monotonic() + timeout_sec
         running, events = self._running, self._events

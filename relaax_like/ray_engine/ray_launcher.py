@@ -70,7 +70,8 @@ class RayLauncher:
       ray: as the argument, as are `config`, `placement_sec` and `validate_start`.
 
     Raises:
-      RelaaxError: on entering: the cluster does not have what the topology asks for.
+      RelaaxError: on entering: the cluster does not have what the topology asks for, or a node's
+        actor cannot be started.
     """
 
     def __init__(
@@ -143,7 +144,8 @@ class RayLauncher:
         """Returns where a node runs; if it has no place, waits for a new one.
 
         Raises:
-          RelaaxError: the cluster does not provide a place in time.
+          RelaaxError: the cluster does not provide a place in time, or the node's actor cannot be
+            started there.
         """
         with self._changed:
             place = self._places.get(node.name)
@@ -187,7 +189,7 @@ class RayLauncher:
         return place
 
     def lose(self, node: Node, place: _Place) -> None:
-        """Notes that a node's actor has ended without a request."""
+        """Notes that a node's actor is lost: its next start gets a new place."""
         with self._changed:
             if self._places.get(node.name) is place:
                 del self._places[node.name]
@@ -319,7 +321,8 @@ class _RayProcess:
         except ray.exceptions.RayError as error:
             assert place is not None
             self._launcher.lose(self._node, place)
-            yield f"Ray lost its machine {place.address.host}: {_shorten(error)}".encode()
+            host, reason = place.address.host, _shorten(error)
+            yield f"Ray no longer runs {self._node.name} on {host}: {reason}".encode()
             self._status = -signal.SIGKILL
 
     def _follow(self, place: _Place) -> Iterator[bytes]:

@@ -59,7 +59,7 @@ class RunRecord:
         self._key = f"run {run_dir.absolute()}".encode()
 
     def read(self) -> RunProgress | None:
-        """Returns the stored progress; None: the run has not begun.
+        """Returns the stored progress; None: nothing is stored, as before a run has begun.
 
         Raises:
           RelaaxError: the store has an invalid record of this run.
@@ -100,7 +100,10 @@ class RunRecord:
 
     @contextlib.contextmanager
     def following(self, read: Callable[[], tuple[int, int]]) -> Iterator[None]:
-        """Writes the newest steps and version regularly, in a thread, within the context.
+        """Writes steps and version when they change, in a thread, within the context.
+
+        They are read every `INTERVAL_SEC`. If they cannot be written, a warning is logged, and no
+        more are written.
 
         Args:
           read: returns steps and version; raises RelaaxError if they are not known at the moment.

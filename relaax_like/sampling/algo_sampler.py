@@ -89,7 +89,8 @@ class AlgoSampler(AlgoWorker):
         steps are discarded.
 
         Args:
-          max_traj_len: number of steps after which a trajectory is cut off.
+          max_traj_len: number of steps after which a trajectory is cut off, unless
+            `max_episode_steps` is smaller.
           do_eval: choose the best actions.
           update_normalization_param: add the observations to the copy's running statistics at the
             end.
@@ -221,8 +222,8 @@ class _Player:
         rewards = np.asarray(rewards, np.float32)
         if rewards.size != self._slots:
             raise InvalidInputError(
-                f"rewards: shape {list(rewards.shape)}, expected one number for each of "
-                f"{self._slots} slots; sum several rewards in the environment",
+                f"rewards: shape {list(rewards.shape)}, expected [{self._slots}], one number per "
+                "slot; sum several rewards in the environment",
                 "rewards",
             )
         self._unfinished.put("rewards", {"reward": rewards.reshape(-1)})

@@ -31,14 +31,15 @@ class PPOOptim(LearningPolicy):
     algorithm's `prepare` computes values, returns and advantages again, from rewards and terminal
     values, with the current policy: with the policy that sampled, they equal those of the buffer.
 
-    Batches are padded to few shapes, because each is compiled when it first occurs. Minibatches do
-    not contain padding, except for the last one of trajectories.
+    Batches are padded to few shapes, because each is compiled when it first occurs. Minibatches of
+    steps do not contain padding; those of trajectories contain padded steps, and each epoch fewer
+    padded trajectories than one minibatch has.
 
     Args:
       task: see `LearningPolicy`.
-      plan: see `LearningPolicy`.
+      plan: see `LearningPolicy`; its `minibatch_size` is above 0.
       seed: see `LearningPolicy`.
-      max_traj_len: steps of the longest trajectory.
+      max_traj_len: steps of the longest trajectory that is expected.
       run_dir: see `LearningPolicy`.
 
     Raises:
@@ -69,6 +70,7 @@ class PPOOptim(LearningPolicy):
           The means of costs and metrics over the updates, and `updates`, the number of these.
 
         Raises:
+          ConfigError: the algorithm's code fails, as it would each time.
           InvalidInputError: the buffer is empty, its last trajectory has not ended, or there are
             too few steps for one minibatch.
           NotFiniteError: the buffer, or a gradient, has NaN or infinity; the updates before it

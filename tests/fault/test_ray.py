@@ -40,7 +40,7 @@ def lose_the_other_machine(cluster: RayCluster, run: Program, nodes: set[str]) -
     before = len(run.lines)
     cluster.find_worker_raylet().send_signal(signal.SIGKILL)
     for name in lost:
-        run.wait_for(rf"{name} +\| Ray lost its machine {WORKER}", before)
+        run.wait_for(rf"{name} +\| Ray no longer runs {name} on {WORKER}", before)
         run.wait_for(rf"\b{name} is on {HEAD}$", before)
     assert run.alive
     cluster.gate.touch()
