@@ -1,4 +1,4 @@
-"""relaax_like: train agents, over the network, on environments that cannot be imported."""
+"""relaax_like: train agents over the network, also on environments that cannot be imported."""
 
 import os
 from collections.abc import Sequence
@@ -29,11 +29,12 @@ def train(
       force: move an older run in the folder aside, to NAME.old-N.
 
     Returns:
-      How it ended.
+      How it ended: a `TrainingResult`, with the run's folder, its environment steps and its mean
+      return.
 
     Raises:
-      ConfigError: the file, or something that it names, is wrong; or the folder already holds a
-        run, which is not to be moved, or cannot be.
+      ConfigError: the file, or something that it names, is wrong; or the run's folder already has a
+        run, and `force` is False or the run cannot be moved.
       RelaaxError: the training cannot continue; or this is not the main thread.
       SystemExit: a signal arrived before the training had begun.
     """

@@ -47,7 +47,7 @@ FEATURES = {
     "random": ("", ""),
     "exploration": ("def policy", "policy takes `explore`"),
     "rows": ("", ""),
-    "several rewards": ("def get_reward_specs", "the rewards are speed, costs"),
+    "several rewards": ("def get_reward_specs", r"the rewards are speed \[1\], costs \[2\]"),
     "acting": ("", ""),
     "next actions": ("", ""),
     "data handler": ("def make_data_handler", "make_data_handler"),

@@ -39,7 +39,7 @@ class AgentSource(Source):
 
     @property
     def received(self) -> Mapping[str, Received]:
-        """Client id -> the part of its experience that the newest publication contains."""
+        """Client id -> its progress, after `load` that of the newest publication; see `Tally`."""
         return self._tally.received
 
     @property
@@ -96,6 +96,7 @@ class AgentSource(Source):
           CollectorFullError: too many rollouts are waiting; nothing was added.
           CollectorClosedError: the source is closed; nothing was added.
           InvalidInputError: the rollout does not fit this run; nothing was added.
+          Exception: an error of a data handler.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
         with self._tally.lock:  # an iteration with this rollout is published with its steps

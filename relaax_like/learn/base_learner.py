@@ -72,7 +72,7 @@ class PriorityInfo(TypedDict):
 class LearnInfo(TypedDict):
     """The progress of a learner; see the properties of `BaseLearner` with the same names.
 
-    `finished`: whether `start` has ended normally, before the hooks of after_run.
+    `finished`: whether `start` has ended normally; True already in the hooks of after_run.
     """
 
     last_iter: int
@@ -105,7 +105,7 @@ class BaseLearner:
       get_data: source of the data for `setup_dataloader`; set it, or override it with a method.
 
     Args:
-      config: `BaseLearnerConfig`, or a dict that is merged into its defaults.
+      config: `BaseLearnerConfig`, or a dict that is merged into its defaults; None: the defaults.
       exp_dir: folder of the experiment; checkpoints are written to its subfolder `ckpt`.
       metrics: recorder for curves; `close` closes it if it is a `BufferedMetrics`. None: no curves.
         Learners with a rank above 0 do not use it.
@@ -218,7 +218,7 @@ class BaseLearner:
     def request_stop(self) -> None:
         """Makes `start` end normally after the current iteration; returns immediately.
 
-        A learner is started once: after this, or `max_iterations`, it does not train again.
+        A learner is started once: after this, or `max_iterations`, `start` trains nothing.
         """
         self._stop_requested.set()
         if self._dataloader is not None:
@@ -226,6 +226,8 @@ class BaseLearner:
 
     def setup_dataloader(self) -> None:
         """Starts to fetch data for `start` with `get_data`, in separate threads.
+
+        Closes an earlier data loader.
 
         Raises:
           RuntimeError: `get_data` is not set.
@@ -280,8 +282,8 @@ class BaseLearner:
 
         Raises:
           ConfigError: the hook is off.
-          InvalidInputError: the name is not a file name, or the policy's state contains something
-            other than plain arrays.
+          InvalidInputError: the name is not a file name or begins with a dot, or the policy's state
+            contains something other than plain arrays.
           RuntimeError: there is no policy.
           SnapshotError: the checkpoint could not be written.
         """
@@ -305,8 +307,8 @@ class BaseLearner:
           `save_checkpoint`; None for a rank above 0, which writes nothing.
 
         Raises:
-          InvalidInputError: the name is not a file name, or the policy's state contains something
-            other than plain arrays.
+          InvalidInputError: the name is not a file name or begins with a dot, or the policy's state
+            contains something other than plain arrays.
           RuntimeError: there is no policy.
           SnapshotError: the checkpoint could not be written.
         """
@@ -332,7 +334,8 @@ class BaseLearner:
 
         Raises:
           RuntimeError: there is no policy.
-          SnapshotError: there is no such checkpoint, or it is damaged or of another kind.
+          SnapshotError: there is no such checkpoint, or it cannot be read, is damaged, or is of
+            another kind.
           Exception: the policy's error, if the state does not fit.
         """
         policy = self._require_policy()
@@ -378,7 +381,7 @@ class BaseLearner:
 
     @property
     def updates(self) -> int:
-        """Iterations that the policy has learned from: in after_iter hooks, one more."""
+        """Iterations that the policy has learned from; in after_iter hooks `last_iter` + 1."""
         return self._updates
 
     @property

@@ -44,8 +44,8 @@ def checkpoint_path(exp_dir: Path, name: str) -> Path:
     """
     if not name or Path(name).name != name or name.startswith("."):
         raise InvalidInputError(
-            f"checkpoint name {name!r}, expected a file name without a folder that does not begin "
-            "with a dot, such as best",
+            f"checkpoint name {name!r}, expected a file name, such as best: without a folder, and "
+            "not beginning with a dot",
             "name",
         )
     return exp_dir / "ckpt" / f"{name}.npz"
@@ -55,9 +55,9 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Writes a checkpoint, which replaces an existing one; returns when it is synced to disk.
 
     Raises:
-      InvalidInputError: the policy's state contains something other than plain arrays; the error
-        names it.
-      SnapshotError: the file could not be written; an existing file is unchanged.
+      InvalidInputError: the policy's state contains something other than plain arrays, or a
+        reserved name; the error names it.
+      SnapshotError: the file could not be written; an existing one is complete, old or new.
     """
     arrays = {name: _check_array(name, array) for name, array in checkpoint.policy.items()}
     metadata = {
@@ -77,8 +77,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Reads a checkpoint completely, and verifies its checksums.
 
     Raises:
-      SnapshotError: there is no such file, it is damaged, or it is not a learner's checkpoint; the
-        error names the file.
+      SnapshotError: there is no such file, it cannot be read, is damaged, or is not a learner's
+        checkpoint; the error names the file.
     """
     try:
         with finding_damage():
@@ -90,7 +90,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise SnapshotError(f"{path}: no such checkpoint") from None
     except DamagedError as error:
         raise SnapshotError(
-            f"{path}: damaged, or not a learner's checkpoint ({error}); use another one"
+            f"{path}: unreadable, damaged, or not a learner's checkpoint ({error}); use another one"
         ) from error
     raise SnapshotError(
         f"{path}: not a learner's checkpoint, but another .npz file; pass a file that a learner "

@@ -49,8 +49,8 @@ class ChildLearner:
         that socket is closed.
       environment: environment variables of the program; None: those of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
-      on_failure: called, from another thread, when the program has exited with a status in `fatal`,
-        after which it is not restarted.
+      on_failure: called, from another thread, once for each task, when retrying is useless, as
+        after an exit with a status in `fatal`; the program is then not restarted.
       fatal: exit statuses after which a restart would fail in the same way.
     """
 
@@ -111,7 +111,7 @@ class ChildLearner:
         return all(r.wait_loaded(end - time.monotonic()) for r in self._learners.values())
 
     def stop(self) -> None:
-        """Lets the process finish the submitted work, and ends it. Idempotent."""
+        """Lets the process finish the submitted work, for some seconds, and ends it. Idempotent."""
         self._stopping.set()
         stops = [threading.Thread(target=remote.stop) for remote in self._learners.values()]
         for stop in stops:
@@ -204,7 +204,10 @@ class _Child:
             raise self.note_end() from None
 
     def note_end(self) -> RelaaxError:
-        """Waits for the exit of a process whose sockets are closed; returns the error to raise."""
+        """Waits for the exit of a process whose sockets are closed; returns the error to raise.
+
+        Kills the process if it takes too long.
+        """
         try:
             status = self.process.wait(_END_SEC)
         except subprocess.TimeoutExpired:

@@ -185,7 +185,7 @@ class ComputationTask:
         return {name: rewards[..., part] for name, part in columns.items()}
 
     def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, Arrays]:
-        """Returns the arguments of `compute_gradients` and updates for a rollout, as views.
+        """Returns the arguments of `compute_gradients` and updates; shares the rollout's arrays.
 
         Args:
           rollout: its valid rows are the first ones of each slot; see `experience.holes`.
@@ -212,14 +212,16 @@ class ComputationTask:
           need: what requires it, for the error.
 
         Raises:
-          ConfigError: the model has more rewards; the error names the line.
+          ConfigError: the model has more rewards, or one of several numbers; the error names the
+            line.
         """
         model = self._algorithm.model
         columns = get_reward_columns(model)
         if max(part.stop for part in columns.values()) > 1:
             place = describe_place(type(model), "get_reward_specs")
+            sizes = (f"{name} [{part.stop - part.start}]" for name, part in columns.items())
             raise ConfigError(
-                f"{place}: the rewards are {', '.join(columns)}, but {need}; define one reward of "
+                f"{place}: the rewards are {', '.join(sizes)}, but {need}; define one reward of "
                 "shape [1]"
             )
 
@@ -230,7 +232,7 @@ class ComputationTask:
 
     @property
     def statistics(self) -> tuple[str, ...]:
-        """Names of the inputs that the model normalises with running statistics."""
+        """Names of the model's running statistics: of inputs, and of returns to scale rewards."""
         return tuple(self._normalizers)
 
     def get_statistic(self, name: str) -> Moments:
@@ -275,8 +277,8 @@ class ComputationTask:
         """
         if len(values) != len(self._variables):
             raise InvalidInputError(
-                f"{len(values)} arrays, expected one for each of the model's "
-                f"{len(self._variables)} variables"
+                f"{len(values)} array(s), expected {len(self._variables)}, one for each of the "
+                "model's variables"
             )
         by_dtype: dict[tf.DType, list[np.ndarray]] = {
             dtype: [] for dtype in self._variables_by_dtype
@@ -352,12 +354,14 @@ class ComputationTask:
     ) -> tuple[list[np.ndarray], dict[str, float]]:
         """Computes the gradient of the costs that `Algorithm.learn` returns.
 
+        All arrays except the states can have a time axis before the batch, `[T, B, ...]`, if the
+        algorithm needs complete rollouts.
+
         Args:
           inputs: observations at t, by name, `[B, ...]`.
           next_inputs: observations at t + 1.
-          next_alive: `{"alive": [B, 1] float32}`: 1 continues, 0 terminated, -1 cut off.
-            All arrays except the states can have a time axis before the batch, `[T, B, ...]`, if
-            the algorithm needs complete rollouts.
+          next_alive: `{"alive": [B] float32}`, also `[B, 1]` for single steps: 1 continues, 0
+            terminated, -1 truncated.
           rewards: by name, `[B, r] float32`.
           actions: by name, `[B, ...]`; with an entry `log_prob`, `[B] float32`, if the algorithm
             uses their log-probability under the policy that acted.
@@ -512,8 +516,8 @@ class ComputationTask:
             return error
         place = describe_place(type(self._algorithm), "learn")
         return ConfigError(
-            f"{place}: XLA cannot compile it: {str(error).splitlines()[0]}; use other operations, "
-            f"or set xla = False in class {type(self._algorithm.model).__name__}"
+            f"{place}: XLA cannot compile learn or prepare: {str(error).splitlines()[0]}; use "
+            f"other operations, or set xla = False in class {type(self._algorithm.model).__name__}"
         )
 
     def _start_compiling(

@@ -33,7 +33,8 @@ class AsyncDataLoader(Iterator[Any]):
             learn(batch)
 
     At most two batches are fetched ahead, or one chunk per worker if that is more. An error of
-    `get_data` is raised by `next` in place of its batch, and is the last result. One consumer.
+    `get_data` is raised by `next` in place of its batch; afterwards there are no more batches. Only
+    one thread can call `next`.
 
     Args:
       get_data: returns items.
@@ -93,7 +94,7 @@ class AsyncDataLoader(Iterator[Any]):
         Raises:
           StopIteration: the loader was stopped, or has failed before.
           RuntimeError: `get_data` raised StopIteration.
-          Exception: an error of `get_data`.
+          Exception: an error of `get_data` or `collate_fn`.
         """
         chunks = [self._take() for _ in range(self._chunks_per_batch)]
         if len(chunks) == 1:

@@ -1,4 +1,4 @@
-"""ExperienceService: the learner of `placement: server`, in the parameter server's process."""
+"""ExperienceService: learns from the experience of all agents (`placement: server, standalone`)."""
 
 import logging
 import math
@@ -46,7 +46,7 @@ _NAME_LENGTH = 200
 _MAX_EPISODE_LENGTH = 1 << 40
 # Number of environment steps that a message can count in addition to those of its rollout.
 _MAX_MORE_STEPS = 1 << 32
-_CLOSING = "the parameter server is closing; reconnect later"
+_CLOSING = "the learner is closing; reconnect later"
 
 
 @dataclass
@@ -96,7 +96,8 @@ class ExperienceService(ExperienceSink):
       make_learner: called in the thread, because it might import TensorFlow.
       columns: minimum number of rollouts of one slot, or episodes, in an iteration.
       max_rollout_bytes: longest serialised rollout that is accepted.
-      on_failure: called, from the thread, when learning has permanently failed; by default logs it.
+      on_failure: called, from that thread, when learning has permanently failed; by default logs
+        the error.
       waits: whether agents wait for an incomplete iteration; False: only for complete ones.
       task: name of the task, for log lines; "": the only task.
       has_others: whether other tasks of the run learn, too. Then no agent waits for an incomplete
@@ -156,8 +157,7 @@ class ExperienceService(ExperienceSink):
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
         """Stops learning after the current iteration, and logs what was not learned from.
 
-        Agents are not notified of publications after `timeout_sec`. A call after that does not
-        wait.
+        Agents are not notified of publications after `timeout_sec`. A second call does not wait.
 
         Args:
           timeout_sec: longest wait; None: until the learning thread has ended.
@@ -177,7 +177,10 @@ class ExperienceService(ExperienceSink):
 
     @property
     def has_agents(self) -> bool:
-        """Whether there are agents that have sent something and have not left."""
+        """Whether there are agents that have sent a rollout, and have not left or been forgotten.
+
+        See `RolloutBarrier`, which forgets silent agents.
+        """
         with self._changed:
             return not self._holding.is_empty
 
@@ -192,7 +195,8 @@ class ExperienceService(ExperienceSink):
             validate_rollout(rollout)
             if rollout.slots != experience.columns:
                 raise InvalidInputError(
-                    f"columns: {experience.columns}, but the rollout has {rollout.slots} slots",
+                    f"columns: {experience.columns}, expected {rollout.slots}, the slots of the "
+                    "rollout",
                     "columns",
                 )
         _validate_env_steps(experience.env_steps, 0 if rollout is None else rollout.env_steps)
@@ -200,7 +204,9 @@ class ExperienceService(ExperienceSink):
         deadline = time.monotonic() + _ROOM_SEC
         while not self._try_to_add(source, experience, rollout):
             if time.monotonic() > deadline:
-                raise ServerUnavailableError("experience: the queue is full; retry later")
+                raise ServerUnavailableError(
+                    f"experience: the learner had no room for it for {_ROOM_SEC:g} s; retry later"
+                )
             self._wait_for_change()
 
     def wait(
@@ -410,7 +416,7 @@ def _validate_episodes(episodes: Sequence[Episode]) -> None:
 def _validate_env_steps(env_steps: int, in_rollout: int) -> None:
     if not 0 <= env_steps <= in_rollout + _MAX_MORE_STEPS:
         raise InvalidInputError(
-            f"env_steps: {env_steps}, expected 0 to 2^32 more than the rollout's {in_rollout}",
+            f"env_steps: {env_steps}, expected 0 to {in_rollout} (those of the rollout) + 2^32",
             "env_steps",
         )
 

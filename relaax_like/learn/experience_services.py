@@ -1,4 +1,4 @@
-"""ExperienceServices: the learners of all tasks, in the parameter server's process."""
+"""ExperienceServices: one `ExperienceService` for each task, started and ended together."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class ExperienceServices:
 
     Args:
       make_learners: returns the learners of all tasks, by task; called once, in the thread of one
-        of them, because it can import TensorFlow.
+        of the services, because it can import TensorFlow.
       make_service: makes the service of a task, given its name, the function that makes its
         learner, and the callback for failures.
       on_failure: called once, from a thread, with the first failure of any task.

@@ -41,10 +41,12 @@ class FrozenPolicy(Learner):
         self._on_update(self._newest)
 
     def finish(self, why: str) -> None:
-        """Makes agents that learn stop after their next step.
+        """Reports with the answers to all further requests that the training has finished.
+
+        So agents that submit requests stop.
 
         Args:
-          why: not empty.
+          why: what ended the training; not empty.
         """
         self._finished = why
 

@@ -50,9 +50,9 @@ class GradientLearner(Learner):
         learner.stop()
 
     Rollouts are collected until they make an iteration of the plan, its gradients are pushed one
-    after another, and the returned values are passed to the agents. An agent whose rollout does not
-    complete an iteration waits for it, unless the agents that do not wait cannot complete it
-    either. An iteration that cannot be learned from is logged and skipped.
+    after another, and the returned values are passed to the agents. With the plan `OnPolicy`, an
+    agent whose rollout does not complete an iteration waits for it, unless the agents that do not
+    wait cannot complete it either. An iteration that cannot be learned from is logged and skipped.
 
     An error that each iteration would raise, such as one in the algorithm's code, ends the
     learning: requests are still answered, but without new values.
@@ -149,7 +149,13 @@ class GradientLearner(Learner):
         return self._parameter_server.metrics()
 
     def start(self, on_update: OnUpdate) -> None:
-        """Fetches the values and starts to learn; see `Learner`."""
+        """Fetches the values and starts to learn; see `Learner`.
+
+        Raises:
+          ConfigError: the values belong to another model, or the run's learners do not make updates
+            together, although this one does.
+          ServerUnavailableError: the parameter server is not available.
+        """
         first = self._loop.load()
         self._on_update = on_update
         on_update(first)
@@ -185,7 +191,7 @@ class GradientLearner(Learner):
         self._loop.set_state(state["loop"])
 
     def stop(self) -> None:
-        """Ends the training loop after the current update. Idempotent.
+        """Ends the training loop after the current update; waits some seconds at most. Idempotent.
 
         The applied updates of an iteration stay, and its steps are counted with the last of them.
         """
@@ -229,7 +235,7 @@ class GradientLearner(Learner):
                 if update.values is not None:
                     self._task.set_values(update.values)
             except Exception as error:  # this thread answers all agents
-                self._note_failure("after a gradient that was applied", error)
+                self._note_failure("could not take over the values after an iteration", error)
 
     def _handle_failure(
         self, iteration: TrainingData | ReplayIteration | Requests, error: Exception
@@ -242,7 +248,9 @@ class GradientLearner(Learner):
             self._on_failure(error)
             return self._sink.report(iteration.tickets)
         if not isinstance(iteration, Requests) and self._policy.has_pushed:
-            self._note_failure("after a gradient that was applied", error)
+            self._note_failure(
+                "an iteration failed, after some of its gradients were applied", error
+            )
         else:
             self._failures += 1
             what = f"could not learn from an iteration ({self._failures} so far)"

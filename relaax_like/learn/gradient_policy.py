@@ -52,15 +52,19 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
         return super().data_preprocess(data)
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Computes and pushes the gradients of one iteration; returns means of costs and metrics.
+        """Computes and pushes the gradients of one iteration.
 
         Args:
           arguments: from `data_preprocess`.
+
+        Returns:
+          The means of costs and metrics over the updates, and `updates`, the number of these.
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
           InvalidInputError: a gradient is not finite, or the iteration has too few valid rows for a
             minibatch.
+          LeasedError: the run learns from experience.
           ServerUnavailableError: the parameter server is not available.
         """
         if self._must_prenormalize():

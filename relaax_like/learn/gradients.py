@@ -128,7 +128,8 @@ class GradientTask(ComputationTask):
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: an array is missing, or lengths do not fit together.
+          InvalidInputError: an array is missing, lengths are inconsistent, or a minibatch is larger
+            than the batch.
         """
         parts = self._make_batch(**batch)
         axes = self._count_leading_axes(parts)

@@ -195,6 +195,9 @@ class LoadCkptHook(LearnerHook):
     Args:
       name: see `LearnerHook`, also for priority and position.
       load_path: the file; "": the learner's `load_path`; if that is empty, too, loads nothing.
+
+    Raises:
+      ConfigError: an argument is not valid.
     """
 
     def __init__(self, name: str, priority: float, *, position: str, load_path: str = ""):
@@ -204,7 +207,7 @@ class LoadCkptHook(LearnerHook):
         self._load_path = load_path
 
     def __call__(self, engine: "BaseLearner") -> None:
-        """Loads the checkpoint."""
+        """Loads the checkpoint; see `BaseLearner.load_checkpoint`, also for the errors."""
         path = self._load_path or engine.load_path
         if path:
             engine.load_checkpoint(path)
@@ -213,12 +216,15 @@ class LoadCkptHook(LearnerHook):
 class SaveCkptHook(LearnerHook):
     """Type `save_ckpt`: writes a checkpoint; only in the learner of rank 0.
 
-    If one cannot be written in the middle of a run (disk full), the error is logged, and training
-    continues; after the run, the error is raised.
+    If one cannot be written before or after an iteration (disk full), the error is logged, and
+    training continues; before and after the run, the error is raised.
 
     Args:
       name: see `LearnerHook`, also for priority and position.
-      freq: iterations between two checkpoints; one is always written after a run.
+      freq: iterations between two checkpoints; has no effect at before_run and after_run.
+
+    Raises:
+      ConfigError: an argument is not valid.
     """
 
     def __init__(self, name: str, priority: float, *, position: str, freq: int = 1):
@@ -250,6 +256,9 @@ class LogShowHook(LearnerHook):
     Args:
       name: see `LearnerHook`, also for priority and position.
       freq: number of iterations that are shown together.
+
+    Raises:
+      ConfigError: an argument is not valid.
     """
 
     def __init__(self, name: str, priority: float, *, position: str, freq: int = 100):

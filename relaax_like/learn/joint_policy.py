@@ -49,7 +49,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
     optimizer for the batch of all learners: sums over rows, such as the mean of a cost, the moments
     of advantages, or the KL divergence after which an iteration ends early, are over the rows of
     all. An epoch has as many minibatches as the rows of all learners fill, and each learner has a
-    part of each minibatch, in proportion to its rows.
+    part of each minibatch, in proportion to its rows; one whose part is less than a row learns
+    nothing in the iteration.
 
     A learner that the others have waited for too long is out: the rest of its iteration is not
     learned from. It continues with the newest values, and enters the next iteration.
@@ -96,8 +97,9 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
         Raises:
           ConfigError: the run's learners do not make updates together.
-          InvalidInputError: rewards that are to be scaled contain NaN or infinity.
-          ServerUnavailableError: the parameter server is not available.
+          InvalidInputError: rewards that are to be scaled contain NaN or infinity, or a request
+            differs from those of most learners.
+          ServerUnavailableError: the parameter server is not available, or `close` was called.
         """
         self.has_pushed = self._is_out = self._has_updated = False
         try:
@@ -107,15 +109,19 @@ class JointPolicy(UpdatePolicy[JointTask]):
             raise
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Makes the updates of one iteration; returns means of costs and metrics.
+        """Makes the updates of one iteration.
 
         Args:
           arguments: from `data_preprocess`.
 
+        Returns:
+          The means of costs and metrics over the updates, and `updates`, the number of these.
+
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
-          InvalidInputError: a gradient is not finite.
-          ServerUnavailableError: the parameter server is not available.
+          InvalidInputError: a gradient is not finite, or a request differs from those of most
+            learners.
+          ServerUnavailableError: the parameter server is not available, or `close` was called.
         """
         try:
             costs = {} if self._is_out else self._learn(arguments)
@@ -136,7 +142,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
         Raises:
           ConfigError: the run's learners do not make updates together.
-          ServerUnavailableError: the parameter server is not available.
+          ServerUnavailableError: the parameter server is not available, there are too many
+            learners, or `close` was called.
         """
         if self._connection is None:
             try:
@@ -427,7 +434,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
 
 class JointReplayPolicy(JointPolicy):
-    """Makes one update of a minibatch of each learner; see `JointPolicy`.
+    """Makes each update from one minibatch of each learner; see `JointPolicy`.
 
     Args:
       task: computes this learner's part of gradients.
@@ -446,7 +453,7 @@ class JointReplayPolicy(JointPolicy):
 
         Raises:
           ConfigError: the run's learners do not make updates together.
-          ServerUnavailableError: the parameter server is not available.
+          ServerUnavailableError: the parameter server is not available, or `close` was called.
         """
         self.has_pushed = self._is_out = self._has_updated = False
         for name, moments in data.statistics.items():

@@ -81,7 +81,10 @@ class JointTask(ComputationTask):
 
     @property
     def clip(self) -> dict[str, float]:
-        """Variable group -> largest norm of its gradient; "": of the gradient of all groups."""
+        """Variable group -> largest norm of its gradient; "": of the gradient of all groups.
+
+        {}: gradients are not clipped.
+        """
         clip = self._algorithm.max_gradient_norm
         if clip is None:
             return {}
@@ -128,7 +131,7 @@ class JointTask(ComputationTask):
         return call.compute(numbers(known), parts)
 
     def compute_first_sums(self, parts: Parts, number: int, global_t: int) -> np.ndarray:
-        """Computes the sums that depend on no variable and no other sum, if there is one phase.
+        """Computes the sums that depend on no variable and no other sum, without phases.
 
         Such sums of many minibatches can be added up over all learners at once, in advance.
 
@@ -137,7 +140,7 @@ class JointTask(ComputationTask):
           number, global_t: see `prepare`.
 
         Returns:
-          `[n] float64`; `[0]` if there are no such sums, or the update has several phases.
+          `[n] float64`; n is 0 if there are no such sums, or the algorithm has phases.
         """
         if self._algorithm.phases:
             return np.zeros(0)
@@ -403,7 +406,7 @@ def _exchange_rounds(
       call: the compiled functions that compute this learner's sums.
       numbers, parts: inputs of `call`.
       reduce: makes sums over all learners.
-      first_sums: sums of the first round, if they are known already; None or `[0]`: unknown.
+      first_sums: sums of the first round, if they are known already; None or empty: unknown.
     """
     known, rounds = np.zeros(MAX_SUMS), call.rounds
     if first_sums is not None and first_sums.size:

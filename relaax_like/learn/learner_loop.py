@@ -1,17 +1,18 @@
-"""LearnerLoop: source -> update -> sink, with hooks; every run learns in this way.
+"""LearnerLoop: source -> update -> sink, with hooks; each algorithm with a plan learns in this way.
 
 | where | source | update | sink |
 |---|---|---|---|
-| `placement: server`, `relaax train` | `Collected` | `LearningPolicy` | `Publishing` |
+| `placement: server`, `standalone` | `Collected` | `LearningPolicy` | `Publishing` |
 | the same, with a plan `Replay` | `Replayed` | `ReplayPolicy` | `Publishing` |
-| `relaax train --offline` | `RecordedFiles`, `RecordedSteps` | `LearningPolicy` | `Publishing` |
+| `learner.offline` | `RecordedFiles`, `RecordedSteps` | `LearningPolicy` | `Publishing` |
 | `placement: agent` | `RequestQueue` | `GradientPolicy` | `Pushing` |
 | the same, with a plan `Replay` | `ReplayQueue` | `ReplayGradientPolicy` | `Pushing` |
 | `combine.method: sync` | `RequestQueue` | `JointPolicy` | `Pushing` |
 | the same, with a plan `Replay` | `ReplayQueue` | `JointReplayPolicy` | `Pushing` |
 
-The update is the policy of a `BaseLearner`, whose `train` calls the hooks around it. Without a
-loop, in `start`, that learner trains with the data of its data loader, and has no sink.
+`relaax train` learns by the same placements, in one process. The update is the policy of a
+`BaseLearner`, whose `train` calls the hooks around it. Without a loop, in `start`, that learner
+trains with the data of its data loader, and has no sink.
 """
 
 import abc
@@ -47,7 +48,7 @@ class Iteration(Protocol):
 
     @property
     def mean_version(self) -> float | None:
-        """Mean version of the values that acted; None: they belong to another run."""
+        """Mean version of the values that acted; None: another run has acted, or it is unknown."""
 
 
 class Source(abc.ABC):
@@ -109,7 +110,10 @@ class Sink(abc.ABC):
     @property
     @abc.abstractmethod
     def number(self) -> int:
-        """Number of iterations delivered in the whole run; available after `load`."""
+        """Number of iterations delivered in the whole run; `Pushing`: by this start of the learner.
+
+        Available after `load`.
+        """
 
     @abc.abstractmethod
     def load(self) -> LearnerUpdate:
@@ -167,7 +171,7 @@ class LearnerLoop(Generic[SourceT]):
         loop.run(is_over, on_turn)
         loop.close()
 
-    All methods are called by one thread.
+    All methods are called by one thread at a time.
 
     Attributes:
       source: as the argument.
@@ -202,7 +206,7 @@ class LearnerLoop(Generic[SourceT]):
 
     @property
     def iteration(self) -> int:
-        """Number of the run's newest iteration; 0 before the first. Available after `load`."""
+        """Number of the newest iteration, 0 before the first; see `Sink.number`."""
         return self._sink.number
 
     @property
@@ -264,6 +268,7 @@ class LearnerLoop(Generic[SourceT]):
         """Learns from the next iteration; returns None if there is none in time.
 
         Raises:
+          ConfigError: the algorithm's code fails, as it would each time; nothing was delivered.
           NotFiniteError: the iteration could not be learned from; nothing was delivered.
         """
         self._refresh()
@@ -287,7 +292,10 @@ class LearnerLoop(Generic[SourceT]):
         self._sink.set_state(state)
 
     def close(self) -> None:
-        """Counts the rest, and calls the hooks of after_run. Idempotent."""
+        """Closes source and sink, which counts the rest, and calls the hooks of after_run.
+
+        Idempotent.
+        """
         self.source.close()
         if self._loaded:
             self._loaded = False

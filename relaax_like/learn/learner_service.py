@@ -48,7 +48,7 @@ class LearnerService:
 
         Raises:
           ServerUnavailableError: the parameter server is not available.
-          Exception: the error that was passed to `fail`.
+          Exception: the first error of a stream, or that was passed to `fail`.
         """
         with contextlib.ExitStack() as stops:  # each is stopped, even if another one raises
             for learner, _ in learners.values():

@@ -61,10 +61,13 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         self._prenormalizes = self._must_prenormalize()
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Makes the updates of one iteration; returns the means of costs and metrics.
+        """Makes the updates of one iteration.
 
         Args:
           arguments: from `data_preprocess`.
+
+        Returns:
+          The means of costs and metrics over the updates, and `updates`, the number of these.
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
@@ -98,7 +101,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         return self._task.export_optimizers()
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Returns values and optimizers as named arrays."""
+        """Returns values, optimizers and counts as named arrays."""
         optimizers = self.get_optimizers()
         return {
             **{f"value/{n}": v for n, v in zip(self._names, self.get_values(), strict=True)},

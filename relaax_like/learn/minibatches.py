@@ -132,7 +132,7 @@ def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
 
 
 def shuffle(length: tf.Tensor, seed: tf.Tensor, first: tf.Tensor | None = None) -> tf.Tensor:
-    """Returns 0 .. length - 1 in an order that only depends on the seed, `[length] int32`.
+    """Returns 0 .. length - 1 in a random order that the arguments determine, `[length] int32`.
 
     Sorts by random keys, because XLA does not support TensorFlow's stateless shuffle.
 

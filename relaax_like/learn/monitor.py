@@ -116,7 +116,7 @@ def _to_number(name: str, value: Any) -> float:
     if array.size != 1:
         raise InvalidInputError(
             f"log variable {name!r}: expected a number, got shape {array.shape}; take its "
-            f"mean, or name it {_HISTOGRAM}{name}",
+            f"mean, or name it {_HISTOGRAM}{name.removeprefix(_SCALARS)}",
             name,
         )
     return float(array.item())

@@ -76,6 +76,7 @@ class Pushing(Sink):
 
         Raises:
           InvalidInputError: the gradient is not finite.
+          LeasedError: the run learns from experience.
           ServerUnavailableError: the parameter server is not available.
         """
         with tracing.span("push-pull"):
@@ -96,6 +97,7 @@ class Pushing(Sink):
         """Pushes steps, episodes and statistics without a gradient, and pulls the newest values.
 
         Raises:
+          LeasedError: the run learns from experience, and there are statistics.
           ServerUnavailableError: the parameter server is not available.
         """
         self.hand_counts_over()
@@ -127,7 +129,7 @@ class Pushing(Sink):
         self._client.increment_global_t(counts.env_steps)
 
     def report(self, tickets: Sequence[int], with_values: bool = False) -> LearnerUpdate:
-        """Returns the newest known counts, for requests that lead to no gradient."""
+        """Returns the newest known counts, and the values if `with_values`, for some tickets."""
         client = self._client
         values = self.values if with_values else None
         return LearnerUpdate(tickets, client.version, client.global_t, client.finished, values)

@@ -36,7 +36,7 @@ class RecordedData:
 
     @property
     def env_steps(self) -> int:
-        """T * k."""
+        """Number of valid rows: T * k without holes."""
         return self.rollout.env_steps
 
     @property
@@ -144,7 +144,7 @@ class RecordedSteps(Source):
 def validate_files(
     files: Sequence[Recording], model: Model, action_spaces: Mapping[str, Space], plan: RolloutPlan
 ) -> None:
-    """Reads all recordings once, so that none of them ends the training hours later.
+    """Reads all recordings once, so that an unusable one does not end the training hours later.
 
     This takes about a second per GB, plus the time of the disk.
 
@@ -183,11 +183,11 @@ def validate_files(
 
 def _validate_length(rollout: Rollout, name: str, plan: RolloutPlan) -> None:
     rows = plan.minibatch_of == "steps"
-    length, what = (rollout.env_steps, "steps") if rows else (rollout.slots, "slots")
+    length, what = (rollout.env_steps, "step(s)") if rows else (rollout.slots, "slot(s)")
     if length < plan.minibatch_size:
         raise InvalidInputError(
             f"{name} has {length} {what}, but an update needs {plan.minibatch_size} "
-            "(algorithm.batch_size); lower batch_size, or remove the file",
+            "(algorithm.batch_size); lower batch_size, or remove the recording",
             "batch_size",
         )
 
@@ -208,7 +208,7 @@ def _conform(file: Recording, model: Model, action_spaces: Mapping[str, Space]) 
     except InvalidInputError as error:
         raise InvalidInputError(
             f"{file.name} does not fit the algorithm's settings: {remove_question(error)}; correct "
-            "the settings, or remove the file",
+            "the settings, or remove the recording",
             error.field,
         ) from error
 

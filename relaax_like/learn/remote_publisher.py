@@ -52,10 +52,10 @@ class RemotePublisher(Publisher):
         lease = publisher.lease()           # waits until no other learner holds it
         publisher.publish(publication)      # waits while the server cannot be reached
 
-    Each item takes effect once: it has a number, and is sent again until it is answered. If a
-    crashed server has lost the newest ones, the next publication contains what they counted, and
-    the learner continues. A learner that could not renew its lease for half of its time publishes
-    nothing until it has; one whose lease another learner holds ends.
+    Each item, a publication or counts, takes effect once: it has a number, and is sent again until
+    it is answered. If a crashed server has lost the newest ones, the next one contains what they
+    counted, and the learner continues. A learner that could not renew its lease for half of its
+    time publishes nothing until it has; one whose lease another learner holds ends.
 
     `publish`, `count` and `lease` are called by one thread.
 
@@ -116,6 +116,8 @@ class RemotePublisher(Publisher):
         Raises:
           ServerUnavailableError: `close` was called.
           InvalidInputError: the run has a different model.
+          LeasedError: the run has no learner in a process of its own.
+          NotAllowedError, ProtocolError: see `PublisherStub`.
         """
         for attempt in itertools.count():
             began = self._clock()
@@ -145,6 +147,7 @@ class RemotePublisher(Publisher):
         Raises:
           LeasedError: another learner holds the lease.
           InvalidInputError: the server refuses it, such as values that are not finite.
+          NotAllowedError, ProtocolError: see `PublisherStub`.
           ServerUnavailableError: this learner is closing; or the training has finished, and the
             server cannot be reached for some seconds.
         """
@@ -255,8 +258,8 @@ class RemotePublisher(Publisher):
         """Returns an item that also has what the server lost, with the newest values."""
         lost = [one for one in self._unsafe if newest < one.sequence < self._sequence]
         logger.warning(
-            "the parameter server continues without the newest %d publication(s) or counts; they "
-            "are sent again",
+            "the parameter server continues without the newest %d publication(s) or counts; the "
+            "steps and episodes in them are sent again, with the newest values",
             len(lost),
         )
         self._unsafe = deque(one for one in self._unsafe if one.sequence <= newest)

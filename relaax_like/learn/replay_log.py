@@ -126,7 +126,7 @@ class ReplayLog:
         """Yields all records, oldest first; afterwards more can be appended.
 
         Raises:
-          JournalError: records are damaged or missing.
+          JournalError: records are damaged or missing, or another version wrote them.
         """
         reader = _open(self.directory)
         borders = {segment.first_index for segment in list_segments(self.directory)}
@@ -182,7 +182,7 @@ class ReplayLog:
 
         Raises:
           CollectorFullError: the disk is slower than the agents; nothing was written.
-          ServerUnavailableError: the disk has failed; nothing must be acknowledged.
+          ServerUnavailableError: the disk has failed; do not acknowledge anything from now on.
         """
         journal = self._journal
         assert journal is not None, "append before replay"
@@ -212,7 +212,7 @@ class ReplayLog:
         self._bytes += sum(map(len, pieces))
 
     def close(self, priorities: Mapping[str, np.ndarray]) -> None:
-        """Writes priorities, syncs and closes. Idempotent.
+        """Writes priorities, syncs and closes; errors are logged. Idempotent.
 
         Args:
           priorities: of `Table.get_priorities`.
@@ -246,6 +246,10 @@ def find_damage(directory: Path) -> tuple[Damage | None, Damage | None]:
     Returns:
       The damage that prevents a start; and the incomplete record that a crash left at the end,
       which does not prevent it. None for each that was not found.
+
+    Raises:
+      JournalError: the records have a format that this version does not know, or are not those of a
+        replay table; or the folder cannot be read.
     """
     reader = _open(directory)
     try:

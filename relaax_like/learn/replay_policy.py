@@ -54,10 +54,13 @@ class ReplayPolicy(LearningPolicy):
         return arguments
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Makes one update of each minibatch; returns the means of costs and metrics.
+        """Makes one update of each minibatch.
 
         Args:
           arguments: of `data_preprocess`.
+
+        Returns:
+          The means of costs and metrics over the updates, and `updates`, the number of these.
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.

@@ -70,7 +70,7 @@ class RolloutBarrier:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all agents that have sent something have left or were forgotten."""
+        """Whether all agents that have sent a rollout have left or were forgotten."""
         return not self._agents
 
     def release(self, tickets: Iterable[int]) -> None:
@@ -86,6 +86,7 @@ class RolloutBarrier:
         """Returns the tickets of all waiting agents, if the others cannot fill the iteration.
 
         If agents do not wait for incomplete iterations, it returns all tickets, too; otherwise [].
+        Forgets agents that do not wait and have been silent for 20 s.
 
         Args:
           missing_columns: number of columns that the iteration lacks, 1 or more.

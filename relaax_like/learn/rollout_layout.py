@@ -122,7 +122,7 @@ class RolloutLayout:
 
 
 def remove_question(error: InvalidInputError) -> str:
-    """Returns an error of `conform` without the question about servers and agents.
+    """Returns the text of an error of `conform` without the question about server and agents.
 
     For rollouts that come from a file, not from an agent.
     """
@@ -169,8 +169,8 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
             squares = np.dot(flat, flat)
         if not math.isfinite(squares):
             raise InvalidInputError(
-                f"{field}: contains numbers up to {np.abs(flat).max():.0e}, whose squares "
-                f"overflow {dtype}; scale them in the environment",
+                f"{field}: contains numbers up to {np.abs(flat).max():.0e}; the sum of all squares "
+                f"overflows {dtype}; scale the numbers in the environment",
                 field,
             )
     return array

@@ -57,10 +57,16 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
     observed = (message.inputs, message.next_inputs, message.history)
     for arrays in (*observed, message.actions, message.states, message.extras):
         # Errors name arrays: a name of a megabyte must not be returned in an error.
-        if len(arrays) > _MAX_ARRAYS or max(map(len, arrays), default=0) > _MAX_NAME_LENGTH:
+        if len(arrays) > _MAX_ARRAYS:
             raise InvalidInputError(
-                f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}, "
-                f"with names of at most {_MAX_NAME_LENGTH} characters",
+                f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}",
+                "rollout",
+            )
+        longest = max(map(len, arrays), default=0)
+        if longest > _MAX_NAME_LENGTH:
+            raise InvalidInputError(
+                f"rollout: the name of an array has {longest} characters, expected at most "
+                f"{_MAX_NAME_LENGTH}",
                 "rollout",
             )
     whole = _read_all(message.inputs)

@@ -28,7 +28,12 @@ class SerialLearner(Learner):
         on_update(self._loop.load())
 
     def submit(self, work: LearnRequest) -> None:
-        """Adds a request, and learns from all complete iterations; see `Learner`."""
+        """Adds a request, and learns from all complete iterations; see `Learner`.
+
+        Raises:
+          RelaaxError: the rollout cannot be added, or an iteration cannot be learned from; see
+            `AgentSource.add` and `LearnerLoop.learn`.
+        """
         loop, source = self._loop, self._loop.source
         version = loop.newest.version
         if work.rollout is None or loop.newest.finished:

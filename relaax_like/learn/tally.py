@@ -37,7 +37,10 @@ class Tally:
 
     @property
     def received(self) -> Mapping[str, Received]:
-        """Client id -> progress, as of the newest `take` or `load`."""
+        """Client id -> its progress: `counted` as of now, `learned` as of the newest `take`.
+
+        Before the first `take`, `learned` is what was loaded.
+        """
         with self.lock:
             return dict(self._received)
 

@@ -106,7 +106,7 @@ class TaskPublishers:
             return reply
 
     def count(self, task: str, counts: Counts) -> Reply:
-        """Counts steps and episodes that no publication of a task contains."""
+        """Counts steps and episodes that no publication of a task contains; see `Publisher`."""
         with self._lock:
             newest = self._require_lease()
             received = _merge_received(task, newest.received, counts.received)

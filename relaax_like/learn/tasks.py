@@ -78,15 +78,15 @@ class Tasks:
           place: `FILE:LINE` of the code that makes the tasks.
 
         Raises:
-          ConfigError: several tasks share a variable; the error names it.
+          ConfigError: several tasks share a variable; the error names the first one.
         """
         for variable, tasks in self._users.items():
             if len(tasks) > 1:
                 raise ConfigError(
                     f"{place}: the tasks {', '.join(tasks)} share the variable "
-                    f"{get_name(variable.deref())}, but each learner in the parameter server "
-                    "publishes its own values, so one of two updates would be lost; give each "
-                    "task its own layer, or set learner.placement: agent"
+                    f"{get_name(variable.deref())}, but each task's learner publishes its own "
+                    "values, so one of two updates would be lost; give each task its own layer, "
+                    "or set learner.placement: agent"
                 )
 
     def make_client(self, task: str, client: ParameterServerClient) -> TaskClient:

@@ -5,9 +5,10 @@ It contains plain arrays, which `numpy.load(path, allow_pickle=False)` also read
 | name | content |
 |---|---|
 | `batch/PART/NAME` | the iteration, as `ComputationTask.compute_gradients` takes it |
-| `value/NAME`, `slots/GROUP` | weights, statistics, optimizers after the last good update |
+| `value/NAME` | weights and statistics after the last good update |
+| `slots/GROUP`, `steps/GROUP` | optimizer state, and numbers of optimizer steps, after it |
 | `updates`, `global_t` | numbers of updates so far and of environment steps learned from |
-| `cost/NAME` | costs and metrics, means over the iteration's updates up to the one that failed |
+| `cost/NAME` | costs and metrics, if updates were made: means up to the one that failed |
 | `task` | name of the task; `RL` if the algorithm has only one |
 | `settings` | text of the run's config.yaml, if there is one |
 """
@@ -67,7 +68,7 @@ def save_training_error(run_dir: Path, arrays: Mapping[str, np.ndarray]) -> Path
       The path of the file.
 
     Raises:
-      OSError: the file could not be written; an existing file is unchanged.
+      OSError: the file could not be written; an existing one is complete, old or new.
     """
     path = run_dir / FILE_NAME
     config = run_dir / "config.yaml"
@@ -87,7 +88,7 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
       The arrays of the table above, by name.
 
     Raises:
-      ConfigError: there is no such file, or it is damaged.
+      ConfigError: there is no such file, or it cannot be read, is damaged or is of another kind.
     """
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
@@ -98,4 +99,6 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
     try:
         return read_arrays(file, _KIND)
     except DamagedError as error:
-        raise ConfigError(f"{file}: damaged, or not a training error file: {error}") from None
+        raise ConfigError(
+            f"{file}: unreadable, damaged, or not a training error file: {error}"
+        ) from None

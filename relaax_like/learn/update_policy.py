@@ -61,6 +61,9 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
       task: computes updates or gradients.
       plan: of an iteration.
       seed: of the orders of minibatches.
+
+    Raises:
+      ConfigError: the plan scales rewards, but the model has several.
     """
 
     def __init__(self, task: TaskT, plan: LearningPlan, seed: int):
@@ -162,8 +165,8 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         needed = minibatch if self._plan.minibatch_of == "steps" else 1
         if count < needed:
             raise InvalidInputError(
-                f"an iteration has {count} valid rows, but a minibatch needs {needed}; lower "
-                "the size of minibatches, or make the data handler leave more rows valid",
+                f"an iteration has {count} valid row(s), but a minibatch needs {needed}; lower "
+                "the size of minibatches, or make iterations with more valid rows",
                 "valid",
             )
         if self._plan.minibatch_of == "steps":

@@ -44,7 +44,7 @@ Step = Callable[..., tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]
 
 
 class NotFiniteError(RelaaxError):
-    """The data to learn from, or a gradient, contain NaN or infinity; the update was not made.
+    """The data to learn from, or a gradient, contain NaN or infinity; they were not used.
 
     Attributes:
       metrics: the costs by name, if they were computed; those that are not finite show the origin.
@@ -114,8 +114,9 @@ class LearningTask(ComputationTask):
         publish(task.get_values(), task.export_optimizers())
 
     Costs, gradients, clipping, optimizer steps, targets and the algorithm's methods are one
-    compiled graph. Predictions that read the same variables wait until a call is over. An update
-    whose gradient is not finite changes nothing, no other follows it, and NotFiniteError is raised.
+    compiled graph. Predictions that read the same variables wait until a call is over. A gradient
+    that is not finite changes nothing, no other one is applied after it, and NotFiniteError is
+    raised; what earlier phases of the same update have changed stays.
 
     Args:
       algorithm: defines the costs to minimise.
@@ -168,7 +169,7 @@ class LearningTask(ComputationTask):
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; the error names the line.
           InvalidInputError: an array is missing, or has a shape other than its spec.
-          NotFiniteError: a gradient had NaN or infinity; nothing has changed.
+          NotFiniteError: a gradient had NaN or infinity; only earlier phases have had an effect.
         """
         tensors = self._make_batch(**batch)
         call = self._get_compiled("update", tensors, self._compile_update)
@@ -532,8 +533,7 @@ class _Names:
         if sums[-1]:
             listed = ", ".join(f"{name} {value:g}" for name, value in costs.items())
             raise NotFiniteError(
-                f"a gradient contains NaN or infinity, with costs {listed}; the update was not "
-                "applied",
+                f"a gradient contains NaN or infinity, with costs {listed}; it was not applied",
                 costs,
             )
         named = {name: row.numpy() for name, row in zip(self.rows, rows, strict=True)}

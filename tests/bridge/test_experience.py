@@ -536,7 +536,7 @@ def test_where_no_room_comes_the_stream_ends_and_may_be_tried_again(
     client = site.connect()
     for sequence in range(1, 7):
         client.send(sequence, make_rewarded(COLUMNS, float(sequence)))
-    client.assert_ends(ServerUnavailableError, "queue is full; retry later")
+    client.assert_ends(ServerUnavailableError, "no room for it for .* s; retry later")
     monkeypatch.setattr(experience_service, "_ROOM_SEC", 60.0)
     site.policy.gate.set()
     again = site.connect()
@@ -898,8 +898,14 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
     "more steps than anybody takes": ([header(sequence=1, env_steps=(1 << 32) + 1)], "env_steps"),
     "no seconds": ([header(sequence=1, sampling_sec=math.nan)], "sampling_sec: nan"),
     "negative seconds": ([header(sequence=1, sampling_sec=-1.0)], "sampling_sec: -1.0"),
-    "endless steps": ([whole(GOOD_BYTES, env_steps=(1 << 64) - 1)], "than the rollout's 10"),
-    "no columns": ([whole(GOOD_BYTES, columns=0)], "columns: 0, but the rollout has 2 slots"),
+    "endless steps": (
+        [whole(GOOD_BYTES, env_steps=(1 << 64) - 1)],
+        r"expected 0 to 10 \(those of the rollout\)",
+    ),
+    "no columns": (
+        [whole(GOOD_BYTES, columns=0)],
+        "columns: 0, expected 2, the slots of the rollout",
+    ),
     "2^32 - 1 columns": ([whole(GOOD_BYTES, columns=(1 << 32) - 1)], "columns: 4294967295"),
 }
 
@@ -959,7 +965,7 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
     ),
     "numbers whose squares a float32 does not hold": (
         see(fill(OBSERVATION, 1e30)),
-        "whose squares overflow float32",
+        "overflows float32",
     ),
     "NaN seen next": (
         change(next_inputs={"observation": fill(OBSERVATION, np.nan)}),
@@ -983,7 +989,7 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
         r"rewards: float32 of \[5, 2, 3\], expected float32 of \[5, 2, 1\]",
     ),
     "NaN for a reward": (change(rewards=fill(GOOD.rewards, np.nan)), "rewards: contains NaN"),
-    "a giant reward": (change(rewards=fill(GOOD.rewards, 3e38)), "whose squares overflow float32"),
+    "a giant reward": (change(rewards=fill(GOOD.rewards, 3e38)), "overflows float32"),
     "NaN for a probability": (
         change(log_prob=fill(GOOD.log_prob, np.nan)),
         "log_prob: contains NaN",

@@ -151,7 +151,7 @@ def test_files_with_fewer_steps_than_an_update_are_refused(
     tmp_path: Path, trajectories: Path
 ) -> None:
     sets = (f"run_dir={tmp_path / 'run'}", f"learner.offline={trajectories}")
-    with pytest.raises(ConfigError, match="has 512 steps, but an update needs 1000"):
+    with pytest.raises(ConfigError, match=r"has 512 step\(s\), but an update needs 1000"):
         train(BC, *sets, "algorithm.batch_size=1000", "learner.eval_freq=0")
 
 

@@ -61,7 +61,9 @@ def test_every_dtype_comes_back(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "/a"])
 def test_a_name_that_would_lead_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InvalidInputError, match="expected a file name without a folder"):
+    with pytest.raises(
+        InvalidInputError, match="expected a file name, such as best: without a folder"
+    ):
         checkpoint_path(tmp_path, name)
 
 
@@ -147,10 +149,16 @@ def copy_archive(path: Path, change: Any) -> None:
 @pytest.mark.parametrize(
     ("write", "want"),
     [
-        (write_text, "damaged, or not a learner's checkpoint (BadZipFile: File is not a zip file)"),
+        (
+            write_text,
+            "damaged, or not a learner's checkpoint (BadZipFile: File is not a zip file)",
+        ),
         (write_other_npz, "not a learner's checkpoint, but another .npz file"),
-        (write_directory, "damaged, or not a learner's checkpoint"),
-        (write_objects, "damaged, or not a learner's checkpoint (x: not a plain array (Object"),
+        (write_directory, "unreadable, damaged, or not a learner's checkpoint"),
+        (
+            write_objects,
+            "unreadable, damaged, or not a learner's checkpoint (x: not a plain array (Object",
+        ),
         (write_newer_format, "its format is 'checkpoint 2', expected 'checkpoint 1'"),
         (write_negative_count, "last_iter and last_step are [-1,"),
         (write_missing_entry, "missing or unknown entries: count"),

@@ -113,7 +113,9 @@ def test_set_values_takes_manifest_order_and_predictions_follow(task):
 
 def test_another_number_of_values_is_refused(task):
     values = [v.value for v in task.get_variables()]
-    with pytest.raises(InvalidInputError, match=f"{len(values) + 1} arrays, expected one for each"):
+    with pytest.raises(
+        InvalidInputError, match=rf"{len(values) + 1} array\(s\), expected {len(values)}"
+    ):
         task.set_values([*values, values[0]])
 
 

@@ -141,7 +141,7 @@ def test_too_few_valid_rows_for_a_minibatch_are_refused(form, rows, needed):
     valid = (np.arange(STEPS * SLOTS) < rows).reshape(STEPS, SLOTS)
     data = collect(dataclasses.replace(rollout, valid=valid))
     with pytest.raises(
-        InvalidInputError, match=f"{rows} valid rows, but a minibatch needs {needed}"
+        InvalidInputError, match=rf"{rows} valid row\(s\), but a minibatch needs {needed}"
     ):
         policy.forward(policy.data_preprocess(data))
 

@@ -136,13 +136,14 @@ def test_rewards_of_another_shape_are_refused_with_their_line(shape: list[int]) 
 
 def test_scaling_of_several_rewards_is_refused_with_the_line() -> None:
     task, plan = make_task(reward_discount=0.9)
-    wanted = r"model\.py:\d+: the rewards are speed, costs, but plan\.reward_discount scales one"
+    rewards = r"the rewards are speed \[1\], costs \[2\]"
+    wanted = rf"model\.py:\d+: {rewards}, but plan\.reward_discount scales one"
     with pytest.raises(ConfigError, match=wanted):
         LearningPolicy(task, plan, 0)
 
 
 def test_complete_trajectories_of_several_rewards_are_refused_with_the_line() -> None:
     task, plan = make_task()
-    wanted = r"model\.py:\d+: the rewards are speed, costs, but a Buffer has one"
+    wanted = r"model\.py:\d+: the rewards are speed \[1\], costs \[2\], but a Buffer has one"
     with pytest.raises(ConfigError, match=wanted):
         PPOOptim(task, plan, 0, max_traj_len=10)
