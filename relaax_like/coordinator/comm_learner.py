@@ -331,6 +331,8 @@ class RemoteCommLearner(BaseCommLearner):
     def deal_with_learner_learn(self, data: Any) -> dict[str, Any]:
         """Passes data to the learner, and returns its progress after the iteration.
 
+        After the last iteration, returns the progress after the run, and closes the learner.
+
         Raises:
           TaskFail: there is no learner, it has ended, or it has not taken the previous data.
         """

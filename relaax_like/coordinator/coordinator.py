@@ -440,7 +440,7 @@ class Coordinator:
             if slave.is_connected:
                 raise NameTakenError(
                     f"slave: the name {slave.name!r} is used by another process; choose another "
-                    "one (--name)"
+                    "name (`relaax jobs work --name`)"
                 )
             self._drop(slave, "its slave was restarted")
             slave = None

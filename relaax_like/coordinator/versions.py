@@ -220,7 +220,7 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         _write(path, file, parts)
     if left or next(parts, None) is not None:
         raise InvalidInputError(
-            f"the version's files are not those that its header announced: {header.files} files, "
+            f"the version's files are not those that its header announced: {header.files} file(s), "
             f"{header.bytes} bytes; send the version again"
         )
     for folder in folders:

@@ -15,8 +15,8 @@ from relaax_like.learn.tally import Tally
 class AgentSource(Source):
     """Takes agents' rollouts, and counts their steps and episodes.
 
-    A column is the rollout of one slot. `conform`, `add`, `add_counts` and `add_sampling` can be
-    called from any thread.
+    A column is the rollout of one slot, or, with a plan `Episodes`, an episode. `conform`, `add`,
+    `add_counts` and `add_sampling` can be called from any thread.
 
     Attributes:
       holds_agents: whether agents wait until their rollouts have been learned from; False: they

@@ -386,7 +386,10 @@ class BaseLearner:
 
     @property
     def last_step(self) -> int:
-        """Environment steps that the policy has learned from, if the data contain them."""
+        """Environment steps that the policy has learned from, if the data contain them.
+
+        In a `LearnerLoop`, the newest known environment steps of the run.
+        """
         return self._last_step
 
     @property

@@ -40,17 +40,17 @@ class Collected(AgentSource):
 
     @property
     def waiting_columns(self) -> int:
-        """Number of rollouts of one slot that are not in an iteration yet."""
+        """Number of columns that are not in an iteration yet; see `AgentSource`."""
         return self._collector.waiting_columns
 
     @property
     def added_columns(self) -> int:
-        """Number of rollouts of one slot that were ever added."""
+        """Number of columns that were ever added; see `AgentSource`."""
         return self._collector.num_added
 
     @property
     def taken_columns(self) -> int:
-        """Number of rollouts of one slot that were used in iterations."""
+        """Number of columns that were used in iterations; see `AgentSource`."""
         return self._collector.num_taken
 
     @property

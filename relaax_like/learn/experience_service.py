@@ -89,8 +89,8 @@ class ExperienceService(ExperienceSink):
 
     A rollout takes effect once, even if it is sent repeatedly: each publication records which
     experience it contains, and the next process continues from there. Rollouts that were received
-    but not learned from are lost with the process, unless they are sent again; their environment
-    steps, once published, are not counted again.
+    but not learned from are lost with the process, unless they are sent again, or a replay table
+    has a log; their environment steps, once published, are not counted again.
 
     Args:
       make_learner: called in the thread, because it might import TensorFlow.

@@ -248,9 +248,7 @@ class GradientLearner(Learner):
             self._on_failure(error)
             return self._sink.report(iteration.tickets)
         if not isinstance(iteration, Requests) and self._policy.has_pushed:
-            self._note_failure(
-                "an iteration failed, after some of its gradients were applied", error
-            )
+            self._note_failure("an iteration failed after gradients of it were applied", error)
         else:
             self._failures += 1
             what = f"could not learn from an iteration ({self._failures} so far)"

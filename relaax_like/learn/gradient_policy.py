@@ -20,8 +20,8 @@ from relaax_like.wire.errors import ConfigError
 class GradientPolicy(UpdatePolicy[GradientTask]):
     """A GradientTask with the plan of its iterations; the parameter server updates the values.
 
-    Each minibatch leads to a gradient (one for each phase of the algorithm), which is computed with
-    the values that the previous push returned. They can include gradients of other learners.
+    Each minibatch leads to a gradient (one for each phase that is due), which is computed with the
+    values that the previous push returned. These can include gradients of other learners.
 
     Attributes:
       has_pushed: whether a gradient of the newest iteration was applied.

@@ -365,7 +365,7 @@ class _Phase:
     """The compiled functions of a phase, for one shape; see `_Prepare`.
 
     Attributes:
-      has_first_sums: whether the sums of the first round do not depend on variables.
+      has_first_sums: whether there are sums in the first round, none of which depends on variables.
       numbers: returns costs and metrics, and whether to stop.
       names: of costs and metrics.
       names_of_rows: of the results of each row.

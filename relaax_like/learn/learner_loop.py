@@ -40,7 +40,7 @@ class Iteration(Protocol):
 
     @property
     def env_steps(self) -> int:
-        """Number of environment steps that are learned from."""
+        """Number of environment steps that no earlier iteration had, for rates."""
 
     @property
     def tickets(self) -> Sequence[int]:

@@ -129,7 +129,7 @@ class Pushing(Sink):
         self._client.increment_global_t(counts.env_steps)
 
     def report(self, tickets: Sequence[int], with_values: bool = False) -> LearnerUpdate:
-        """Returns the newest known counts, and the values if `with_values`, for some tickets."""
+        """Returns the answer to some tickets: the newest known counts; values if `with_values`."""
         client = self._client
         values = self.values if with_values else None
         return LearnerUpdate(tickets, client.version, client.global_t, client.finished, values)

@@ -69,7 +69,7 @@ class RemotePublisher(Publisher):
       holder: name of this start of the learner; unique.
       manifest: of the model.
       metrics: the recorder.
-      on_lost: called once, from a thread, when another learner holds the lease.
+      on_lost: called once, from any thread, when another learner holds the lease.
       on_global_t: called with the newest environment steps of the run.
       clock: returns monotonic seconds.
     """

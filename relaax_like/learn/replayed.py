@@ -140,7 +140,7 @@ class Replayed(AgentSource):
 
         Raises:
           ConfigError: the log has rollouts that do not fit this run.
-          JournalError: the log is damaged.
+          JournalError: the log is damaged, or another version wrote it.
         """
         if self._log is None:
             return
@@ -366,7 +366,7 @@ class Replayed(AgentSource):
 
 
 def _mix_errors(errors: np.ndarray, valid: np.ndarray) -> np.ndarray:
-    """Returns the error of each sequence, `[U, B]`: 0.9 times the largest, 0.1 times the mean.
+    """Returns the error of each sequence, `[U, B]`: 0.9 times the largest + 0.1 times the mean.
 
     Source: Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX, section 2.3.
 

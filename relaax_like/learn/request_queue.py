@@ -192,7 +192,7 @@ class RequestQueue(RequestSource):
         if time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _TOO_OLD_LINE_SEC
             logger.warning(
-                "an iteration was dropped (%d so far): its oldest step is %d versions old, but "
+                "an iteration was dropped (%d so far): its oldest step is %d version(s) old, but "
                 "learner.max_lag is %d",
                 self._dropped,
                 lag,

@@ -55,7 +55,8 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
     run starts with statistics, there are no such first iterations.
 
     Attributes:
-      rows: results of each row of the newest iteration, name -> `[T, k]`; {} if there are none.
+      rows: results of each row of the newest iteration, name -> `[T, k]`, or, with a plan `Replay`,
+        `[U * B]` or `[L, U * B]`; {} if there are none.
 
     Args:
       task: computes updates or gradients.

@@ -32,8 +32,7 @@ class PPOOptim(LearningPolicy):
     values, with the current policy: with the policy that sampled, they equal those of the buffer.
 
     Batches are padded to few shapes, because each is compiled when it first occurs. Minibatches of
-    steps do not contain padding; those of trajectories contain padded steps, and each epoch fewer
-    padded trajectories than one minibatch has.
+    steps do not contain padding; those of trajectories can contain padded steps and trajectories.
 
     Args:
       task: see `LearningPolicy`.

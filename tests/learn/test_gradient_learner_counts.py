@@ -157,7 +157,7 @@ def test_an_iteration_that_is_too_old_is_dropped_and_its_steps_are_counted(
             wait_until(lambda n=number: n in answers[-1].numbers, "the answer")  # type: ignore[misc]
         learner.stop()
         assert (task.calls, backend.version, backend.global_t) == (2, 2, 4 * STEPS)
-    assert "its oldest step is 2 versions old, but learner.max_lag is 1" in caplog.text
+    assert "its oldest step is 2 version(s) old, but learner.max_lag is 1" in caplog.text
 
 
 def test_an_iteration_that_cannot_be_put_together_is_answered_and_counted(
