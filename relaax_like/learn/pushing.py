@@ -59,7 +59,7 @@ class Pushing(Sink):
         except ValueError as error:  # InvalidInputError is one
             raise ConfigError(
                 f"the parameter server's values do not fit the model: {error}; use the same "
-                "configuration for both servers"
+                "configuration for the parameter server and this learner"
             ) from error
         return self.report((), with_values=True)
 

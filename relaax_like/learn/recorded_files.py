@@ -186,8 +186,8 @@ def _validate_length(rollout: Rollout, name: str, plan: RolloutPlan) -> None:
     length, what = (rollout.env_steps, "step(s)") if rows else (rollout.slots, "slot(s)")
     if length < plan.minibatch_size:
         raise InvalidInputError(
-            f"{name} has {length} {what}, but an update needs {plan.minibatch_size} "
-            "(algorithm.batch_size); lower batch_size, or remove the recording",
+            f"{name} has {length} {what}, but an update needs {plan.minibatch_size}, the plan's "
+            "minibatch_size (algorithm.batch_size of bc); lower it, or remove the recording",
             "batch_size",
         )
 

@@ -184,5 +184,5 @@ def test_a_file_too_short_for_one_update_is_named(files: list[Recording], unit: 
     whole = dataclasses.replace(PLAN, minibatch_of=unit, minibatch_size=has)
     validate_files(files, PlainModel(), SPACES, whole)
     more = dataclasses.replace(whole, minibatch_size=has + 1)
-    with pytest.raises(InvalidInputError, match=rf"npz has {has} \w+, .* needs {has + 1} "):
+    with pytest.raises(InvalidInputError, match=rf"npz has {has} \w+\(s\), .* needs {has + 1}, "):
         validate_files(files, PlainModel(), SPACES, more)
