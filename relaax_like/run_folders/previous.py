@@ -25,7 +25,7 @@ def load_previous(
 
     Args:
       experiment: of this run.
-      previous: folder of the other run.
+      previous: folder of the other run, or its YAML file.
       variables: of this run.
 
     Raises:
