@@ -1,7 +1,8 @@
 """OnlineTester: plays greedy episodes while a run learns, and keeps the best policy.
 
-With `learner.placement: server` the learner tests after its iterations, with `TestHook`. If
-learners run beside their agents, the parameter server tests, with `VersionTests`.
+A learner that publishes (`learner.placement: server` or `standalone`, or from files) tests after
+its iterations, with `TestHook`. If learners run beside their agents, the parameter server tests,
+with `VersionTests`.
 """
 
 import contextlib
@@ -81,7 +82,7 @@ class OnlineTester:
         return np.array([e.score for e in played]), np.array([e.length for e in played])
 
     def close(self) -> None:
-        """Closes the environments. Idempotent."""
+        """Closes environments and agents; a later `test` makes new ones. Idempotent."""
         self._stack.close()
         self._parts = None
 
@@ -119,7 +120,10 @@ class BestReturn:
         self._compared = 0  # episodes
 
     def is_beaten(self, newest: TrainReturn | None) -> bool:
-        """Returns whether the newest mean is the best so far; then stores it as the best."""
+        """Returns whether the newest mean is the best so far; then stores it as the best.
+
+        False if it shares episodes with the mean that was compared last, or if there is none.
+        """
         if newest is None or newest.episodes - self._compared < newest.window:
             return False
         self._compared = newest.episodes
@@ -204,8 +208,8 @@ class VersionTests:
     def close(self) -> None:
         """Aborts the test in progress. Idempotent.
 
-        Does not wait for an environment that does not answer: a test that ends later changes
-        nothing.
+        Waits at most a second, even if an environment does not answer: a test that ends later
+        changes nothing.
         """
         self._closing.set()
         self._played.set()
@@ -266,7 +270,8 @@ def make_version_tests(experiment: Experiment, server: ParameterServer) -> Versi
     """Makes the tests for a run with learners beside their agents.
 
     Raises:
-      ConfigError: there is no environment, or it cannot run in this process.
+      ConfigError: there is no environment, it cannot run in this process, or the algorithm's agents
+        do not support evaluations.
       InvalidInputError: the algorithm cannot use the environment's spaces.
     """
     require_environment(experiment)

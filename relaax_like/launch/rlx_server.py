@@ -201,7 +201,7 @@ def serve_until_stopped(
 def end_server(server: RlxServer, shutdown: Shutdown) -> int:
     """Returns the exit status of a stopped server; exits immediately if an agent hangs."""
     if server.is_closing:  # Python's normal exit would wait for it
-        logger.warning("a client's agent does not finish; leaving it behind")
+        logger.warning("an agent of a client is still busy; ending without waiting for it")
         end_now(shutdown.exit_status)
     return shutdown.exit_status
 
