@@ -27,6 +27,7 @@ def check_folder(folder: Path, to_last_good: bool) -> int:
         unknown format.
       JournalError: a journal has records but no snapshot, or another model or format; or it cannot
         be read or moved.
+      OSError: the folder's lock file cannot be opened.
     """
     checkpoints = _find_checkpoints(folder)
     with contextlib.closing(lock_folder(checkpoints)):
@@ -91,6 +92,10 @@ def _print_cut(cut: Cut) -> None:
 
 
 def _find_checkpoints(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder}: no such folder; pass run_dir or checkpoint_dir of the YAML file"
+        )
     for candidate in (folder / "checkpoints", folder):
         if (candidate / "lock").exists() or (candidate / "journal").is_dir():
             return candidate

@@ -374,7 +374,7 @@ def check_algorithm(
     ] = [],  # noqa: B006 - typer wants a list
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Check an algorithm's folder: specs, NumPy and TensorFlow, padding, resume, placements."""
+    """Check an algorithm's folder: specs, NumPy and TensorFlow, resume, export, learning, ..."""
 
     def start() -> int:
         from relaax_like.cli.check_algorithm import show_checks

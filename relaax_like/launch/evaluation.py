@@ -225,9 +225,10 @@ class _Patience:
 
 
 def format_evaluation(evaluation: Evaluation) -> str:
-    """Returns one line: mean, 95 % confidence interval of the mean, spread, episodes, weights.
+    """Returns one line: mean, its 95 % confidence interval, range, episodes and weights.
 
-    If the environment reports success, also the share of solved episodes.
+    The interval is left out with one episode. If the environment reports success, the line has the
+    share of solved episodes.
     """
     returns, half = evaluation.returns, evaluation.half_interval
     interval = "" if math.isnan(half) else f" +- {half:.2f} (95 % confidence interval of the mean)"

@@ -206,6 +206,7 @@ def _run_onnx(file: Path, policy: "GreedyPolicy", inputs: Arrays) -> dict[str, n
 
 def _compare(kind: str, found: Arrays, wanted: Arrays) -> float:
     """Returns the largest difference between the floats of two results; see `Export`.
+
     Raises:
       RelaaxError: the results differ by more than rounding.
     """

@@ -186,6 +186,7 @@ def make_iteration_learners(
     """Loads TensorFlow, and makes the learner of each task of a run whose learner publishes.
 
     It publishes from the parameter server's process or, with placement standalone, from its own.
+
     Args:
       experiment: to train.
       publisher: of the values.

@@ -35,6 +35,10 @@ _POLL_SEC = 0.2
 # Longest wait for a test that is aborted: at a run's end its weights are saved after that.
 _CLOSE_SEC = 1.0
 _MAX_FAILED = 3
+_NOT_SUPPORTED = (
+    "learner.eval_freq: this algorithm's agents have several tasks, or act by their own code, and "
+    "cannot be evaluated during training; set eval_freq: 0"
+)
 
 
 class OnlineTester:
@@ -97,10 +101,7 @@ class OnlineTester:
         slots = self._stack.enter_context(open_slots(self._experiment, "test"))
 
         def refuse(client_id: str) -> Any:
-            raise RelaaxError(
-                "learner.eval_freq: this algorithm's agents do not support evaluations; set "
-                "eval_freq: 0"
-            )
+            raise RelaaxError(_NOT_SUPPORTED)
 
         host = make_frozen_host(self._experiment, refuse, fixed, "local")
         agents = LocalAgents(slots, host, exploit=True)
@@ -187,7 +188,7 @@ class VersionTests:
     next one that is due.
 
     A failed test is logged, and the next one is tried; after three failures in a row there are no
-    more tests.
+    more tests. A snapshot that cannot be written is logged, and does not count as a failure.
 
     Args:
       experiment: to test; see `make_version_tests`.
@@ -276,10 +277,7 @@ def make_version_tests(experiment: Experiment, server: ParameterServer) -> Versi
     """
     require_environment(experiment)
     if not can_play_fixed(experiment):
-        raise ConfigError(
-            "learner.eval_freq: this algorithm's agents do not support evaluations; set "
-            "eval_freq: 0"
-        )
+        raise ConfigError(_NOT_SUPPORTED)
     validate_environment(experiment, "test")
     return VersionTests(experiment, server)
 

@@ -192,6 +192,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     Raises:
       ConfigError: the settings are wrong, or other machines could connect without TLS and tokens.
       RelaaxError: a port is taken; or see `make_parameter_server`.
+      Stopped: a signal arrived during `make_parameter_server`.
     """
     failpoints.arm_from_environment()
     use_compile_cache(experiment.compile_cache)

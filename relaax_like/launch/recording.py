@@ -150,7 +150,10 @@ class _Recorder(FrozenPolicy):
         return Recorded(steps=self._steps, returns=np.array(self._returns))
 
     def submit(self, work: LearnRequest) -> None:
-        """Adds the rollout, up to the last step that is wanted; writes a file of enough of them."""
+        """Adds the rollout, up to the last step that is wanted.
+
+        Writes a file once `_FILE_STEPS` steps or more wait, and as many are still missing.
+        """
         missing = self._wanted - self._steps
         if work.rollout is not None and missing:
             rollout = work.rollout

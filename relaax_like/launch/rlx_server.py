@@ -133,6 +133,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
       ConfigError: the settings are wrong, the algorithm cannot be loaded, or other machines could
         connect without TLS and tokens.
       RelaaxError: the port is taken.
+      Stopped: a signal arrived while the algorithm was being loaded.
     """
     settings = experiment.rlx_server
     use_compile_cache(experiment.compile_cache)

@@ -38,7 +38,8 @@ def make_topology(
       trace: whether all of them trace to the run's folder.
 
     Raises:
-      ConfigError: there is no environment, or it has no program to start.
+      ConfigError: there is no environment, or it has no program to start; or see
+        `make_client_security`.
     """
     roles = ["parameter_server", "rlx_server"]
     if experiment.metrics_server is not None:

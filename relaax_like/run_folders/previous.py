@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 def load_previous(
     experiment: Experiment, previous: Path, variables: Sequence[Variable]
 ) -> list[Variable]:
-    """Returns this run's variables with the newest values of another run.
+    """Returns this run's variables with the values of another run's newest snapshot.
 
     Logs the settings of the algorithm and the environment that differ.
 

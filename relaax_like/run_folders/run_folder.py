@@ -1,10 +1,11 @@
 """A run's folder: a new run never overwrites an older one, and each start is recorded.
+
 RUN/config.yaml        the resolved settings, of the newest start
 RUN/experiment.info    settings, command lines, versions, machine, times; for people
 RUN/experiment.yaml    the same, for programs
 RUN/spaces.json        the spaces of the environment, if the settings do not define them
 RUN/results.json       how the newest start ended
-RUN/log.txt            its output; see supervision/log_file.py
+RUN/log.txt            the output of all starts; see supervision/log_file.py
 """
 
 import contextlib

@@ -18,7 +18,7 @@ _POLL_SEC = 0.05
 
 
 class Guardian:
-    """The Manager's end: reports which processes exist. A context manager.
+    """The Manager's side: reports which processes exist. A context manager.
 
         with Guardian(term_sec=6.0) as guardian:
             guardian.add(process.pid)

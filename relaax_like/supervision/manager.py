@@ -423,7 +423,10 @@ def _describe(status: int) -> str:
 
 
 def _quote(supervised: _Supervised) -> str:
-    """Returns a process's last line: lines of others can follow it in the terminal."""
+    """Returns a process's last line, for the end of a message; "" if it printed nothing.
+
+    It is repeated there, because lines of other processes can follow it in the terminal.
+    """
     last = supervised.last_line[:_MAX_LAST_LINE]
     return f"; its last line: {last}" if last else ""
 

@@ -210,6 +210,8 @@ class SignalEvent(threading.Event):
 class Shutdown:
     """Sets an event at the first SIGTERM or SIGINT; a second one ends the process immediately.
 
+    Make it in the main thread.
+
         shutdown = Shutdown()
         with shutdown.interrupting():
             model = load_slowly()
