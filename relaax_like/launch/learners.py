@@ -465,7 +465,7 @@ def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> N
 
 
 def _validate_memory(size: int) -> None:
-    """Refuses recordings that do not fit into memory; for minibatches of steps of all of them.
+    """Refuses recordings that do not fit into memory, for a plan that mixes the steps of all.
 
     Args:
       size: bytes of all steps; while they are joined, twice as many are needed.

@@ -1,4 +1,4 @@
-"""A run's folder: a new run never overwrites an older one, and each start is recorded.
+"""A run's folder: its files, and the checks that keep a new run from overwriting an older one.
 
 RUN/config.yaml        the resolved settings, of the newest start
 RUN/experiment.info    settings, command lines, versions, machine, times; for people
