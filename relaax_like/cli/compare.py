@@ -30,7 +30,10 @@ _OF_TARGET = ("target_steps", "target_sec")
 
 
 def show_comparison(paths: Sequence[Path], target: float | None, as_json: bool) -> int:
-    """Prints a table of the runs, one column per seed set, or JSON; returns the exit status."""
+    """Prints a table of the runs, or JSON; returns the exit status.
+
+    The table has one column for each group of runs that differ only in their seeds and places.
+    """
     groups = group_runs(load_runs(paths))
     summaries = [[summarize_run(run, target) for run in group.runs] for group in groups]
     differences = find_differences(groups)
@@ -69,7 +72,7 @@ def _make_table(
     target: float | None,
     differences: dict[str, list[Any]],
 ) -> Table:
-    """Makes one column per seed set: the numbers, then the settings that differ."""
+    """Makes one column per group of runs: the numbers, then the settings that differ."""
     several = any(len(rows) > 1 for rows in summaries)
     table = Table(caption=Text(_CAPTION) if several else None)
     table.add_column("run")

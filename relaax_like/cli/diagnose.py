@@ -37,7 +37,7 @@ _SMALL_LOG_STD = -6.0
 
 
 def show_diagnosis(path: Path) -> int:
-    """Prints what is not finite and where, the ranges of all other arrays, and the usual causes.
+    """Prints what is not finite and where, ranges of the other arrays, gradients and usual causes.
 
     Args:
       path: a run's folder, or the file in it.
@@ -63,7 +63,11 @@ def show_diagnosis(path: Path) -> int:
 
 
 def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
-    """Returns the usual causes of such arrays, at least one line."""
+    """Returns usual causes of numbers that are not finite, or are too large; one line or more.
+
+    Args:
+      arrays: of a training_error.npz, by name; see `learn.training_error`.
+    """
     found = [name for name in find_not_finite(arrays) if not name.startswith("cost/")]
     lines = [text for start, text in _CAUSES.items() if found and found[0].startswith(start)]
     for name, array in arrays.items():
@@ -150,7 +154,10 @@ def compute_gradient_norms(
     Loads TensorFlow, and the algorithm folder that the settings name.
 
     Returns:
-      The norm of each variable's gradient, and the costs.
+      The norm of each trainable variable's gradient, and the costs.
+
+    Raises:
+      ConfigError: the settings in the file are not valid here, or the algorithm cannot be loaded.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"

@@ -21,9 +21,17 @@ def show_evaluation(
     timeout_sec: float,
     as_json: bool,
 ) -> int:
-    """Evaluates a snapshot and prints one line; without JSON also one about the video.
+    """Evaluates a snapshot and prints one line; without JSON also one about the video, if any.
 
-    For a run without an `environment` section, clients that connect meanwhile play.
+    For a run without an `environment` section, clients that connect to this process play.
+
+    Args:
+      experiment: of the run.
+      episodes: number of episodes to play.
+      version: see `read_snapshot`.
+      video: to record; None: no video.
+      timeout_sec: longest time without a message from any client, if clients play.
+      as_json: print a JSON object instead of a line for people.
     """
     if experiment.environment is None:
         evaluation = _evaluate_with_clients(experiment, episodes, version, video, timeout_sec)

@@ -45,7 +45,7 @@ def copy_examples(target: Path) -> int:
       target: the folder; created if it does not exist.
 
     Raises:
-      ConfigError: a folder to be copied already exists there, or cannot be written.
+      ConfigError: `algorithms` or `environments` already exists there, or cannot be written.
     """
     copies = {get_shipped_folder(kind): target / kind for kind in (ALGORITHMS, ENVIRONMENTS)}
     for copy in copies.values():

@@ -1,4 +1,4 @@
-"""`relaax fsck`: checks whether the parameter server can start from a run's files; repairs them."""
+"""`relaax fsck`: checks, and repairs on request, the files from which a parameter server starts."""
 
 import contextlib
 from pathlib import Path
@@ -19,12 +19,15 @@ def check_folder(folder: Path, to_last_good: bool) -> int:
 
     Args:
       folder: of a run, or of its checkpoints.
-      to_last_good: make the server start: discard what follows a journal's first damage.
+      to_last_good: make the server start: move what follows a journal's first damage aside.
 
     Raises:
       ConfigError: there is no such folder, or it does not belong to a run.
-      SnapshotError: a parameter server is running there, or all snapshots are damaged.
-      JournalError: a journal without a snapshot, or of another model or format.
+      SnapshotError: a parameter server is running there, all snapshots are damaged, or one has an
+        unknown format.
+      JournalError: a journal has records but no snapshot, or another model or format; or it cannot
+        be read or moved.
+      OSError: the folder's lock file cannot be opened.
     """
     checkpoints = _find_checkpoints(folder)
     with contextlib.closing(lock_folder(checkpoints)):
@@ -89,12 +92,16 @@ def _print_cut(cut: Cut) -> None:
 
 
 def _find_checkpoints(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder}: no such folder; pass run_dir or checkpoint_dir of the YAML file"
+        )
     for candidate in (folder / "checkpoints", folder):
         if (candidate / "lock").exists() or (candidate / "journal").is_dir():
             return candidate
     raise ConfigError(
-        f"{folder}: not a run's folder, because it has neither checkpoints nor a journal; pass "
-        "run_dir or checkpoint_dir of the YAML file"
+        f"{folder}: not a run's folder, because neither it nor its subfolder checkpoints has a "
+        "file lock or a folder journal; pass run_dir or checkpoint_dir of the YAML file"
     )
 
 

@@ -122,7 +122,7 @@ def work(
 ) -> None:
     """Run jobs of a coordinator, one after another, until Ctrl-C.
 
-    A job that is interrupted by Ctrl-C continues on another slave.
+    A job that is interrupted by Ctrl-C continues on the next slave that is free.
     """
 
     def start() -> int:

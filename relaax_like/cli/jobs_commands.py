@@ -26,7 +26,7 @@ def submit_job(
 
 
 def list_jobs(address: str, job: int, as_json: bool, security: ClientSecurity) -> int:
-    """Prints jobs and slaves, or one job in full."""
+    """Prints jobs and slaves, or one job in full; `job` is its number, 0: all jobs."""
     with _connect(address, security) as client:
         jobs, slaves = client.list(job)
     if as_json:

@@ -138,10 +138,10 @@ def train(
     insecure: InsecureOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Train in one process, without a network; the fastest way.
+    """Train in one process, without a network; with --workers, environments run in others.
 
-    After Ctrl-C, `relaax resume` continues as if the run had never been interrupted;
-    with --workers it starts new episodes.
+    After Ctrl-C, `relaax resume` continues as if the run had never been interrupted; with --workers
+    or with environments or agents whose state cannot be saved, it starts new episodes.
     Keys of the file are also flags: --learning-rate 3e-4.
     """
 
@@ -374,7 +374,7 @@ def check_algorithm(
     ] = [],  # noqa: B006 - typer wants a list
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Check an algorithm's folder: specs, NumPy and TensorFlow, padding, resume, placements."""
+    """Check an algorithm's folder: specs, NumPy and TensorFlow, resume, export, learning, ..."""
 
     def start() -> int:
         from relaax_like.cli.check_algorithm import show_checks
@@ -530,7 +530,7 @@ def fsck(
         typer.Option("--to-last-good", help="Move everything after the first damage aside."),
     ] = False,
 ) -> None:
-    """Check a run's snapshots and journal; the parameter server must not be running."""
+    """Check a run's snapshots and journals; the parameter server must not be running."""
 
     def start() -> int:
         from relaax_like.cli.fsck import check_folder

@@ -96,12 +96,12 @@ def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:
 def make_security(
     token_file: Path | None, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
 ) -> ClientSecurity:
-    """Returns the token and certificates that a command presents to a server."""
+    """Returns the token and certificate that a command presents, and the CA that it trusts."""
     return ClientSecurity(token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
 
 
 def make_app(help_text: str) -> typer.Typer:
-    """Returns an app with our conventions."""
+    """Returns an app with the flags -h and --help, without completion and formatted tracebacks."""
     return typer.Typer(
         help=help_text,
         add_completion=False,

@@ -36,7 +36,7 @@ def serve(
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
-    """Restore the newest snapshot, and serve until the training has finished."""
+    """Restore the newest snapshot, and serve until training has finished, or a signal arrives."""
     flags = {
         "bind": bind,
         "checkpoint_dir": checkpoint_dir,

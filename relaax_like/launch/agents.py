@@ -46,7 +46,7 @@ MakeClient = Callable[[str], ParameterServerClient]
 
 @dataclass(frozen=True)
 class LearnerLink:
-    """Agents whose learner runs in another process: a child of this one, or the parameter server.
+    """A learner in another process: a child of this one, the parameter server, or relaax-learner.
 
     Attributes:
       link: to the learner; not started yet.
@@ -217,8 +217,8 @@ def make_linked_host(
     Args:
       experiment: names the folder.
       make_client: opens a view of the parameter server, for plain agents.
-      beside: where batch-native agents learn; a child of this process is started. The agents keep
-        acting meanwhile.
+      beside: where batch-native agents learn, while they keep acting; if it is a child of this
+        process, it is started.
       client_id: of the agents; by default a unique one.
 
     Raises:

@@ -41,7 +41,13 @@ def locate_errors(folder: Path) -> Iterator[None]:
 
 
 def load_model_module(experiment: Experiment) -> Any | None:
-    """Returns `model.py` of an algorithm with one task; None: `make_algorithms` makes several."""
+    """Returns `model.py` of an algorithm; None: there is no make_model in it.
+
+    An algorithm without make_model has several tasks, or agents with a policy of their own.
+
+    Raises:
+      ConfigError: `model.py` cannot be loaded.
+    """
     folder = experiment.algorithm_folder
     if not (folder / "model.py").is_file():
         return None
@@ -100,7 +106,11 @@ def is_batch_native(agent_class: Any) -> bool:
 
 
 def has_plain_agents(experiment: Experiment) -> bool:
-    """Returns whether the algorithm's agents are plain ones, which learn by themselves."""
+    """Returns whether the algorithm's agents are plain ones, which learn by themselves.
+
+    Raises:
+      ConfigError: see `load_agent_class`.
+    """
     return not is_batch_native(load_agent_class(experiment))
 
 

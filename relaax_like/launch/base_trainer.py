@@ -43,8 +43,6 @@ from relaax_like.wire import tracing
 
 logger = logging.getLogger(__name__)
 
-# File of an algorithm's folder.
-
 
 class BaseTrainer(abc.ABC):
     """Trains an experiment in this process; a subclass defines `train`, which provides the data.
@@ -98,6 +96,7 @@ class BaseTrainer(abc.ABC):
 
         Raises:
           RelaaxError: the training cannot start, or cannot continue.
+          Stopped: a signal arrived while the parameter server was being made.
         """
         experiment = self.experiment
         use_compile_cache(experiment.compile_cache)

@@ -100,7 +100,7 @@ def evaluate_with_clients(
 
     Raises:
       RelaaxError: no client has sent anything for `timeout_sec`; or see `run_policy_server`.
-      Stopped: a signal arrived.
+      Stopped: a signal arrived before there were enough episodes.
     """
     shutdown = Shutdown()
     played = ClientEpisodes(episodes)

@@ -82,9 +82,10 @@ def _find_file(name: str) -> Path:
             return file
     files = sorted(folder.glob("*.yaml"))
     if len(files) != 1:
+        found = f"{len(files)} YAML files, none of them" if files else "no YAML file that is"
         raise ConfigError(
-            f"{folder}: {len(files)} YAML files, none of which is named after the folder; pass "
-            f"the file to check with, or add {TASK_NAME}"
+            f"{folder}: {found} named {folder.resolve().name}.yaml or {TASK_NAME}; pass the file "
+            f"to check with, or add {TASK_NAME}"
         )
     return files[0]
 
@@ -117,7 +118,9 @@ def check_algorithm(
         "learns": lambda subject: check_learning(subject, learn_sec),
     }
     if unknown := [name for name in only if name not in checks]:
-        raise ConfigError(f"unknown check {unknown[0]!r} (known: {', '.join(checks)})")
+        raise ConfigError(
+            f"--only: unknown check {unknown[0]!r}; expected one of {', '.join(checks)}"
+        )
     for name, check in checks.items():
         if not only or name in only:
             yield _try(name, check, subject)

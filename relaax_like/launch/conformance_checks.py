@@ -1,4 +1,4 @@
-"""The checks of conformance that need no training; each raises what is wrong with the folder."""
+"""The checks of conformance without a training run; each raises `Failed` or `NotApplicable`."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,10 @@ _KEEP = "keep all that an update changes in the model's variables, as nothing el
 
 
 def check_specs(subject: Subject) -> None:
-    """Checks that the policy matches the specs, and each variable group has an optimizer."""
+    """Checks that the policy matches the specs, and that the variable groups can be trained.
+
+    Each group must have an optimizer, and not all of them must be frozen.
+    """
     model = subject.make_model()
     inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=0)
     states = make_zeros(model.get_state_specs(), _SLOTS)
@@ -194,7 +197,7 @@ def check_placements(subject: Subject) -> None:
 
 
 def check_declarations(subject: Subject) -> None:
-    """Checks that an update changes every variable group except frozen ones."""
+    """Checks that updates change every variable group except frozen ones."""
     algorithm = subject.make_algorithm()
     model = algorithm.model
     policy = subject.learned

@@ -29,7 +29,15 @@ _BANDIT_SLOTS, _BANDIT_EPISODES, _PASSES_AT = 8, 100, 0.8
 
 
 def check_learning(subject: Subject, learn_sec: float) -> None:
-    """Checks that it learns a contextual bandit with its own spaces, or the task of check.yaml."""
+    """Checks that the algorithm learns a bandit with its own spaces, or the task of check.yaml.
+
+    The bandit is a `BanditSlots`; a check.yaml without an environment does not define a task.
+
+    Raises:
+      Failed: the mean return did not reach its target in time.
+      NotApplicable: the plan is Offline, or the spaces are not known.
+      ConfigError: check.yaml has no `learner.target_return`.
+    """
     experiment = subject.experiment
     if isinstance(get_plan(experiment.algorithm), Offline):
         raise NotApplicable("the plan is Offline, so it does not play")
@@ -71,10 +79,11 @@ def check_learning(subject: Subject, learn_sec: float) -> None:
         status = trainer.status
     assert status is not None
     if "reached the target" not in status.finished:
-        mean = "no episode" if status.mean_return is None else f"{status.mean_return:.3g}"
+        mean = status.mean_return
+        found = "no episode has ended" if mean is None else f"the mean return is {mean:.3g}"
         raise Failed(
-            f"{subject.folder}: after {learn_sec:g} s and {status.global_t:,} steps the mean "
-            f"return is {mean}, expected {learner.target_return:g} or more; choose other "
+            f"{subject.folder}: after {status.global_t:,} steps (in {learn_sec:g} s or less) "
+            f"{found}; expected a mean return of {learner.target_return:g} or more; choose other "
             f"settings with --set, or define a task in {TASK_NAME}"
         )
 
@@ -124,7 +133,7 @@ def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppresses the log lines of a training run."""
+    """Suppresses the log lines of a training run, except for errors."""
     logger = logging.getLogger("relaax_like")
     before, logger.disabled = logger.level, False
     logger.setLevel(logging.ERROR)

@@ -55,10 +55,13 @@ class Subject:
         """Makes the model with its initial values.
 
         Raises:
-          NotApplicable: the folder has none.
+          NotApplicable: the folder has no make_model.
         """
         if load_model_module(self.experiment) is None:
-            raise NotApplicable("there is no make_model in model.py, so its agents act themselves")
+            raise NotApplicable(
+                "there is no make_model in model.py: the folder has several tasks, or agents with "
+                "a policy of their own"
+            )
         with without_native_stderr():
             return make_model(self.experiment)
 
@@ -66,7 +69,7 @@ class Subject:
         """Makes the algorithm; compiling without XLA takes a tenth of the time.
 
         Raises:
-          NotApplicable: the folder has none.
+          NotApplicable: the folder has no make_algorithm, or no make_model.
         """
         model = self.make_model()
         model.xla = xla and model.xla
@@ -79,16 +82,21 @@ class Subject:
 
     @property
     def plan(self) -> LearningPlan:
-        """The plan of its Config.
+        """The plan of the folder's Config.
 
         Raises:
-          NotApplicable: the Config has none.
+          NotApplicable: the Config has no plan, or one for each task.
         """
         plan = get_plan(self.config)
         if isinstance(plan, LearningPlan):
             return plan
+        if isinstance(plan, Mapping):
+            raise NotApplicable(
+                f"the Config has a plan for each task ({', '.join(plan)}), and the check only "
+                "supports one task"
+            )
         what = "no plan" if plan is None else f"the plan {name_plan(plan)}"
-        raise NotApplicable(f"its Config has {what}, so its agents learn by themselves")
+        raise NotApplicable(f"the Config has {what}, so the agents learn by themselves")
 
     def make_actor(self, model: Any) -> "Actor":
         """Makes what acts with the model's policy."""

@@ -28,8 +28,9 @@ def run_coordinator(folder: Path, bind: str, security: Mapping[str, Any], **limi
       limits: of `Coordinator`.
 
     Raises:
-      ConfigError: the settings are wrong, the port cannot be used, or the folder is not that of a
-        coordinator.
+      ConfigError: the settings are wrong, other machines could connect without TLS and tokens, or
+        the folder is not that of a coordinator.
+      RelaaxError: the port is taken; or see `Coordinator`.
     """
     address = parse_address(bind, COORDINATOR_PORT)
     settings = SecurityConfig(**security)

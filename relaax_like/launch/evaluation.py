@@ -1,4 +1,4 @@
-"""Greedy evaluation: the best actions of the newest snapshot, in fresh episodes."""
+"""Greedy evaluation: the best actions of a snapshot's policy, in fresh episodes."""
 
 import logging
 import math
@@ -42,7 +42,8 @@ class Evaluation:
       global_t: training steps of the evaluated weights.
       version: of the weights.
       video: description of the video; "" without a video.
-      success: [n] int8, 1 solved, 0 not solved, -1 not reported by the environment; None: unknown.
+      success: [n] int8, 1 solved, 0 not solved, -1 not reported by the environment; None: not
+        collected, because the environments were clients.
     """
 
     returns: np.ndarray
@@ -88,8 +89,9 @@ def evaluate_snapshot(
       video: to record, in separate episodes before the counted episodes; None: no video.
 
     Raises:
-      ConfigError: there is no environment, it cannot be filmed, the video cannot be written, or the
-        algorithm's folder cannot be loaded.
+      ConfigError: there is no environment, it cannot be filmed, the video cannot be written, the
+        algorithm's folder cannot be loaded, or `version` is wrong.
+      InvalidInputError: the environment returned a wrong value.
       ProtocolError: the algorithm cannot use the environment's spaces.
       SnapshotError: there is no usable snapshot.
     """
@@ -166,6 +168,9 @@ def play_greedy(
 
     Returns:
       The episodes: the first one of each slot, then the next one of each slot, and so on.
+
+    Raises:
+      InvalidInputError: an environment returned a wrong value.
     """
     environment = experiment.environment
     assert environment is not None
@@ -220,9 +225,10 @@ class _Patience:
 
 
 def format_evaluation(evaluation: Evaluation) -> str:
-    """Returns one line: mean, 95 % confidence interval of the mean, spread, episodes, weights.
+    """Returns one line: mean, its 95 % confidence interval, range, episodes and weights.
 
-    If the environment reports success, also the share of solved episodes.
+    The interval is left out with one episode. If the environment reports success, the line has the
+    share of solved episodes.
     """
     returns, half = evaluation.returns, evaluation.half_interval
     interval = "" if math.isnan(half) else f" +- {half:.2f} (95 % confidence interval of the mean)"

@@ -42,7 +42,8 @@ class Export:
       inputs: name, shape and dtype of each; B is the number of rows.
       outputs: the same for outputs.
       compared: number of random inputs.
-      errors: name of the format -> largest difference from the run's own agents.
+      errors: name of the format -> largest difference from the numbers of the run's own agents,
+        relative to the largest number of its row if that is above 1.
     """
 
     global_t: int
@@ -67,9 +68,9 @@ def export_policy(
       folder: to write to; None: `export/VERSION` in the run's folder.
 
     Raises:
-      ConfigError: the algorithm's folder has no model to export, the folder to write to is not
-        empty, or the model uses an operation that ONNX Runtime does not support.
-      ModuleNotFoundError: a library of the extra `export` is not installed.
+      ConfigError: the algorithm's folder has no model to export, or fails; the folder to write to
+        is not empty; the model uses an operation that ONNX Runtime does not support; or a library
+        of the extra `export` is not installed.
       RelaaxError: the exported policy computes different results, or a file cannot be written.
       SnapshotError: see `read_snapshot`; or the snapshot belongs to another model.
     """
@@ -140,11 +141,11 @@ def write_compared(
       wanted: outputs of the run's own agents.
 
     Returns:
-      Format -> largest difference.
+      Format -> largest difference; see `Export`.
 
     Raises:
       OSError: a file cannot be written.
-      RelaaxError: see `export_policy`.
+      RelaaxError: the exported policy computes different results, or ONNX Runtime cannot load it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary:
@@ -204,7 +205,7 @@ def _run_onnx(file: Path, policy: "GreedyPolicy", inputs: Arrays) -> dict[str, n
 
 
 def _compare(kind: str, found: Arrays, wanted: Arrays) -> float:
-    """Returns the largest difference between two results.
+    """Returns the largest difference between the floats of two results; see `Export`.
 
     Raises:
       RelaaxError: the results differ by more than rounding.

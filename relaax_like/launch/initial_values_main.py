@@ -1,7 +1,7 @@
 """`python -m ...`: builds an algorithm's initial values and writes them to an .npz.
 
 It runs in its own process, so that a parameter server need not import TensorFlow. A training run in
-one process calls `make_initial_values` itself.
+one process calls `make_initial_values` itself, unless it must still choose TensorFlow's threads.
 """
 
 import argparse

@@ -98,11 +98,17 @@ class PublishedValues(ParameterServerBackend):
 
     def save_checkpoint(self) -> Path | None:
         """Raises LeasedError: snapshots are written by the parameter server."""
-        raise LeasedError(f"this is the run's learner; ask the parameter server, {self._where}")
+        raise LeasedError(
+            "this is the run's learner, which writes no snapshots; ask the parameter server, "
+            f"{self._where}"
+        )
 
     def request_stop(self) -> None:
         """Raises LeasedError: the parameter server ends the run."""
-        raise LeasedError(f"this is the run's learner; ask the parameter server, {self._where}")
+        raise LeasedError(
+            "this is the run's learner, which does not end the run; ask the parameter server, "
+            f"{self._where}"
+        )
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""
@@ -117,8 +123,9 @@ def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
       overrides: of keys of its file.
 
     Raises:
-      ConfigError: the settings are wrong, the port cannot be used, or the parameter server's run
-        has another model.
+      ConfigError: the settings are wrong, other machines could connect without TLS and tokens, or
+        the parameter server's run has another model.
+      RelaaxError: the port is taken, or a certificate or token is not accepted.
     """
     settings = experiment.learner
     use_compile_cache(experiment.compile_cache)

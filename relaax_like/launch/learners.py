@@ -183,7 +183,9 @@ def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes 
 def make_iteration_learners(
     experiment: Experiment, publisher: Publisher, *, keeps_experience: bool = False
 ) -> "dict[str, LearnerLoop[AgentSource]]":
-    """Loads TensorFlow, and makes the learner of each task of a run that learns in its server.
+    """Loads TensorFlow, and makes the learner of each task of a run whose learner publishes.
+
+    It publishes from the parameter server's process or, with placement standalone, from its own.
 
     Args:
       experiment: to train.
@@ -195,7 +197,7 @@ def make_iteration_learners(
       different threads.
 
     Raises:
-      ConfigError: the algorithm cannot learn there.
+      ConfigError: the algorithm cannot learn there, or its code cannot be loaded, or fails.
     """
     plans = require_plans(experiment)
     if not isinstance(get_plan(experiment.algorithm), Mapping):
@@ -369,7 +371,8 @@ def make_offline_learner(
     """Loads TensorFlow, and makes the learner of a run that learns from recordings.
 
     Raises:
-      ConfigError: the algorithm cannot learn from recordings.
+      ConfigError: the algorithm cannot learn from recordings, or its code cannot be loaded, or
+        fails.
     """
     plan = require_plan(experiment)
     with without_native_stderr():
@@ -462,7 +465,7 @@ def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> N
 
 
 def _validate_memory(size: int) -> None:
-    """Refuses recordings that do not fit into memory; for minibatches of steps of all of them.
+    """Refuses recordings that do not fit into memory, for a plan that mixes the steps of all.
 
     Args:
       size: bytes of all steps; while they are joined, twice as many are needed.
@@ -521,6 +524,9 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
         )
     plans = dict(plan) if isinstance(plan, Mapping) else {TASK: plan}
     found = {task: one for task, one in plans.items() if isinstance(one, LearningPlan)}
+    if found.keys() != plans.keys() and isinstance(plan, Mapping):
+        missing = ", ".join(task for task in plans if task not in found)
+        raise ConfigError(f"{place}: plan has no plan to learn by for {missing}; return one")
     if found.keys() != plans.keys():
         raise ConfigError(
             f"learner.placement: {experiment.learner.placement}, but the algorithm "
@@ -673,7 +679,11 @@ def _make_hooked_learner(experiment: Experiment, metrics: Metrics) -> "BaseLearn
 
 
 def refuse_keys_of_one_learner(experiment: Experiment, what: str) -> None:
-    """Refuses hooks and recordings if there is no learner that supports them, or more than one.
+    """Refuses hooks and trajectory files, for a run without the one learner that supports them.
+
+    Args:
+      experiment: of the run.
+      what: which learner supports them, and why the run does not have it, for the error.
 
     Raises:
       ConfigError: the experiment has them.

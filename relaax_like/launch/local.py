@@ -42,7 +42,7 @@ class LocalAgents:
       host: of the agents.
       exploit: choose the best actions; learn nothing.
       stop: once it is set, batch-native agents still process the outcome of their actions, but do
-        not act; then their state can be taken.
+        not act; then their state can be taken. Plain agents ignore it.
       resumable: whether the state will be taken. False: `stop` also ends a wait for the learner.
       name: unique name of the agents in a run, for the parameter server.
 
@@ -290,13 +290,14 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
 
     Args:
       experiment: defines them in its `environment` section.
-      purpose: "train", "eval" or "video"; each has its own seeds.
+      purpose: any text, such as "train" or "eval"; each has its own seeds.
 
     Yields:
       Environments that refuse wrong values; see `CheckedSlots`.
 
     Raises:
-      ConfigError: there is no environment, or its folder has no slots.py that can be loaded.
+      ConfigError: there is no environment, or its folder has no slots.py that can be loaded. Errors
+        of `make_slots` in slots.py pass unchanged.
     """
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:

@@ -30,8 +30,8 @@ def run_metrics_server(experiment: Experiment) -> int:
     """Serves until a signal arrives; returns the exit status.
 
     Raises:
-      ConfigError: the file has no section for it, a file of `security` cannot be used, or other
-        machines could connect without TLS and tokens.
+      ConfigError: the file has no section `relaax-metrics-server`, a file of `security` cannot be
+        used, other machines could connect without TLS and tokens, or see `make_file_recorder`.
       RelaaxError: the port is taken.
     """
     settings = get_metrics_settings(experiment)

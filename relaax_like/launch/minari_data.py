@@ -98,7 +98,7 @@ class Episodes:
 
 
 def find_episodes(name: str) -> list[Recording]:
-    """Returns the episodes of a local data set, in order.
+    """Returns the episodes of a local data set, in order; short ones share a recording.
 
     Args:
       name: id of a data set in Minari's folder (MINARI_DATASETS_PATH), or a data set's folder.
@@ -136,7 +136,7 @@ def read_spaces(name: str) -> tuple[Spaces, Spaces]:
       name: see `find_episodes`.
 
     Raises:
-      ConfigError: see `find_episodes`.
+      ConfigError: see `find_episodes`; or a space is of a kind that is not supported.
     """
     with _explain(f"{MINARI}{name}"):
         from relaax_like.client.gym_spaces import GymValues
@@ -160,6 +160,8 @@ def _explain(source: str) -> Iterator[None]:
     """Converts an error of Minari to a ConfigError that names the data set."""
     try:
         yield
+    except ConfigError as error:  # of the spaces
+        raise ConfigError(f"learner.offline: {source}: {error}, or name another data set") from None
     except ImportError as error:  # also of h5py, which Minari describes by itself
         what = f"{error.name} is not installed" if error.name else str(error)
         raise ConfigError(

@@ -1,7 +1,8 @@
 """OnlineTester: plays greedy episodes while a run learns, and keeps the best policy.
 
-With `learner.placement: server` the learner tests after its iterations, with `TestHook`. If
-learners run beside their agents, the parameter server tests, with `VersionTests`.
+A learner that publishes (`learner.placement: server` or `standalone`, or from files) tests after
+its iterations, with `TestHook`. If learners run beside their agents, the parameter server tests,
+with `VersionTests`.
 """
 
 import contextlib
@@ -34,6 +35,10 @@ _POLL_SEC = 0.2
 # Longest wait for a test that is aborted: at a run's end its weights are saved after that.
 _CLOSE_SEC = 1.0
 _MAX_FAILED = 3
+_NOT_SUPPORTED = (
+    "learner.eval_freq: this algorithm's agents have several tasks, or act by their own code, and "
+    "cannot be evaluated during training; set eval_freq: 0"
+)
 
 
 class OnlineTester:
@@ -81,7 +86,7 @@ class OnlineTester:
         return np.array([e.score for e in played]), np.array([e.length for e in played])
 
     def close(self) -> None:
-        """Closes the environments. Idempotent."""
+        """Closes environments and agents; a later `test` makes new ones. Idempotent."""
         self._stack.close()
         self._parts = None
 
@@ -96,10 +101,7 @@ class OnlineTester:
         slots = self._stack.enter_context(open_slots(self._experiment, "test"))
 
         def refuse(client_id: str) -> Any:
-            raise RelaaxError(
-                "learner.eval_freq: this algorithm's agents do not support evaluations; set "
-                "eval_freq: 0"
-            )
+            raise RelaaxError(_NOT_SUPPORTED)
 
         host = make_frozen_host(self._experiment, refuse, fixed, "local")
         agents = LocalAgents(slots, host, exploit=True)
@@ -119,7 +121,10 @@ class BestReturn:
         self._compared = 0  # episodes
 
     def is_beaten(self, newest: TrainReturn | None) -> bool:
-        """Returns whether the newest mean is the best so far; then stores it as the best."""
+        """Returns whether the newest mean is the best so far; then stores it as the best.
+
+        False if it shares episodes with the mean that was compared last, or if there is none.
+        """
         if newest is None or newest.episodes - self._compared < newest.window:
             return False
         self._compared = newest.episodes
@@ -183,7 +188,7 @@ class VersionTests:
     next one that is due.
 
     A failed test is logged, and the next one is tried; after three failures in a row there are no
-    more tests.
+    more tests. A snapshot that cannot be written is logged, and does not count as a failure.
 
     Args:
       experiment: to test; see `make_version_tests`.
@@ -204,8 +209,8 @@ class VersionTests:
     def close(self) -> None:
         """Aborts the test in progress. Idempotent.
 
-        Does not wait for an environment that does not answer: a test that ends later changes
-        nothing.
+        Waits at most a second, even if an environment does not answer: a test that ends later
+        changes nothing.
         """
         self._closing.set()
         self._played.set()
@@ -266,15 +271,13 @@ def make_version_tests(experiment: Experiment, server: ParameterServer) -> Versi
     """Makes the tests for a run with learners beside their agents.
 
     Raises:
-      ConfigError: there is no environment, or it cannot run in this process.
+      ConfigError: there is no environment, it cannot run in this process, or the algorithm's agents
+        do not support evaluations.
       InvalidInputError: the algorithm cannot use the environment's spaces.
     """
     require_environment(experiment)
     if not can_play_fixed(experiment):
-        raise ConfigError(
-            "learner.eval_freq: this algorithm's agents do not support evaluations; set "
-            "eval_freq: 0"
-        )
+        raise ConfigError(_NOT_SUPPORTED)
     validate_environment(experiment, "test")
     return VersionTests(experiment, server)
 

@@ -100,9 +100,11 @@ def make_parameter_server(
         does not load TensorFlow.
 
     Raises:
-      ConfigError: the algorithm has no usable initial values.
+      ConfigError: the algorithm has no usable initial values, or `learner.previous` or `mirror_url`
+        cannot be used.
       InvalidInputError: the file `initial_values` cannot be used.
-      SnapshotError: the folder is in use, or its snapshots or their mirror cannot be used.
+      SnapshotError: the folder is in use, or its snapshots, their mirror or those of
+        `learner.previous` cannot be used.
       JournalError: the journal cannot be used.
     """
     settings = experiment.parameter_server
@@ -190,6 +192,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     Raises:
       ConfigError: the settings are wrong, or other machines could connect without TLS and tokens.
       RelaaxError: a port is taken; or see `make_parameter_server`.
+      Stopped: a signal arrived during `make_parameter_server`.
     """
     failpoints.arm_from_environment()
     use_compile_cache(experiment.compile_cache)
@@ -291,7 +294,7 @@ def open_version_tests(
 ) -> contextlib.AbstractContextManager[object]:
     """Returns a context manager that tests the server's values; see `VersionTests`.
 
-    It does nothing without `learner.eval_freq`, or if a learner in the server tests.
+    It does nothing without `learner.eval_freq`, or if the run's learner publishes, and tests.
 
     Raises:
       ConfigError: tests are requested but not possible; see `make_version_tests`.
@@ -352,7 +355,10 @@ def make_experience_services(
 
 
 def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
-    """Saves the trained weights first, and retries forever: they only exist in this process."""
+    """Saves the trained weights, and retries until a shutdown is requested.
+
+    Until then they only exist in this process.
+    """
     while True:
         try:
             server.save_checkpoint()
@@ -393,7 +399,11 @@ def make_run_dir(experiment: Experiment) -> None:
 
 
 def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> BufferedMetrics:
-    """Returns the recorder of the curves: event files, or the metrics server if there is one."""
+    """Returns the recorder of the curves: event files, or the metrics server if there is one.
+
+    Raises:
+      ConfigError: see `make_file_recorder` or, with a metrics server, `make_client_security`.
+    """
     if experiment.metrics_server is not None:
         address = experiment.metrics_server.bind.to_connect()
         return MetricsClient(address, global_t, security=make_client_security(experiment))

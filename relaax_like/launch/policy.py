@@ -96,7 +96,7 @@ class Policy:
           ended: `[B] bool`, the rows of the batch whose episodes have ended; None: all.
 
         Raises:
-          InvalidInputError: the number of rows differs from the newest batch.
+          InvalidInputError: `ended` does not have one entry per observation of the newest batch.
         """
         if ended is None:
             self._ended = np.ones_like(self._ended)
@@ -150,7 +150,7 @@ class Policy:
             remembers = agents.remembers if isinstance(agents, BatchSlots) else True
             if remembers and not self._ended.all():
                 raise InvalidInputError(
-                    f"observation: {slots} at once, but the episodes in progress are {before}; "
+                    f"observation: a batch of {slots}, but {before} episode(s) are in progress; "
                     "call reset() first",
                     _FIELD,
                 )

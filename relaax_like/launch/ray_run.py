@@ -39,12 +39,14 @@ def open_ray_launcher(
       topology: its processes.
       address: see `join`.
       accept_loss: see `validate_nothing_lost`.
-      begins_new_run: a run that the folder has is moved aside, so nothing is lost with it.
+      begins_new_run: a new run replaces what the cluster knows, because an older run in the folder
+        is moved aside (--force).
 
     Raises:
       ConfigError: the cluster cannot be joined; a server could be reached by unauthorized clients;
         or the run has begun on another machine.
       RelaaxError: no cluster answers, or it does not have the processors that the run asks for.
+      ModuleNotFoundError: Ray is not installed.
     """
     if experiment.learner.backprop_workers < 0:
         raise ConfigError(
@@ -149,6 +151,7 @@ def join_for_workers(trainer: BaseTrainer, address: str, accept_loss: bool) -> N
       ConfigError: the training has no workers; the cluster cannot be joined; or the run has begun
         on another machine.
       RelaaxError: no cluster answers, or it does not have the processors for the workers.
+      ModuleNotFoundError: Ray is not installed.
     """
     workers = trainer.experiment.learner.workers
     if not isinstance(trainer, Trainer):

@@ -80,7 +80,7 @@ def record(
 ) -> Recorded:
     """Plays the experiment's environments, and writes exactly `steps` steps of all slots together.
 
-    What was written before an error or an interruption stays; `append` adds the rest.
+    What was recorded before an error or an interruption is kept; `append` adds `steps` more.
 
     Args:
       experiment: defines environments, algorithm and, unless `policy` is "random", the snapshots.
@@ -150,7 +150,10 @@ class _Recorder(FrozenPolicy):
         return Recorded(steps=self._steps, returns=np.array(self._returns))
 
     def submit(self, work: LearnRequest) -> None:
-        """Adds the rollout, up to the last step that is wanted; writes files of enough steps."""
+        """Adds the rollout, up to the last step that is wanted.
+
+        Writes a file once `_FILE_STEPS` steps or more wait, and as many are still missing.
+        """
         missing = self._wanted - self._steps
         if work.rollout is not None and missing:
             rollout = work.rollout
@@ -171,7 +174,7 @@ class _Recorder(FrozenPolicy):
         super().submit(work)
 
     def flush(self) -> None:
-        """Writes what is not in a file yet.
+        """Writes the rollouts that are not in a file yet as one file, if there are any.
 
         Raises:
           ConfigError: the file cannot be written.
@@ -182,7 +185,10 @@ class _Recorder(FrozenPolicy):
         self._writer.write(self._number, concatenate(rollouts))
         self._number += 1
         if self._writer.has_failed:
-            raise ConfigError("the recording could not be written; see the error logged above")
+            raise ConfigError(
+                "the recording could not be written, for the reason logged above; free disk space "
+                "or make the folder writable, then add the rest with --append"
+            )
 
 
 class _Actor:
@@ -243,7 +249,7 @@ def _find_log_size(leaf: str, space: Space) -> float:
     """Returns the logarithm of the number of actions, or of the volume of a box.
 
     Raises:
-      ConfigError: the space has no bounds.
+      ConfigError: a Box has no finite bounds.
     """
     if isinstance(space, Discrete):
         return math.log(space.n)

@@ -55,7 +55,9 @@ def find_recorded_spaces(sources: Sequence[str]) -> tuple[Spaces, Spaces] | None
 def _find_files(folder: Path) -> list[RecordedFile]:
     files = find_trajectories(folder)
     if not files:
-        what = "contains no trajectories (iteration-N.npz)" if folder.is_dir() else "no such folder"
+        what = "a file" if folder.exists() else "no such folder"
+        if folder.is_dir():
+            what = "contains no trajectories (iteration-N.npz)"
         raise ConfigError(
             f"learner.offline: {folder}: {what}; expected a folder that `relaax record` has "
             "written, or RUN/trajectories of a run with learner.collect_traj: true. To record one: "

@@ -133,6 +133,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
       ConfigError: the settings are wrong, the algorithm cannot be loaded, or other machines could
         connect without TLS and tokens.
       RelaaxError: the port is taken.
+      Stopped: a signal arrived while the algorithm was being loaded.
     """
     settings = experiment.rlx_server
     use_compile_cache(experiment.compile_cache)
@@ -201,7 +202,7 @@ def serve_until_stopped(
 def end_server(server: RlxServer, shutdown: Shutdown) -> int:
     """Returns the exit status of a stopped server; exits immediately if an agent hangs."""
     if server.is_closing:  # Python's normal exit would wait for it
-        logger.warning("a client's agent does not finish; leaving it behind")
+        logger.warning("an agent of a client is still busy; ending without waiting for it")
         end_now(shutdown.exit_status)
     return shutdown.exit_status
 

@@ -38,7 +38,8 @@ def make_topology(
       trace: whether all of them trace to the run's folder.
 
     Raises:
-      ConfigError: there is no environment, or it has no program to start.
+      ConfigError: there is no environment, or it has no program to start; or see
+        `make_client_security`.
     """
     roles = ["parameter_server", "rlx_server"]
     if experiment.metrics_server is not None:
@@ -142,8 +143,8 @@ def validate_run(experiment: Experiment) -> None:
     """Checks the settings of a run as processes, except for its addresses.
 
     Raises:
-      ConfigError: a file of `security` cannot be used, or the run can only be trained in one
-        process.
+      ConfigError: a file of `security` cannot be used, the clients' token is missing, or the run
+        can only be trained in one process.
     """
     validate_served(experiment)
     _validate_no_trainer(experiment)
@@ -155,9 +156,10 @@ def validate_servers(experiment: Experiment) -> None:
     """Checks the servers' settings before any process is started; a restart would not help.
 
     Raises:
-      ConfigError: see `validate_run`; or a server could be reached by unauthorized clients.
-      RelaaxError: a port is taken; the error names the process that holds it, and the key that
-        chooses another.
+      ConfigError: see `validate_run`; two servers have the same address; or a server could be
+        reached by unauthorized clients.
+      RelaaxError: an address cannot be used; if its port is taken, the error names the process that
+        holds it, if possible, and the key that chooses another.
     """
     validate_run(experiment)
     binds: dict[str, Address] = {}

@@ -10,6 +10,8 @@ from relaax_like.wire.tls import ServerTls
 
 logger = logging.getLogger(__name__)
 
+_IN_FILE = "in the `security` section of the YAML file"
+
 
 def make_server_security(experiment: Experiment) -> ServerSecurity:
     """Reads the credentials that the experiment's servers require from their clients.
@@ -64,7 +66,7 @@ def make_client_security(experiment: Experiment) -> ClientSecurity:
 def validate_exposure(
     address: Address,
     settings: SecurityConfig,
-    place: str = "in the `security` section of the YAML file",
+    place: str = _IN_FILE,
     on_ray: bool = False,
 ) -> None:
     """Refuses an address that other machines can reach without TLS and tokens.
@@ -77,7 +79,7 @@ def validate_exposure(
 
     Raises:
       ConfigError: other machines can reach it, TLS or tokens are missing, and `insecure` is not
-        set.
+        set; if it is set, a warning is logged instead.
     """
     if address.is_loopback:
         return
@@ -89,11 +91,12 @@ def validate_exposure(
     if not missing:
         return
     if not settings.insecure:
+        or_key = " or --set security.insecure=true" if place == _IN_FILE else ""
         raise ConfigError(
             f"{address.host if on_ray else address} can be reached from other machines, but has "
             f"no {' and no '.join(missing)}. Configure {' and '.join(missing)} {place} "
             f"(docs/security.md){'' if on_ray else ', or bind to localhost'}; on a fully trusted "
-            "network, pass --insecure"
+            f"network, pass --insecure{or_key}"
         )
     logger.warning(
         "%s can be reached from other machines, without %s; use this on a fully trusted "
@@ -111,12 +114,12 @@ def validate_unprotected(address: Address, settings: SecurityConfig, key: str) -
       settings: of the server.
       key: of the address in the file, for the error.
 
-
     Raises:
       ConfigError: the address is not local to this machine, and `insecure` is not set.
     """
     if not address.is_loopback and not settings.insecure:
         raise ConfigError(
             f"{key}: {address} can be reached from other machines, and the page there has no "
-            "access control. Bind to localhost; on a fully trusted network, pass --insecure"
+            "access control. Bind to localhost; on a fully trusted network, pass --insecure or "
+            "--set security.insecure=true"
         )

@@ -66,10 +66,11 @@ def run_policy_server(experiment: Experiment, version: str = LATEST) -> int:
       The exit status.
 
     Raises:
-      ConfigError: other machines can reach the address without TLS and tokens, or the algorithm
-        cannot be loaded.
-      RelaaxError: the port is taken; the error names the process that holds it.
+      ConfigError: other machines can reach the address without TLS and tokens, a file of `security`
+        cannot be used, or see `SavedPolicy`.
+      RelaaxError: the port is taken; the error names the process that holds it, if possible.
       SnapshotError: see `SavedPolicy`.
+      Stopped: a signal arrived while the policy was being loaded.
     """
     shutdown = Shutdown()
     played = PlayedEpisodes(experiment.learner.target_episodes)
@@ -115,6 +116,7 @@ def open_policy_server(
 
     Raises:
       RelaaxError: see `run_policy_server`.
+      Stopped: see `run_policy_server`.
     """
     settings = experiment.rlx_server
     use_compile_cache(experiment.compile_cache)

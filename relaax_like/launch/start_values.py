@@ -38,7 +38,8 @@ def make_start(
     """Returns the manifest, the initial values `[total_bytes] uint8`, and what targets follow.
 
     If there is a snapshot with these settings, the manifest is the snapshot's, whose values will be
-    restored: initial values are neither built nor read, and zeros are returned.
+    restored: initial values are neither built nor read, and zeros are returned. With a file
+    `initial_values`, that is always read.
 
     Args:
       experiment: to train.
@@ -46,8 +47,10 @@ def make_start(
       build: builds the values in this process; None: in another process.
 
     Raises:
-      ConfigError: the values cannot be built.
+      ConfigError: the values cannot be built, or `learner.previous` cannot be used.
       InvalidInputError: the file `initial_values` cannot be used.
+      SnapshotError: a snapshot has an unknown format, or those of `learner.previous` cannot be
+        read.
     """
     settings = experiment.parameter_server
     if settings.initial_values is None:
@@ -64,7 +67,10 @@ def make_start(
 
 
 def find_recipe(experiment: Experiment) -> str:
-    """Returns a checksum of everything that the initial values depend on."""
+    """Returns a checksum of what the initial values depend on, except for the folder's code.
+
+    That is the path of the algorithm's folder, its settings and the seed.
+    """
     recipe = f"{experiment.algorithm_folder} {experiment.algorithm!r} {experiment.seed}"
     return f"{zlib.crc32(recipe.encode()):08x}"
 
@@ -72,7 +78,10 @@ def find_recipe(experiment: Experiment) -> str:
 def _load_initial_values(
     experiment: Experiment, overrides: Sequence[str], build: BuildValues | None
 ) -> list[Variable]:
-    """Builds the values once per run and stores them, so that a restart needs no TensorFlow."""
+    """Returns the values of the file `initial_values`, of `learner.previous`, or the algorithm's.
+
+    The algorithm's are built once per run and stored, so that a restart needs no TensorFlow.
+    """
     settings = experiment.parameter_server
     if settings.initial_values is not None:
         return load_variables(settings.initial_values)

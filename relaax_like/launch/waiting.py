@@ -81,8 +81,8 @@ def make_proposer(experiment: Experiment) -> Propose:
     def propose(proposal: RunSpaces | None) -> RunSpaces:
         if not (spaces.observations and spaces.actions):
             raise InvalidInputError(
-                "spaces: this run's settings do not define its observation and action spaces; do "
-                "server and agents use the same experiment file?"
+                "spaces: the settings of this parameter server do not define observation and "
+                "action spaces; start server and agents with the same experiment file"
             )
         return spaces
 
@@ -93,7 +93,7 @@ class _Agreement:
     """Accepts the first usable proposal. Thread-safe.
 
     Attributes:
-      spaces: of the run; None: no spaces were proposed yet.
+      spaces: of the run; None: no usable spaces were proposed yet.
       reached: set once there are spaces.
     """
 

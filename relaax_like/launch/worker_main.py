@@ -87,6 +87,8 @@ def play(
       ConfigError: the algorithm or the environment cannot be loaded.
       InvalidInputError: an environment has returned a wrong value.
       ProtocolError: the algorithm cannot use the environments' spaces.
+      ServerUnavailableError: the parameter server is not available.
+      Stopped: a signal arrived before the first step.
     """
     environment = experiment.environment
     assert environment is not None, "workers have environments"

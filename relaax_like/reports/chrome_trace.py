@@ -16,14 +16,14 @@ from relaax_like.wire.tracing import ProcessTrace
 
 
 def write_chrome_trace(traces: Sequence[ProcessTrace], path: Path) -> int:
-    """Writes all spans and counters on one time axis, whose zero is the first span's start.
+    """Writes all spans and finite counters on one time axis; its zero is the first span's start.
 
     Args:
       traces: one or more, each with at least one span.
       path: a JSON file; compressed if the name ends with ".gz".
 
     Returns:
-      Number of events written.
+      Number of events written, including those that name processes and threads.
 
     Raises:
       ConfigError: the file cannot be written.
@@ -40,7 +40,8 @@ def write_chrome_trace(traces: Sequence[ProcessTrace], path: Path) -> int:
             file.write("\n]}\n")
     except OSError as error:
         raise ConfigError(
-            f"--output {path}: cannot be written: {error.strerror or error}; choose another file"
+            f"--output {path}: cannot be written: {error.strerror or error}; free disk space, or "
+            "choose another file"
         ) from None
     return events
 

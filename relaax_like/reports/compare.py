@@ -23,7 +23,7 @@ class RunSummary:
       steps: environment steps so far.
       mean_return: of the last `episodes` training episodes.
       episodes: `learner.target_episodes` of the run, or all its episodes if they are fewer.
-      best: largest mean return over that many episodes.
+      best: largest mean return over `learner.target_episodes` episodes; None if fewer have ended.
       target_steps: environment steps until the mean return reached the target.
       target_sec: seconds until then, since the run began.
       steps_per_sec: environment steps per second, from the first episodes on.
@@ -81,7 +81,7 @@ def find_mean_returns(run: Run, window: int) -> Curve:
 
     Args:
       run: the run.
-      window: number of episodes in the mean.
+      window: number of episodes in the mean, the run's `learner.target_episodes`.
     """
     means, episodes = run.curves.get(MEAN_RETURN), run.curves.get(EPISODES)
     if means is not None and episodes is not None:

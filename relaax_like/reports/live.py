@@ -301,7 +301,7 @@ def _describe_snapshot(status: Status) -> str:
 
 
 def _describe_optimizer(scalars: dict[str, float]) -> dict[str, str]:
-    """Returns the newest loss, KL, entropy, ... by their names."""
+    """Returns the newest loss, KL, entropy, ... by their names, at most `_MAX_ROWS` of them."""
     found = [name for name in scalars if name.startswith(_OPTIMIZER)]
     rows = {name.removeprefix(_OPTIMIZER): f"{scalars[name]:.4g}" for name in found[:_MAX_ROWS]}
     if len(found) > _MAX_ROWS:
@@ -310,7 +310,7 @@ def _describe_optimizer(scalars: dict[str, float]) -> dict[str, str]:
 
 
 def _describe_time(scalars: dict[str, float]) -> dict[str, str]:
-    """Returns the parts of an iteration's time."""
+    """Returns the parts of the newest iteration's time: name -> seconds and share of their sum."""
     times: dict[str, Any] = {
         name.removeprefix(_TIME): value for name, value in scalars.items() if name.startswith(_TIME)
     }

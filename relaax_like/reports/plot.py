@@ -45,7 +45,8 @@ def choose_curve(runs: Sequence[Run], name: str | None) -> str:
             return candidate
     run = next(run for run in runs if wanted[0] not in run.curves)
     there = ", ".join(map(repr, run.curves)) or "no curves"
-    raise ConfigError(f"--curve: run {run.name} has no curve {wanted[0]!r}; it has {there}")
+    cure = "name one that all runs have" if run.curves else "omit this run"
+    raise ConfigError(f"--curve: run {run.name} has no curve {wanted[0]!r}; it has {there}; {cure}")
 
 
 def plot_runs(
@@ -62,7 +63,8 @@ def plot_runs(
       smooth: number of newest points that are averaged into each drawn point.
 
     Raises:
-      ConfigError: no such format, matplotlib is not installed, or the file cannot be written.
+      ConfigError: see `validate_output`; or matplotlib is not installed, or the file cannot be
+        written.
     """
     validate_output(out)
     try:
@@ -73,7 +75,8 @@ def plot_runs(
         figure.savefig(out, dpi=120)
     except OSError as error:
         raise ConfigError(
-            f"--out {out}: cannot be written: {error.strerror}; choose another file"
+            f"--out {out}: cannot be written: {error.strerror or error}; free disk space, or "
+            "choose another file"
         ) from None
 
 
@@ -90,7 +93,12 @@ def validate_output(out: Path) -> None:
 
 
 def compute_running_mean(values: np.ndarray, points: int) -> np.ndarray:
-    """Returns running means over `points` values, or over fewer at the start."""
+    """Returns `[n] float64`: the mean of each value and the `points - 1` before it, or of fewer.
+
+    Args:
+      values: `[n]`.
+      points: number of values in a mean, 1 or more; at the start there are fewer.
+    """
     sums = np.cumsum(np.concatenate([[0.0], values]))
     ends = np.arange(1, len(values) + 1)
     starts = np.maximum(0, ends - points)
@@ -103,10 +111,10 @@ def compute_band(
     """Interpolates lines linearly on one grid, in the range where all of them have values.
 
     Args:
-      lines: (x, y) of each, one point or more; x does not decrease.
+      lines: (x, y) of each, `[m]` with one point or more; x does not decrease.
 
     Returns:
-      Grid, mean, minimum and maximum; empty if the lines have no common range.
+      Grid, mean, minimum and maximum, `[n] float64` each; empty if the lines have no common range.
     """
     start = max(x[0] for x, _ in lines)
     end = min(x[-1] for x, _ in lines)

@@ -44,9 +44,10 @@ def watch_progress(
     show: Callable[[Status], None] = log_progress,
     on_first_step: Callable[[], None] = lambda: None,
 ) -> None:
-    """Shows the progress and records its curves, until the end of the training or of the process.
+    """Shows the progress and records its curves, until the training or the process is to end.
 
-    Nothing is shown before the first step, while libraries are loaded and code is compiled.
+    Nothing is shown before the first step, while libraries are loaded and code is compiled; nor, if
+    no client is connected, while no steps are counted.
 
     Args:
       server: of the training.
@@ -80,7 +81,7 @@ def watch_progress(
 
 
 class _ReturnCurves:
-    """Records curves of the training's returns, whatever is trained."""
+    """Records curves of a run: mean return and mean length of its episodes, and their number."""
 
     def __init__(self, server: ParameterServer):
         self._server = server

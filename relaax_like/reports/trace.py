@@ -81,7 +81,7 @@ class CounterValues:
     Attributes:
       role: of the processes.
       name: of the counter.
-      samples: number of values.
+      samples: number of finite values in the window of the report.
       mean: of the values.
       p99: 99th percentile.
     """
@@ -98,7 +98,8 @@ class Report:
     """The times and counters of a traced run.
 
     Attributes:
-      window_sec: time in which all roles were running; all shares refer to it.
+      window_sec: time in which all roles were running, or the complete time if there is none; all
+        shares refer to it.
       threads: the busiest first within each role.
       counters: of all roles.
       cpu: share of the cores used by the traced processes, on the busiest machine; 0: not known.
@@ -212,7 +213,11 @@ def format_report(report: Report) -> str:
 
 
 def find_bottleneck(report: Report) -> str:
-    """Returns one sentence: what limits the run, or that nothing stands out."""
+    """Returns one or two sentences: what limits the run, or that nothing stands out.
+
+    Args:
+      report: with one thread or more.
+    """
     top = max(report.threads, key=lambda thread: thread.busy)
     full = f"{report.cpu:.0%} of the machine's {report.cores} cores"
     if top.busy >= _LIMITING:
@@ -273,9 +278,10 @@ class _ThreadSpans:
 
 
 def _find_window(traces: Sequence[ProcessTrace]) -> tuple[int, int]:
-    """Returns the time in which all roles were running, in ns since 1970.
+    """Returns start and end of the time in which all roles were running, in ns since 1970.
 
-    A ring buffer that was full has no information about the time before its oldest span.
+    A ring buffer that was full has no information about the time before its oldest span. If roles
+    never ran at the same time, it is the complete time.
     """
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
@@ -311,7 +317,10 @@ def _split_threads(trace: ProcessTrace, start: int, stop: int) -> Iterator[_Thre
 
 
 def name_kind(thread: str) -> str:
-    """Returns a thread's name without numbers: threads of one pool have one kind."""
+    """Returns a thread's name without the numbers at its end: threads of one pool have one kind.
+
+    The main thread's kind is "main"; that of `Thread-N (function)` is the function.
+    """
     if thread == "MainThread":
         return "main"
     if match := re.fullmatch(r"Thread-\d+ \((.+)\)", thread):

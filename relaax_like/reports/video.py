@@ -25,8 +25,8 @@ class FilmedSlots:
             Interactor(filmed, agents, max_episodes=1).run()
 
     A frame shows the state in which an action was chosen, so an episode of T steps has T frames.
-    The slots' own `render() -> [height, width, 3] uint8, or None` draws it, at `render_fps` frames
-    per second; slots without these attributes cannot be recorded.
+    The slots' own `render() -> [height, width, 3] uint8, or None` draws it; slots without it, or
+    that return None, cannot be recorded. Their `render_fps`, or else 30, is the frames per second.
 
     Attributes:
       path: of the file.
@@ -75,7 +75,7 @@ class FilmedSlots:
             _validate_whole(self._temporary, self.frames)
             os.replace(self._temporary, self.path.resolve())
         except OSError as error:
-            raise ConfigError(f"--video {self.path}: cannot be written: {error}") from None
+            raise ConfigError(self._describe_failure(error)) from None
         finally:
             self._temporary.unlink(missing_ok=True)
 
@@ -124,15 +124,21 @@ class FilmedSlots:
                 self._writer = _open(self._temporary, self.fps)
             self._writer.append_data(frame)
         except OSError as error:
-            raise ConfigError(f"--video {self.path}: cannot be written: {error}") from None
+            raise ConfigError(self._describe_failure(error)) from None
         self.frames += 1
+
+    def _describe_failure(self, error: OSError) -> str:
+        return (
+            f"--video {self.path}: cannot be written: {error}; free disk space, or choose another "
+            "file"
+        )
 
 
 def draw_without_screen() -> None:
-    """Makes pygame draw in memory; call it before environments are made.
+    """Makes pygame draw in memory, by environment variables; call it before environments are made.
 
-    MuJoCo uses the user's MUJOCO_GL: Mesa's software renderer and TensorFlow, each with its own
-    LLVM, crash in one process.
+    Variables that the user has set stay. MUJOCO_GL is left to the user: with Mesa's software
+    renderer, MuJoCo crashes beside TensorFlow, because each loads its own LLVM.
     """
     for name, value in (
         ("SDL_VIDEODRIVER", "dummy"),
@@ -169,7 +175,9 @@ def _open(path: Path, fps: float) -> Any:
 
 
 def _validate_whole(path: Path, frames: int) -> None:
-    """Counts a file's frames: ffmpeg does not report a full disk.
+    """Counts the frames of a file written by ffmpeg, which does not report a full disk.
+
+    A .gif, which another library writes, is not checked.
 
     Raises:
       OSError: some or all are missing.
@@ -183,4 +191,4 @@ def _validate_whole(path: Path, frames: int) -> None:
     except RuntimeError:  # it is not a video
         found = 0
     if found != frames:
-        raise OSError(f"ffmpeg wrote {found} of {frames} frames; is the disk full?")
+        raise OSError(f"ffmpeg wrote {found} of {frames} frame(s); the disk is probably full")

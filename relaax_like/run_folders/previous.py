@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 def load_previous(
     experiment: Experiment, previous: Path, variables: Sequence[Variable]
 ) -> list[Variable]:
-    """Returns this run's variables with the newest values of another run.
+    """Returns this run's variables with the values of another run's newest snapshot.
 
     Logs the settings of the algorithm and the environment that differ.
 
     Args:
       experiment: of this run.
-      previous: folder of the other run.
+      previous: folder of the other run, or its YAML file.
       variables: of this run.
 
     Raises:

@@ -1,11 +1,11 @@
-"""A run's folder: started once, never overwritten, with everything needed to repeat the run.
+"""A run's folder: its files, and the checks that keep a new run from overwriting an older one.
 
 RUN/config.yaml        the resolved settings, of the newest start
 RUN/experiment.info    settings, command lines, versions, machine, times; for people
 RUN/experiment.yaml    the same, for programs
 RUN/spaces.json        the spaces of the environment, if the settings do not define them
 RUN/results.json       how the newest start ended
-RUN/log.txt            its output; see supervision/log_file.py
+RUN/log.txt            the output of all starts; see supervision/log_file.py
 """
 
 import contextlib
@@ -60,8 +60,9 @@ def begin_run(experiment: Experiment, force: bool) -> None:
 
     Raises:
       ConfigError: there is an older run, and `force` is False or its folders cannot be renamed; or
-        its snapshots are in a mirror, too.
+        `force` is True, and the settings name a mirror.
       SnapshotError: a parameter server is using the folder of the older run.
+      JournalError: the folder of a journal cannot be read.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     found = find_progress(checkpoints)
@@ -74,6 +75,13 @@ def begin_run(experiment: Experiment, force: bool) -> None:
         _move_aside(experiment)
         return
     run_dir = experiment.run_dir
+    is_inside = checkpoints.absolute().is_relative_to(run_dir.absolute())
+    if not (is_inside or (run_dir / CONFIG_NAME).is_file()):
+        raise ConfigError(
+            f"checkpoint_dir: {checkpoints} already contains a run, at step {found:,}. Choose "
+            "another checkpoint_dir, or start again with --force, which keeps it as "
+            f"{_find_free_name(checkpoints)}"
+        )
     raise ConfigError(
         f"run_dir: {run_dir} already contains a run, at step {found:,}. Continue it with "
         f"`relaax resume {shlex.quote(str(run_dir))}`, or start again with --force, which "
@@ -82,7 +90,11 @@ def begin_run(experiment: Experiment, force: bool) -> None:
 
 
 def _forget_empty_start(experiment: Experiment) -> None:
-    """Removes the files of a start without any progress, because the model might have changed."""
+    """Removes snapshots and journals of a start without any progress: the model might have changed.
+
+    Raises:
+      SnapshotError: a parameter server is using the folder.
+    """
     checkpoints = experiment.parameter_server.checkpoint_dir
     if not list_names(checkpoints):
         return
@@ -99,7 +111,8 @@ def validate_not_held(experiment: Experiment) -> None:
     """Checks that no parameter server is using the run's folder.
 
     Raises:
-      SnapshotError: a parameter server is using it.
+      SnapshotError: a parameter server is using it; the error names its pid.
+      OSError: the folder's lock file cannot be opened.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     if checkpoints.is_dir():
@@ -139,7 +152,7 @@ def list_journals(checkpoints: Path) -> list[Path]:
 def write_config(experiment: Experiment) -> None:
     """Writes config.yaml atomically: other processes of the run might be reading it.
 
-    Addresses are those of the environment variable `ADDRESSES`, if it is set.
+    Addresses are those of the environment variable that `ADDRESSES` names, if it is set.
 
     Raises:
       ConfigError: the file cannot be written.
@@ -215,7 +228,7 @@ def is_described(experiment: Experiment) -> bool:
 
 
 def read_command(folder: Path) -> str:
-    """Returns how a run was last started: TRAIN, RUN, or SERVERS if it is not recorded."""
+    """Returns how the newest recorded start was made: TRAIN, RUN or SERVERS (also without one)."""
     starts = _read_starts(folder / EXPERIMENT_NAME)
     return str(starts[-1].get("command", SERVERS)) if starts else SERVERS
 
@@ -230,13 +243,14 @@ def _move_aside(experiment: Experiment) -> None:
 
     Raises:
       ConfigError: a folder cannot be renamed, or contains the working directory or the YAML file;
-        or the run's snapshots are in a mirror, too.
+        or the settings name a mirror.
     """
     settings = experiment.parameter_server
     if settings.mirror_url is not None:
         raise ConfigError(
-            f"mirror_url: {hide_password(settings.mirror_url)} contains the older run's snapshots, "
-            "from which the new run would continue; choose another mirror_url to use --force"
+            f"mirror_url: {hide_password(settings.mirror_url)} can contain snapshots of the older "
+            "run, from which the new run would continue, and --force moves only local folders; "
+            "choose another mirror_url and another run_dir, and omit --force"
         )
     places = {experiment.run_dir.absolute(): "run_dir"}
     metrics = experiment.metrics_server
@@ -263,8 +277,8 @@ def _move_aside(experiment: Experiment) -> None:
             place.rename(_find_free_name(place))
         except OSError as error:
             raise ConfigError(
-                f"--force: {place} cannot be moved: {error.strerror}; move it, or choose another "
-                f"{places[place]}"
+                f"--force: {place} cannot be renamed: {error.strerror}; correct the permissions of "
+                f"{place.parent}, or choose another {places[place]}"
             ) from None
 
 
@@ -290,8 +304,8 @@ def _replace(path: Path, text: str) -> None:
         temporary.replace(path)
     except OSError as error:
         raise ConfigError(
-            f"run_dir: {path} cannot be written: {error.strerror}; free disk space, or choose "
-            "another run_dir"
+            f"run_dir: {path} cannot be written: {error.strerror}; free disk space, make the "
+            "folder writable, or choose another run_dir"
         ) from None
 
 
@@ -321,7 +335,10 @@ def _find_version(*names: str) -> str | None:
 
 
 def _find_commit(folder: Path) -> str | None:
-    """Returns the commit of the experiment's file, with "-dirty" if it has changed; or None."""
+    """Returns the commit of the repository that contains a folder; None: there is no repository.
+
+    "-dirty" follows if a tracked file of the repository has changed.
+    """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
         done = subprocess.run(

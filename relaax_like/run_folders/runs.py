@@ -58,16 +58,16 @@ class Run:
 
     @property
     def learned_from(self) -> dict[str, Any]:
-        """The settings that determine what is learned, except the seed."""
+        """All settings except `PLACES`: the seed, folders, addresses and logs."""
         return {key: value for key, value in self.settings.items() if key not in PLACES}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunGroup:
-    """Runs that only differ in their seeds.
+    """Runs with the same settings, except for their seeds and other `PLACES`.
 
     Attributes:
-      name: name of the group.
+      name: the runs' common name without the seeds, or the name of the first run.
       runs: the runs, by seed.
     """
 
@@ -76,7 +76,7 @@ class RunGroup:
 
     @property
     def seeds(self) -> str:
-        """The seeds, as text."""
+        """The seeds as text, at most six of them and the number of the others."""
         shown = ", ".join(str(run.seed) for run in self.runs[:_MAX_SEEDS_SHOWN])
         more = len(self.runs) - _MAX_SEEDS_SHOWN
         return shown if more <= 0 else f"{shown} and {more} more"
@@ -92,6 +92,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
     Raises:
       ConfigError: a path is not a run, or its config.yaml cannot be read; the error names the path.
+      OSError: an event file cannot be read.
     """
     folders = [find_config(path).parent for path in paths]
     names = [folder.resolve().name for folder in folders]
@@ -102,7 +103,7 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def group_runs(runs: Sequence[Run]) -> list[RunGroup]:
-    """Groups runs that only differ in their seeds, in the order of the first run of each group."""
+    """Groups runs that only differ in `PLACES`, in the order of the first run of each group."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(json.dumps(run.learned_from, sort_keys=True), []).append(run)
@@ -119,7 +120,7 @@ def group_runs(runs: Sequence[Run]) -> list[RunGroup]:
 def find_differences(groups: Sequence[RunGroup]) -> dict[str, list[Any]]:
     """Returns the settings that are not the same in all groups: key -> one value per group.
 
-    The value is None for a group that does not have the setting.
+    `PLACES` are left out. The value is None for a group that does not have the setting.
     """
     settings = [group.runs[0].learned_from for group in groups]
     keys = dict.fromkeys(key for one in settings for key in one)

@@ -72,7 +72,7 @@ class VersionCopies:
             path.parent.mkdir(exist_ok=True)
             save_checkpoint(path, _make_copy(state))
         except (OSError, SnapshotError) as error:
-            logger.error("%s; training continues", error)
+            logger.error("no copy of version %d: %s; training continues", state.version, error)
 
 
 def open_version_copies(

@@ -18,7 +18,7 @@ _POLL_SEC = 0.05
 
 
 class Guardian:
-    """The Manager's end: reports which processes exist. A context manager.
+    """The Manager's side: reports which processes exist. A context manager.
 
         with Guardian(term_sec=6.0) as guardian:
             guardian.add(process.pid)
@@ -47,7 +47,7 @@ class Guardian:
         self._write(pid)
 
     def remove(self, pid: int) -> None:
-        """Removes a process that has ended, before another process can receive its id."""
+        """Removes a process that has ended, because another process can then receive its id."""
         self._write(-pid)
 
     def __enter__(self) -> "Guardian":
@@ -97,7 +97,7 @@ def end_groups(pids: Iterable[int], term_sec: float) -> None:
 
 
 def _send(pid: int, number: int) -> bool:
-    """Sends a signal to a process, or to a group (-pid); returns False if it does not exist."""
+    """Sends a signal to a process, or to a group (-pid); returns False if that fails."""
     try:
         os.kill(pid, number)
     except OSError:

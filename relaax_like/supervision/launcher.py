@@ -37,13 +37,17 @@ class Running(Protocol):
         """Sends SIGTERM."""
 
     def kill(self) -> None:
-        """Kills it and its descendants."""
+        """Kills it and the rest of its process group."""
 
     def wait(self, timeout_sec: float) -> bool:
-        """Waits for its end; returns whether it has ended."""
+        """Waits for its end, up to `timeout_sec`; returns whether it has ended."""
 
     def finish(self, timeout_sec: float) -> None:
-        """After its end: kills its descendants, and waits for its last lines."""
+        """After its end: kills the rest of its process group, and waits for its last lines.
+
+        Args:
+          timeout_sec: longest wait for the lines.
+        """
 
 
 class Launcher(Protocol):
@@ -103,7 +107,10 @@ class LocalLauncher:
                     start_new_session=True,
                 )
             except OSError as error:
-                raise RelaaxError(f"{node.name}: cannot start {node.argv[0]}: {error}") from error
+                raise RelaaxError(
+                    f"{node.name}: cannot start {node.argv[0]}: {error.strerror}; check that it "
+                    "exists and is executable"
+                ) from error
             for descriptor in reading:
                 threading.Thread(
                     target=_read_reports, args=(os.dup(descriptor), take_report), daemon=True
@@ -167,7 +174,11 @@ def _read_reports(descriptor: int, take_report: TakeReport) -> None:
 
 @contextlib.contextmanager
 def _open_pipe(is_wanted: bool) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Opens a pipe for a process that is being started; both ends are closed afterwards."""
+    """Opens a pipe for a process that is being started, and closes both ends afterwards.
+
+    Yields:
+      Its two ends, `[reading]` and `[writing]`; two empty sequences unless `is_wanted`.
+    """
     ends = os.pipe() if is_wanted else ()
     try:
         yield ends[:1], ends[1:]

@@ -26,14 +26,14 @@ class _LogFile(logging.handlers.RotatingFileHandler):
 
 
 def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handler:
-    """Appends log lines to `RUN/log.txt`, in addition to other outputs, until this process exits.
+    """Appends log lines to `RUN/log.txt`, in addition to other outputs.
 
     Args:
       run_dir: an existing folder.
       names: names of the loggers whose lines are written; "": all loggers.
 
     Returns:
-      The handler that was added to the loggers.
+      The handler that was added to the loggers; it writes until it is removed from them.
 
     Raises:
       ConfigError: the file cannot be written.
@@ -43,7 +43,8 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
         handler = _LogFile(path, maxBytes=_MAX_BYTES, backupCount=1, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"run_dir: {path} cannot be written: {error.strerror}; choose another run_dir"
+            f"run_dir: {path} cannot be written: {error.strerror}; make it writable, or "
+            "choose another run_dir"
         ) from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     for name in names:

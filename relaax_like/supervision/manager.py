@@ -22,7 +22,8 @@ output.propagate = False
 
 # Seconds from SIGTERM to SIGKILL.
 TERM_SEC = 6.0
-# Environments, servers and the essential process end one after another; each has a third of it.
+# Environments, servers, the learner and the essential process end one after another; each has a
+# quarter of it.
 _STAGES = 4
 _END_POLL_SEC = 0.02
 # A killed process ends at once, unless the kernel or its machine hangs.
@@ -37,7 +38,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 class _Supervised:
-    """A process and its history. Only used in the manager's thread."""
+    """A process and its history. Only the manager's thread changes it, except for `last_line`."""
 
     def __init__(self, node: Node):
         self.node = node
@@ -66,9 +67,11 @@ class _Supervised:
 class Manager:
     """Runs the processes of a topology, and restarts those that die.
 
-    The run ends when an essential process or all processes have exited with 0, a server keeps dying
-    or reports a usage error, no environment has been running for some time, or `stop` is called. An
-    environment that keeps dying is abandoned, and the other processes continue.
+    The run ends when the essential process or all processes have exited with 0, when a server keeps
+    dying or exits with a usage error, when no environment is left and no other client has been
+    connected for some time, when the output is no longer read, or when `stop` is called. An
+    environment that keeps dying, or exits with a usage error, is abandoned; the other processes
+    continue.
 
         ps = Node(name="ps", role="parameter server", argv=[...])
         manager = Manager(Topology(nodes=[ps, ...]))
@@ -76,7 +79,8 @@ class Manager:
 
     Args:
       topology: what to run.
-      write_line: called with the process's name and each output line; by default, prints it.
+      write_line: called with the process's name and each output line, in a thread per process; by
+        default, prints it.
       term_sec: a process that has not ended this long after its SIGTERM is killed.
       launcher: starts the processes; None: as children of this process, which `Guardian` ends
         if this process is killed.
@@ -123,8 +127,10 @@ class Manager:
     def run(self) -> int:
         """Runs until the end and returns an exit status: 0 if all went well or it was stopped.
 
-        The status is 128 + SIGPIPE if the processes' output was no longer read. When the method
-        returns, no process that it started is left, nor any of their descendants.
+        The status is 128 + SIGPIPE if the processes' output was no longer read; that of a server
+        that could not be kept running (1 if a signal killed it); or 1 if no client was left. When
+        the method returns, all processes that it started, and their process groups, have been
+        killed or have ended.
 
         Raises:
           RelaaxError: a command cannot be started.
@@ -229,9 +235,10 @@ class Manager:
         self._check_alone(now)
 
     def _check_alone(self, now: float) -> None:
-        """Ends all processes if every environment has ended for good, and no other client has come.
+        """Ends the run after `alone_sec` without an environment of its own or another client.
 
-        Without environments it has no effect.
+        An environment counts unless it has exited with 0 or been abandoned. Without environments
+        in the topology it has no effect.
         """
         environments = [s for s in self._supervised if s.is_environment]
         is_alone = environments and not any(s.plays or s.others for s in self._supervised)
@@ -296,9 +303,9 @@ class Manager:
         if status == EXIT_USAGE or supervised.deaths > self._policy.max_restarts:
             reason = _MISTAKE if status == EXIT_USAGE else "it died too often in a row"
             logger.error(
-                "%s ended with status %d: %s; stopping all processes%s",
+                "%s ended (%s): %s; stopping all processes%s",
                 node.name,
-                status,
+                _describe(status),
                 reason,
                 _quote(supervised),
             )
@@ -328,32 +335,36 @@ class Manager:
         )
 
     def _revive(self) -> None:
-        """Restarts processes that exited with 0, because the essential process is running again."""
+        """Plans a restart of processes that exited with 0: the essential process is restarted."""
         for other in self._supervised:
             if other.done and not other.node.is_essential:
                 other.done = False
                 other.restart_at = time.monotonic() + self._policy.max_delay_sec / 2
 
     def _terminate(self) -> None:
-        alive = [s.process for s in self._supervised if s.process is not None]
+        alive = [(s.node.name, s.process) for s in self._supervised if s.process is not None]
         deadline = time.monotonic() + self._term_sec
         for stage in range(_STAGES):
             self._terminate_stage(stage, self._term_sec / _STAGES)
-        for process in alive:
+        for name, process in alive:
             if not process.wait(max(deadline - time.monotonic(), 0.1)):
                 logger.warning(
-                    "pid %d did not exit within %g s; killed it", process.pid, self._term_sec
+                    "%s: pid %d did not exit within %g s; killed it",
+                    name,
+                    process.pid,
+                    self._term_sec,
                 )
             process.kill()
             process.wait(_KILLED_SEC)
-        for process in alive:
+        for _, process in alive:
             process.finish(1.0)
 
     def _terminate_stage(self, stage: int, timeout_sec: float) -> None:
-        """Terminates the processes of one stage, and waits for their exit.
+        """Terminates the processes of one stage, and waits up to `timeout_sec` for their exit.
 
         Environments end first, then what serves them, the learner, and the essential process last:
-        each still reports its last steps to those that end after it.
+        each still reports its last steps to those that end after it. After the last stage the
+        caller waits.
         """
         ending = [
             s.process
@@ -412,7 +423,10 @@ def _describe(status: int) -> str:
 
 
 def _quote(supervised: _Supervised) -> str:
-    """Returns a process's last line: lines of others can follow it in the terminal."""
+    """Returns a process's last line, for the end of a message; "" if it printed nothing.
+
+    It is repeated there, because lines of other processes can follow it in the terminal.
+    """
     last = supervised.last_line[:_MAX_LAST_LINE]
     return f"; its last line: {last}" if last else ""
 

@@ -88,12 +88,12 @@ def get_process_start() -> float:
 
 
 def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
-    """Starts to trace this process, to the run's folder or the folder in RELAAX_TRACE.
+    """Starts to trace this process, to RUN/trace or to the folder that RELAAX_TRACE names.
 
     Args:
       role: of this process.
       experiment: defines the run's folder.
-      wanted: whether to trace; False: only if RELAAX_TRACE is set.
+      wanted: whether to trace to RUN/trace; False: only if RELAAX_TRACE is set.
 
     Raises:
       ConfigError: the file cannot be created.
@@ -108,7 +108,7 @@ def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
 
 
 def clear_traces(experiment: Experiment) -> None:
-    """Removes traces of earlier starts from the run's folder, because their time axes differ."""
+    """Removes earlier starts' traces from RUN/trace: `relaax trace` would merge all of them."""
     for path in (experiment.run_dir / TRACE_FOLDER).glob(f"*{tracing.SUFFIX}"):
         path.unlink(missing_ok=True)
 
@@ -144,12 +144,14 @@ _hidden_stderr = _HiddenStderr()
 
 @contextlib.contextmanager
 def without_native_stderr() -> Iterator[None]:
-    """Hides native code's output to standard error: TensorFlow writes before it can be silenced.
+    """Discards what the process writes to standard error, such as TensorFlow's native messages.
 
-    Python's own errors are exceptions and are not hidden. Several threads can do this at once.
+    Python's exceptions pass. Several threads can use it at once: the output of all threads is
+    discarded until the last one of them leaves its block.
 
     Raises:
-      ConfigError: a library is missing; the error names the extra that installs it.
+      ConfigError: a library of an extra is missing; the error names the extra. The
+        ModuleNotFoundError of any other module passes unchanged.
     """
     _hidden_stderr.begin()
     try:
@@ -164,7 +166,10 @@ def without_native_stderr() -> Iterator[None]:
 
 
 class Stopped(BaseException):
-    """A signal arrived in `Shutdown.interrupting`. Not an Exception, like KeyboardInterrupt."""
+    """Ends the block of `Shutdown.interrupting`; its argument is the exit status.
+
+    Not an Exception, like KeyboardInterrupt.
+    """
 
 
 _LOOK_SEC = 0.05
@@ -174,8 +179,8 @@ class SignalEvent(threading.Event):
     """An event that a signal handler can set at any moment; it is never cleared.
 
     `threading.Event.set` takes a lock. If the handler interrupts the thread that holds it, as a
-    thread that waits for the event sometimes does, both would wait forever. This class has no lock:
-    a waiting thread polls 20 times per second.
+    thread that waits for the event sometimes does, both would wait forever. This class takes no
+    lock: a waiting thread polls 20 times per second.
     """
 
     def __init__(self) -> None:
@@ -205,6 +210,8 @@ class SignalEvent(threading.Event):
 class Shutdown:
     """Sets an event at the first SIGTERM or SIGINT; a second one ends the process immediately.
 
+    Make it in the main thread.
+
         shutdown = Shutdown()
         with shutdown.interrupting():
             model = load_slowly()
@@ -213,7 +220,8 @@ class Shutdown:
 
     Attributes:
       requested: set when the process must end.
-      exit_status: 128 + signal number after a signal, otherwise 0.
+      exit_status: 0 before the first request to end; after it, 128 + the signal's number, or the
+        argument of `request`.
     """
 
     def __init__(self) -> None:
@@ -227,7 +235,10 @@ class Shutdown:
         signal.signal(signal.SIGINT, self._take)
 
     def request(self, exit_status: int) -> None:
-        """Requests the process to end, as a signal would. Thread-safe."""
+        """Requests the process to end; only the first request has an effect. Thread-safe.
+
+        Unlike a signal, it does not end a block of `interrupting` that has begun.
+        """
         if not self.requested.is_set():
             self.exit_status = exit_status
             self.requested.set()
@@ -245,7 +256,10 @@ class Shutdown:
         self.request(EXIT_OUTPUT_CLOSED)
 
     def on_request(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` when the end is requested: in the signal handler, or in `request`."""
+        """Calls `callback` when the end is requested: in the signal handler, or in `request`.
+
+        A callback that is added after the request is not called.
+        """
         self._callbacks.append(callback)
 
     def on_repeat(self, callback: Callable[[], None]) -> None:
@@ -260,7 +274,8 @@ class Shutdown:
         takes longer.
 
         Raises:
-          Stopped: the signal arrived; `run_main` converts it to the exit status.
+          Stopped: a signal arrived in the block, or the end had been requested before it;
+            `run_main` converts it to the exit status.
         """
         self._interrupting = True
         try:
@@ -339,7 +354,9 @@ def raise_descriptor_limit() -> None:
 def run_main(main: Callable[[], int]) -> None:
     """Runs a command and exits with its status; prints users' mistakes without a stack trace.
 
-    If its output is no longer read, as with `| head -1`, it exits silently with status 141.
+    The status is 2 after a ConfigError or NotAllowedError, 1 after any other RelaaxError, and 2 if
+    a library of an extra is missing. If its output is no longer read, as with `| head -1`, a
+    command that has not failed exits silently with status 141.
     """
     try:
         status = main()

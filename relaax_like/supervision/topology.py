@@ -42,7 +42,7 @@ class Node:
 
     @property
     def is_environment(self) -> bool:
-        """Whether it starts when all processes that report are ready, and can end alone."""
+        """Whether it starts once all nodes that report are ready, and can end before the others."""
         return self.role == "environment"
 
     @property
@@ -77,8 +77,8 @@ class RestartPolicy:
         `draw_pause_sec`.
       max_delay_sec: longest delay.
       max_restarts: restarts in a row after which one more death of a server ends the run.
-      healthy_sec: a server that ran for this long resets its count, as does any process that has
-        done useful work since its start.
+      healthy_sec: the deaths in a row are counted from 1 again after a server has run for longer
+        than this, and after any process that has done useful work since its start.
       environment_deaths: number of deaths without a step in between after which an environment is
         abandoned.
       alone_sec: the run ends if none of its environments is left, and no other client has been

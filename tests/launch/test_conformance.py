@@ -136,7 +136,7 @@ def test_a_policy_that_does_not_learn_is_told_with_what_it_reached() -> None:
     experiment = find_folder_experiment("a2c", ["algorithm.learning_rate=0"])
     (result,) = check_algorithm(experiment, learn_sec=1.0, only=["learns"])
     assert result.outcome == "failed"
-    assert "after 1 s and" in result.reason
+    assert "(in 1 s or less)" in result.reason
 
 
 def test_the_command_ends_with_one_where_a_check_fails(
@@ -154,7 +154,7 @@ def test_the_command_ends_with_one_where_a_check_fails(
 
 
 def test_an_unknown_check_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"unknown check 'spec' \(known: specs, numpy equals"):
+    with pytest.raises(ConfigError, match="unknown check 'spec'; expected one of specs, numpy eq"):
         list(check_algorithm(find_folder_experiment("a2c"), only=["spec"]))
 
 
@@ -162,5 +162,5 @@ def test_a_folder_without_one_experiment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown algorithm"):
         find_folder_experiment("nothing")
     (tmp_path / "a").mkdir()
-    with pytest.raises(ConfigError, match="0 YAML files, none of which is named after"):
+    with pytest.raises(ConfigError, match=r"no YAML file that is named .*\.yaml or check\.yaml"):
         find_folder_experiment(str(tmp_path / "a"))
