@@ -91,7 +91,7 @@ class MetricsClient(BufferedMetrics):
         if reply.dropped:
             self._count_dropped(reply.dropped)
         if self._failing:
-            _log.info("sending metrics again; %d were dropped", self.dropped)
+            _log.info("sending metrics again; dropped so far: %d", self.dropped)
         self._failing = False
 
     def _tell_failing(self, reason: str) -> None:
