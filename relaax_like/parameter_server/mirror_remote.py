@@ -92,7 +92,7 @@ class Remote:
 
     Args:
       url: see `Mirror`.
-      timeout_sec: longest time of one call.
+      timeout_sec: longest time of one call, and of the wait for a call that hangs.
 
     Attributes:
       shown_url: the URL without password and query.
