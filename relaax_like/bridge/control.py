@@ -175,7 +175,7 @@ class Link:
 
     @property
     def global_t(self) -> int:
-        """Newest `global_t` that any agent of the process has received."""
+        """Largest `global_t` that an agent of the process has received."""
         return self._global_t
 
     def note_global_t(self, global_t: int) -> None:

@@ -297,7 +297,9 @@ def _get_chunk(message: frames.Request) -> bytes | memoryview:
 def reply_to_messages(
     reply: Reply, shared: SharedVectors | None = None, ranges: Ranges = ()
 ) -> Iterator[frames.Reply]:
-    """Yields the header and the chunks of one reply; the chunks are views of the values.
+    """Yields the header and the chunks of one reply.
+
+    The chunks are views of the values, or, with `ranges`, of a copy.
 
     Args:
       reply: to send.
@@ -348,7 +350,8 @@ def messages_to_reply(
       ranges: the parts of the values that were requested; the rest is NaN; empty: all.
 
     Raises:
-      InvalidInputError: there is no header, or the values have another length than in the manifest.
+      InvalidInputError: there is no header, or the values do not have the length that follows from
+        the manifest or the ranges.
     """
     iterator = iter(messages)
     first = next(iterator, None)

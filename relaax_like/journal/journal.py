@@ -361,7 +361,7 @@ class Journal:
             try:
                 path.unlink(missing_ok=True)
             except OSError as second:
-                _LOG.warning("%s: could not be removed: %s", path, second)  # it holds no record
+                _LOG.warning("%s: could not be removed: %s; it holds no record", path, second)
             if not isinstance(error, OSError):
                 raise
             cure = (

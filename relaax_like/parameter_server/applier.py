@@ -205,7 +205,7 @@ class Applier:
                 except (ServerUnavailableError, InvalidInputError, LeasedError) as error:
                     replies.append(error)  # from the journal, for the learner, or due to a lease
                 except Exception as error:  # out of memory, ...: this push only
-                    _LOG.exception("a push failed")
+                    _LOG.exception("a push, or a publication or count of the learner, failed")
                     replies.append(error)
             try:
                 self._push_log.settle()
@@ -310,7 +310,8 @@ class Applier:
         """Returns whether a learner's publication or count is to take effect; under the lock.
 
         Raises:
-          LeasedError: another learner holds the lease.
+          LeasedError: the ticket's term is not the newest one, or this run has no learner in a
+            process of its own.
         """
         if ticket is None:
             return True
@@ -396,7 +397,7 @@ class Applier:
           Whether there is such a publication.
 
         Raises:
-          SnapshotError: a publication has another format, or cannot be read.
+          SnapshotError: a publication has another format, or its contents cannot be restored.
           InvalidInputError: a value is not finite, or a running statistic is out of range.
         """
         if self._publications is None:

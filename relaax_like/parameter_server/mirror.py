@@ -119,7 +119,7 @@ class Mirror:
         """Queues a snapshot for copying, replacing a waiting one. Returns at once, never raises.
 
         The files are opened here, because they can be deleted from the folder before they are
-        copied. If they cannot be opened, a warning is logged.
+        copied. If they cannot be opened, a warning is logged, unless the last attempt failed, too.
         """
         try:
             snapshot = OpenSnapshot(path)

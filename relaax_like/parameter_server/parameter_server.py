@@ -306,7 +306,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         except FullError:
             self._statistics.count_refused("busy")
             raise ServerUnavailableError(
-                f"the parameter server is busy: {self._queue.size} pushes are queued; retry later"
+                f"the parameter server is busy: its queue is full (size {self._queue.size}); retry "
+                "later"
             ) from None
         except TimeoutError:
             self._statistics.count_refused("timeout")
@@ -675,6 +676,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def close(self, save: bool = True) -> None:
         """Applies queued pushes, saves, and releases the folder lock. Idempotent.
+
+        Waits up to 60 s for the copy of the newest snapshot to the mirror.
 
         Args:
           save: whether to write a snapshot if anything has happened since the newest one, or since

@@ -82,7 +82,7 @@ class Snapshots:
         except OSError as error:
             raise SnapshotError(
                 f"{directory}: cannot hold snapshots: {error}; set checkpoint_dir to a folder that "
-                "can be written to"
+                "can be written to, on a disk with space"
             ) from error
         try:
             self._clean_up()
@@ -91,7 +91,7 @@ class Snapshots:
             self.close()
             raise SnapshotError(
                 f"{directory}: cannot hold snapshots: {error}; set checkpoint_dir to a folder that "
-                "can be written to"
+                "can be written to, on a disk with space"
             ) from error
 
     def save(self, state: State, score: float | None = None, newest: str = "") -> Path:

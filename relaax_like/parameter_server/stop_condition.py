@@ -19,7 +19,7 @@ class Target:
 
     Attributes:
       mean_return: a finite number.
-      episodes: number of newest episodes in the mean; 1 or more.
+      episodes: number of newest episodes in the mean, not fewer; 1 or more.
 
     Raises:
       ConfigError: a number is out of range.

@@ -245,7 +245,7 @@ class Store:
                 raise InvalidInputError(
                     f"{self._unfollowed}: this target variable follows no trainable variable, so a "
                     "pushed gradient would not update it; make it with Target, or use "
-                    "learner.placement: server",
+                    "learner.placement: server or standalone",
                     self._unfollowed,
                 )
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
@@ -480,7 +480,7 @@ def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarra
         gradient = np.frombuffer(gradient, np.uint8)
     if gradient.dtype not in (np.uint8, np.float32) or gradient.ndim != 1:
         raise InvalidInputError(
-            f"gradient: {gradient.dtype} with {gradient.ndim} axes, expected the manifest's "
+            f"gradient: {gradient.dtype} of shape {list(gradient.shape)}, expected the manifest's "
             "trainable part as uint8 or float32 with one axis",
             "gradient",
         )
