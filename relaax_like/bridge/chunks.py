@@ -28,7 +28,7 @@ def fits_one(num_bytes: int) -> bool:
 
 
 class Assembler:
-    """Joins chunks to a vector whose length the receiver determines, not the sender.
+    """Joins chunks to a vector of known length, whatever the sender sends.
 
         assembler = Assembler(manifest.gradient_bytes, "gradient")
         for chunk in chunks:

@@ -59,8 +59,7 @@ class BufferingClient(ParameterServerClient):
 
     Attributes:
       client_id: as the argument.
-      discarded_pushes: number of pushes without an answer; a server that died before its answer can
-        have applied the newest one.
+      discarded_pushes: number of pushes without an answer; some can have been applied.
     """
 
     def __init__(self, manifest: Manifest, client_id: str, metrics: Metrics):

@@ -28,7 +28,7 @@ class ReleaseNotice:
 
     Attributes:
       progress: what the learner has received, and which agents it has released.
-      reply: the newest version and step, and values if they are newer than the client's.
+      reply: the newest version and `global_t`, and values if they are newer than the client's.
     """
 
     progress: StreamProgress

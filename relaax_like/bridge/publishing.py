@@ -54,7 +54,7 @@ class LeasingBackend(Protocol):
         """The optimizers' state."""
 
     def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
-        """Makes a learner the run's only one; returns the term, its seconds, and the state."""
+        """Makes a learner the run's only one; returns term, seconds until renewal, and state."""
 
     def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
         """Renews a lease."""

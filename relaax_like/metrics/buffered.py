@@ -110,7 +110,7 @@ def select_valid(
 
 
 class BufferedMetrics(Metrics):
-    """Queues points and passes them to `_consume` in one thread, at least once a second.
+    """Queues points and passes them to `_consume` in one thread: about once a second, or sooner.
 
     Thread-safe. Recording never waits: if the queue is full, new points are dropped and counted.
 

@@ -33,7 +33,7 @@ class TensorBoardRecorder(BufferedMetrics):
         with TensorBoardRecorder(metrics_dir, global_t=lambda: store.global_t) as metrics:
             metrics.scalar("episode reward", 17.0)
 
-    Points are written at least once a second, and then survive the death of the process. While the
+    Points are written about once a second, and then survive the death of the process. While the
     file cannot be written (disk full, ...), they are dropped and counted, with one log line;
     recording resumes by itself. Packing takes about 8 us per point, in the thread.
     """
