@@ -97,7 +97,10 @@ class TokenCheck(grpc.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _watch(self, handler: Any, method: str, token: str, needed: Role) -> grpc.RpcMethodHandler:
-        """Returns a handler that checks the token again: a stream can last for days."""
+        """Returns a handler that also checks the token later: a stream can last for days.
+
+        It does so when a message arrives, at most once a second.
+        """
 
         def watch(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             asked = time.monotonic()

@@ -1,4 +1,4 @@
-"""Channels and ports: the options and the credentials of both ends of every gRPC connection."""
+"""Channels and ports: the options and the credentials of both ends of gRPC connections."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -52,8 +52,7 @@ def make_channel(
 ) -> grpc.Channel:
     """Opens a channel to `host:port`; it connects automatically, and again after a loss.
 
-    Files that change are read again: a new token applies to new calls, new certificates to new
-    connections.
+    Files that change are read again: a new token and new certificates apply to new calls.
 
     Args:
       address: of the server.

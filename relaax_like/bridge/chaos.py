@@ -2,7 +2,8 @@
 
     RELAAX_CHAOS=request_lost=0.1,reply_lost=0.1,in_flight=0.05,seed=3 relaax-rlx-server --config F
 
-For testing the effects of a bad network on a run; off by default. Each push is one draw.
+For testing the effects of a bad network on a run; off by default. Each attempt to send a push is
+one draw.
 """
 
 import contextlib
@@ -43,8 +44,9 @@ class Chaos:
         """Makes a call, or simulates a failure.
 
         Raises:
-          ServerUnavailableError: the request or the reply was lost, the call is repeated while in
-            progress, or the call itself raised this error.
+          ServerUnavailableError: the request or the reply was lost, or the caller is to repeat the
+            call while it is in progress.
+          Exception: what the call itself raised.
         """
         draw = self._random.random()
         if draw < self.request_lost:
@@ -79,7 +81,8 @@ def parse(text: str) -> Chaos:
     """Parses `NAME=PROBABILITY` and `seed=N`, separated by commas.
 
     Raises:
-      ConfigError: a name is unknown, or a number is not valid.
+      ConfigError: a name is unknown, a number is not valid, or the probabilities add up to more
+        than 1.
     """
     names = [one.name for one in fields(Chaos) if one.init]
     values: dict[str, float] = {}

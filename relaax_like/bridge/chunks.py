@@ -23,12 +23,12 @@ def split(flat: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryvi
 
 
 def fits_one(num_bytes: int) -> bool:
-    """Returns whether a vector of `num_bytes` is a single chunk."""
+    """Returns whether a vector of `num_bytes` fits one chunk."""
     return num_bytes <= CHUNK_BYTES
 
 
 class Assembler:
-    """Joins chunks to a vector whose length the receiver determines, not the sender.
+    """Joins chunks to a vector of known length, whatever the sender sends.
 
         assembler = Assembler(manifest.gradient_bytes, "gradient")
         for chunk in chunks:
@@ -96,7 +96,8 @@ def read_vector(parts: Iterator[Any], num_bytes: int, field: str) -> np.ndarray:
         part = next(parts, None)
         if not isinstance(part, memoryview):
             raise InvalidInputError(
-                f"{field}: the message ends before its {num_bytes} bytes", field
+                f"{field}: the stream ended, or another message came, before its {num_bytes} bytes",
+                field,
             )
         assembler.add(cast(memoryview, part))
     return assembler.finish()

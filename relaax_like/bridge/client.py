@@ -44,12 +44,13 @@ def make_client_id(role: str = "agent") -> str:
 
 
 class BufferingClient(ParameterServerClient):
-    """A `ParameterServerClient` over two calls that subclasses implement.
+    """A `ParameterServerClient` over three calls that subclasses implement.
 
-    While the server is not available, agents continue with their current values: a push that cannot
-    be sent is discarded completely (gradient, steps, episodes and statistics) and counted in
-    `discarded_pushes`. If the server refuses a push because of its gradient, its steps and episodes
-    are sent with the next push.
+    While the server is not available, agents continue with their current values: a push without an
+    answer is discarded completely (gradient, steps, episodes and statistics) and counted in
+    `discarded_pushes`. If the server refuses a push with a gradient as invalid, its steps and
+    episodes are sent with the next push, but its statistics are lost. All of any other refused push
+    is lost.
 
     Args:
       manifest: of the run.
@@ -58,7 +59,7 @@ class BufferingClient(ParameterServerClient):
 
     Attributes:
       client_id: as the argument.
-      discarded_pushes: number of pushes that could not be sent.
+      discarded_pushes: number of pushes without an answer; some can have been applied.
     """
 
     def __init__(self, manifest: Manifest, client_id: str, metrics: Metrics):
@@ -90,7 +91,8 @@ class BufferingClient(ParameterServerClient):
 
         Raises:
           ServerUnavailableError: there was no answer in time.
-          InvalidInputError: the server refused the push.
+          InvalidInputError: the push is not valid.
+          LeasedError: the run learns from experience, and the push has a gradient or statistics.
         """
 
     @abc.abstractmethod
@@ -156,7 +158,7 @@ class BufferingClient(ParameterServerClient):
         """Pulls the newest values; returns the current ones while the server is not available.
 
         Raises:
-          ServerUnavailableError: there are no current values.
+          ServerUnavailableError: the server is not available, and there are no current values.
         """
         try:
             self._take(self._call_pull(self._values.version if self._values else None))
@@ -178,7 +180,7 @@ class BufferingClient(ParameterServerClient):
         Raises:
           InvalidInputError: the gradient is not valid; it had no effect.
           LeasedError: the run learns from experience, and there is a gradient or a statistic.
-          ServerUnavailableError: there are no current values.
+          ServerUnavailableError: the server is not available, and there are no current values.
         """
         if self._values is None:
             self.get_values()

@@ -24,11 +24,11 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class ReleaseNotice:
-    """A notice of the learner.
+    """What the learner has done with a client's experience, and its newest values.
 
     Attributes:
       progress: what the learner has received, and which agents it has released.
-      reply: the newest version and step, and values if they are newer than the client's.
+      reply: the newest version and `global_t`, and values if they are newer than the client's.
     """
 
     progress: StreamProgress
@@ -197,10 +197,10 @@ class CollectStream:
         raise ServerUnavailableError("the learner ended the stream; open a new one")
 
     def finish(self, timeout_sec: float) -> None:
-        """Ends the sending direction, waits until the other end has read everything, and closes.
+        """Ends the sending direction, waits until the other end has ended the call, and closes.
 
         Args:
-          timeout_sec: longest wait.
+          timeout_sec: longest wait; what was not read by then is lost.
         """
         self._call.put(None)
         end = time.monotonic() + timeout_sec

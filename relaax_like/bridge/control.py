@@ -97,11 +97,12 @@ class Link:
         Sends a request each time: a restarted server might serve another model.
 
         Args:
-          timeout_sec: longest wait; None: no limit.
+          timeout_sec: longest wait, plus up to 5 s for the last request; None: no limit.
 
         Raises:
           ServerUnavailableError: no answer in time.
           NotAllowedError: client or server does not trust the other; waiting does not help.
+          InvalidInputError: the received manifest is not valid.
           ProtocolError: something else listens at the address.
         """
         with self._explaining_tls():
@@ -121,14 +122,15 @@ class Link:
 
         Args:
           client_id: unique in the run; "": a new name.
-          metrics: the recorder; None: that behind the server.
-          timeout_sec: longest wait for the server; None: no limit.
-          keep_stream_open: halves the time of a push, but needs a thread at each end.
+          metrics: the recorder; None: one that sends points to the server.
+          timeout_sec: see `wait`.
+          keep_stream_open: halves the time of a push, but needs a thread at each end. A model whose
+            values do not fit one chunk always has a stream.
           use_shared_memory: send vectors through shared memory if the server is on this machine.
 
         Raises:
-          ServerUnavailableError: the server did not answer in time.
-          NotAllowedError: client or server does not trust the other.
+          ConfigError: the environment variable RELAAX_CHAOS is not valid.
+          RelaaxError: see `wait`.
         """
         manifest = self.wait(timeout_sec)
         return ParameterServerStub(
@@ -150,12 +152,12 @@ class Link:
 
         Args:
           client_id: unique in the run.
-          timeout_sec: longest wait; None: no limit.
+          timeout_sec: see `wait`.
           task: task of the experience; "": the only one.
 
         Raises:
-          ServerUnavailableError: the server did not answer in time.
-          NotAllowedError: client or server does not trust the other.
+          ServerUnavailableError: the server did not answer in time, or this link is closed.
+          RelaaxError: see `wait`.
         """
         manifest = self.wait(timeout_sec)
         call = GrpcCall(self._channel, self.address, self._server)
@@ -173,7 +175,7 @@ class Link:
 
     @property
     def global_t(self) -> int:
-        """Newest `global_t` that any agent of the process has received."""
+        """Largest `global_t` that an agent of the process has received."""
         return self._global_t
 
     def note_global_t(self, global_t: int) -> None:
@@ -187,6 +189,7 @@ class Link:
         Raises:
           ServerUnavailableError: no answer in time.
           NotAllowedError: client or server does not trust the other.
+          ProtocolError: something else listens at the address.
         """
         with self._explaining_tls():
             return get_status(self._channel, self.address, timeout_sec)
@@ -204,6 +207,7 @@ class Link:
           InvalidInputError: the algorithm cannot use the spaces.
           ServerUnavailableError: no answer in time.
           NotAllowedError: client or server does not trust the other.
+          ProtocolError: the server does not accept proposals.
         """
         with self._explaining_tls():
             return propose_spaces(self._channel, self.address, spaces, timeout_sec)
@@ -286,8 +290,8 @@ class BridgeControl:
 
         Args:
           address: `host:port`; port 0 lets the system choose.
-          backend: the parameter server; served over our own protocol, the tutorial's four calls,
-            metrics and health checks.
+          backend: the parameter server; served over our own protocol, the tutorial's four calls and
+            health checks, and, if it records any, metrics.
           security: what clients must present; None: nothing, and no TLS.
           experience: sink of experience, if the run learns in the server; with several tasks, task
             -> sink; None: the run does not learn in the server.

@@ -1,6 +1,6 @@
 """Errors on the bridge: converts our exceptions to gRPC status codes and back.
 
-The client reads the codes and never the texts.
+The client decides by the codes, and only repeats the texts.
 """
 
 from typing import NoReturn

@@ -304,8 +304,8 @@ def get_header(message: frames.ExperienceRequest | None) -> experience_pb2.Exper
             "experience: received nothing, expected a header; send a header first", "header"
         )
     raise InvalidInputError(
-        "experience: received a chunk or an empty message, expected a header; send a header before "
-        "each rollout, and as many bytes after it as its rollout_bytes says",
+        "experience: received a chunk, or an empty or unreadable message, expected a header; send "
+        "a header before each rollout, and as many bytes after it as its rollout_bytes says",
         "header",
     )
 
@@ -315,7 +315,8 @@ def _get_chunk(message: frames.ExperienceRequest | None) -> bytes | memoryview:
         return message
     if message is None or not message.HasField("chunk"):
         raise InvalidInputError(
-            "rollout: the stream ended, or another rollout started, before it was complete",
+            "rollout: incomplete, because the stream ended, another rollout started, or a message "
+            "was unreadable",
             "rollout",
         )
     return message.chunk

@@ -1,4 +1,4 @@
-"""Converts messages with chunks to bytes without protobuf.
+"""Converts messages with chunks to bytes, and back, without protobuf.
 
 A chunk is the message's field 2. In this way it is copied once instead of twice when it is sent,
 and not at all when it is received; all other messages are converted by protobuf.
@@ -71,8 +71,8 @@ def to_push_pull_request(data: bytes, max_header_bytes: int = MAX_HEADER_BYTES) 
 
     Args:
       data: the received bytes.
-      max_header_bytes: a longer message that is not a chunk is not parsed, because our clients send
-        none: parsing can turn two bytes into an episode of fifty bytes.
+      max_header_bytes: a longer message that is not a chunk counts as invalid. Our clients send no
+        such message, and parsing can turn two bytes into an episode of fifty bytes.
     """
     return to_part(data, pb.PushPullRequest, max_header_bytes)
 
@@ -89,7 +89,7 @@ def to_part(
       data: the received bytes.
       kind: class of the message.
       max_header_bytes: see `to_push_pull_request`.
-      max_fields: a header with more fields is not parsed either: no other thread runs while a
+      max_fields: a header with more fields counts as invalid, too: no other thread runs while a
         message is parsed, and millions of fields of two bytes take a tenth of a second.
     """
     chunk = _find_chunk(data)
@@ -131,14 +131,14 @@ def _read_number(data: bytes, place: int) -> tuple[int, int]:
     """Reads a varint; returns its value, and the position of the next byte.
 
     Raises:
-      LookupError: the data ends within the number, or the number has more than 64 bits.
+      LookupError: the data ends within the number, or the number has more than ten bytes.
     """
     number = shift = 0
     while (byte := data[place]) > 0x7F:
         number |= (byte & 0x7F) << shift
         shift, place = shift + 7, place + 1
         if shift > _MAX_SHIFT:
-            raise LookupError("a number of more than 64 bits")
+            raise LookupError("a number of more than ten bytes")
     return number | byte << shift, place + 1
 
 

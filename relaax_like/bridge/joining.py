@@ -141,7 +141,7 @@ def add_to_server(servicer: GroupServicer, server: grpc.Server) -> None:
 class GroupStream(GroupConnection):
     """One learner's connection to the group at a parameter server.
 
-    One thread calls `exchange`; any thread can call `close`, which ends it.
+    One thread calls `exchange`; any thread can call `close`, which ends an `exchange` in progress.
 
     Args:
       channel: to the parameter server.
@@ -154,6 +154,7 @@ class GroupStream(GroupConnection):
       LeasedError: learners of this run update independently.
       NotAllowedError: an agent's token is required.
       ServerUnavailableError: there was no answer, or there are too many learners.
+      ProtocolError: the answer is not valid.
     """
 
     def __init__(self, channel: grpc.Channel, address: str, manifest: Manifest, learner: str):
@@ -226,7 +227,11 @@ def _read_header(requests: Iterator[Any], may_end: bool = False) -> group_pb2.Gr
     if part is None and may_end:
         return None
     if not isinstance(part, group_pb2.GroupPart) or not part.HasField("header"):
-        raise InvalidInputError("join: received a message without a header", "header")
+        raise InvalidInputError(
+            "join: received no message, or one without a header; send a header first, and then "
+            "only the chunks of its gradient",
+            "header",
+        )
     return part.header
 
 

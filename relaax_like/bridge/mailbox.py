@@ -104,7 +104,7 @@ class Mailbox:
             self._futex(self._address, _WAIT, number, _LOOK)
 
     def withdraw(self) -> None:
-        """Withdraws the newest message, unless it was taken; no message must be put afterwards."""
+        """Makes the newest message empty, unless it was taken; the sender puts no more messages."""
         self._words[_LENGTH] = 0
 
     def close(self) -> None:

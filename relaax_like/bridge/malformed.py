@@ -60,8 +60,8 @@ def _check(handler: Any, method: str) -> grpc.RpcMethodHandler:
             name = method.rpartition("/")[2]
             context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"{name}: the request is not a valid message; do both ends use the same .proto "
-                "file?",
+                f"{name}: the request is not a valid message; use the same .proto file on both "
+                "ends",
             )
         return request
 

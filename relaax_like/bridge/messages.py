@@ -176,14 +176,14 @@ def messages_to_push(
       The push, and its header.
 
     Raises:
-      InvalidInputError: there is no header, the gradient has another length or layout, a group is
-        unknown, a statistic occurs twice or is malformed, or there are too many episodes or
-        statistics.
+      InvalidInputError: there is no header, the gradient has another length or layout, or is in
+        shared memory that was not agreed upon, a group is unknown, a statistic occurs twice or is
+        malformed, or there are too many episodes or statistics.
     """
     if isinstance(first, memoryview) or first.WhichOneof("part") != "header":
         raise InvalidInputError(
-            "push: expected the header as the first message, and no message after the end of "
-            "the gradient",
+            "push: received a chunk or an unreadable message; expected the header as the first "
+            "message, and no message after the end of the gradient",
             "header",
         )
     header = first.header
@@ -206,7 +206,7 @@ def messages_to_push(
 
 
 def count_awaited_bytes(first: frames.Request, manifest: Manifest) -> int:
-    """Returns the bytes of memory that a push needs while it is received; 0: it is complete.
+    """Returns the bytes of memory that a push needs while it is received; 0: no chunk follows.
 
     Args:
       first: the first message of the push; nothing in it is trusted.
@@ -253,13 +253,13 @@ def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
         whose = f" of the groups {', '.join(header.groups)}" if header.groups else ""
         raise InvalidInputError(
             f"gradient: {header.gradient_bytes} bytes announced, but by the manifest a gradient"
-            f"{whose} has {num_bytes}; do client and server use the same model?",
+            f"{whose} has {num_bytes}; use the same model in client and server",
             "gradient_bytes",
         )
     if header.fingerprint != manifest.fingerprint:
         raise InvalidInputError(
             f"gradient: fingerprint {header.fingerprint:08x}, but this run has "
-            f"{manifest.fingerprint:08x}; do client and server use the same model?",
+            f"{manifest.fingerprint:08x}; use the same model in client and server",
             "fingerprint",
         )
     return num_bytes
@@ -287,14 +287,19 @@ def _get_chunk(message: frames.Request) -> bytes | memoryview:
     if isinstance(message, memoryview):
         return message
     if message.WhichOneof("part") != "chunk":
-        raise InvalidInputError("push: a second header before the end of the gradient", "header")
+        raise InvalidInputError(
+            "push: a second header, or an unreadable message, before the end of the gradient",
+            "header",
+        )
     return message.chunk
 
 
 def reply_to_messages(
     reply: Reply, shared: SharedVectors | None = None, ranges: Ranges = ()
 ) -> Iterator[frames.Reply]:
-    """Yields the header and the chunks of one reply; the chunks are views of the values.
+    """Yields the header and the chunks of one reply.
+
+    The chunks are views of the values, or, with `ranges`, of a copy.
 
     Args:
       reply: to send.
@@ -345,7 +350,8 @@ def messages_to_reply(
       ranges: the parts of the values that were requested; the rest is NaN; empty: all.
 
     Raises:
-      InvalidInputError: there is no header, or the values have another length than in the manifest.
+      InvalidInputError: there is no header, or the values do not have the length that follows from
+        the manifest or the ranges.
     """
     iterator = iter(messages)
     first = next(iterator, None)
@@ -488,7 +494,7 @@ def message_to_status(message: pb.Status) -> Status:
 
 
 def _read(record: type[_Record], message: Any, **converted: Any) -> _Record:
-    """Makes a record from a message with the same field names; a field that is not set is None."""
+    """Makes a record from a message with the same field names; an optional one not set is None."""
     for field in dataclasses.fields(record):
         if field.name not in converted:
             descriptor = message.DESCRIPTOR.fields_by_name[field.name]
@@ -498,5 +504,5 @@ def _read(record: type[_Record], message: Any, **converted: Any) -> _Record:
 
 
 def _get_fields(record: Any) -> dict[str, Any]:
-    """Returns a record's fields for the message whose fields have the same names."""
+    """Returns a record's fields, except None, for the message whose fields have the same names."""
     return {name: value for name, value in vars(record).items() if value is not None}

@@ -50,6 +50,7 @@ class MetricsClient(BufferedMetrics):
 
         Raises:
           ConfigError: a file that `security` names cannot be used.
+          ValueError: `max_queue` is below 1.
         """
         super().__init__("metrics client", global_t, max_queue)
         self._owned: grpc.Channel | None = None
@@ -61,7 +62,10 @@ class MetricsClient(BufferedMetrics):
         self._start()
 
     def close(self, timeout_sec: float = 2 * _CLOSE_TIMEOUT_SEC + 1.0) -> None:
-        """Sends what is queued, if the server answers quickly, and disconnects. Idempotent."""
+        """Sends what is queued, if the server answers quickly, and disconnects. Idempotent.
+
+        A channel that the caller owns stays open.
+        """
         super().close(timeout_sec)
 
     def _consume(self, points: list[Point], closing: bool) -> int:
@@ -91,7 +95,7 @@ class MetricsClient(BufferedMetrics):
         if reply.dropped:
             self._count_dropped(reply.dropped)
         if self._failing:
-            _log.info("sending metrics again; %d were dropped", self.dropped)
+            _log.info("sending metrics again; dropped so far: %d", self.dropped)
         self._failing = False
 
     def _tell_failing(self, reason: str) -> None:

@@ -33,7 +33,10 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServicer):
     def StoreScalars(
         self, request: metrics_pb2.StoreScalarsRequest, context: grpc.ServicerContext
     ) -> metrics_pb2.StoreScalarsReply:
-        """Records all points of a request, or none if one of them is invalid."""
+        """Records all points of a request, or none if one of them is invalid.
+
+        The reply has the number of points that the recorder dropped.
+        """
         try:
             points = unpack_scalars(request)
         except InvalidInputError as error:

@@ -32,12 +32,12 @@ class Pair:
         """Sends a message, or the bytes of a chunk; waits while the other end does not read.
 
         Raises:
-          OSError: the other end is closed.
+          OSError: one of the ends is closed.
         """
         self._stream.sendall(pack_frame(frames.to_bytes(part)))
 
     def receive(self) -> bytes | None:
-        """Waits for the next message; None: the other end has stopped sending, or is closed."""
+        """Waits for the next message; None: the other end sends no more, or this end is closed."""
         try:
             header = self._file.read(HEADER.size)
             if len(header) < HEADER.size:

@@ -39,7 +39,7 @@ _PUBLISH_SEC = 60.0
 
 
 class LeasingBackend(Protocol):
-    """The parameter server as this service calls it. Thread-safe."""
+    """The parameter server as this service calls it; see `ParameterServer`. Thread-safe."""
 
     @property
     def manifest(self) -> Manifest:
@@ -47,14 +47,14 @@ class LeasingBackend(Protocol):
 
     @property
     def learner_address(self) -> tuple[str, int]:
-        """Address at which the newest holder of the lease takes experience, and its term."""
+        """Address at which the newest holder takes experience, and its term; ("", 0): none."""
 
     @property
     def slots(self) -> Mapping[str, np.ndarray]:
         """The optimizers' state."""
 
     def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
-        """Makes a learner the run's only one."""
+        """Makes a learner the run's only one; returns term, seconds until renewal, and state."""
 
     def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
         """Renews a lease."""
@@ -137,7 +137,10 @@ class PublisherServicer:
     def _read(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Publication | Counts:
         first = next(requests, None)
         if not isinstance(first, publisher_pb2.PublishPart) or not first.HasField("header"):
-            raise InvalidInputError("publish: the first message has no header", "header")
+            raise InvalidInputError(
+                "publish: received no message, or one without a header; send the header first",
+                "header",
+            )
         header = first.header
         if len(header.episodes) > MAX_EPISODES or len(header.received) > _MAX_RECEIVED:
             raise InvalidInputError(
@@ -199,8 +202,8 @@ class PublisherStub:
     """A learner's calls to the parameter server; each has a deadline.
 
     All of them raise ServerUnavailableError if there is no answer in time, NotAllowedError if an
-    agent's token is required, and, except `find_learner`, LeasedError if another learner holds the
-    lease or the run has no learner in a process of its own.
+    agent's token is required, and, except `find_learner`, LeasedError if the run has no learner in
+    a process of its own. `renew` and `publish` also raise it if another learner holds the lease.
 
     Args:
       channel: to the parameter server.

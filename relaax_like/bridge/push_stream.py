@@ -30,15 +30,15 @@ class PushStream:
         reply = stream.push_pull(push, want_values, have_version, timeout_sec)
         stream.close()
 
-    If both sides have agreed on it, gradients, values and their messages pass through memory that
-    both processes share; then the stream only shows whether the other process exits. Not
-    thread-safe.
+    If both sides have agreed on it, gradients and values pass through memory that both processes
+    share, and so do messages that fit a mailbox, where mailboxes are supported. The stream then
+    carries all other messages, and shows whether the other process exits. Not thread-safe.
 
     Args:
       channel: to the server.
       manifest: of the run.
       pool: of buffers for values.
-      use_shared_memory: whether to offer shared memory to the server, which is on this machine.
+      use_shared_memory: whether to offer shared memory; the server must be on this machine.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class PushStream:
 
         Raises:
           grpc.RpcError: no reply in time, or it was refused; the next push opens a new stream.
-          InvalidInputError: the reply does not match the manifest.
+          InvalidInputError: the reply is not valid, or does not match the manifest.
           RelaaxError: this process was forked from the one that made this object.
         """
         if os.getpid() != self._pid:

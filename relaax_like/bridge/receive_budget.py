@@ -1,4 +1,7 @@
-"""Limits the memory of gradients that are being received, however many have begun."""
+"""Limits the memory of data that is being received, however many calls have begun to send.
+
+The data of a push is its gradient; rollouts and publications count in the same way.
+"""
 
 import contextlib
 import threading
@@ -22,12 +25,12 @@ _POLL_SEC = 0.05
 
 
 class SlowError(ServerUnavailableError):
-    """A push was ended to release memory for others."""
+    """A call was ended to release memory for others, or ended while it waited for memory."""
 
 
 @dataclass(eq=False)
 class IncomingPush:
-    """One push whose gradient is being received.
+    """One push (or rollout, or publication) that is being received.
 
     Attributes:
       num_bytes: memory that the push uses.
@@ -56,13 +59,13 @@ class IncomingPush:
 
 
 class ReceiveBudget:
-    """The memory for gradients that are being received. Thread-safe.
+    """The memory for data that is being received. Thread-safe.
 
         with budget.admit(num_bytes, context) as incoming:
             push = messages_to_push(first, incoming.note(more), manifest)
 
-    If it is used up, the next push waits for others to end, and slow ones are cancelled: a client
-    that sends only part of a gradient delays the others for a few seconds at most.
+    If it is used up, the next push waits for others to end, and slow ones are cancelled: those
+    without a message for 3 s, and those that take more than 5 s plus 1 s per megabyte in total.
 
     Args:
       max_bytes: bytes of all pushes together; a single push can have more.
@@ -90,7 +93,9 @@ class ReceiveBudget:
             yield reception
         except Exception:  # any error of a reader whose call has ended
             if reception.cancelled:
-                raise SlowError("push: aborted to release memory for others; retry") from None
+                raise SlowError(
+                    "the call was too slow, and was aborted to release memory for others; retry"
+                ) from None
             raise
         finally:
             with self._changed:
@@ -102,7 +107,7 @@ class ReceiveBudget:
         with self._changed:
             while self._num_bytes and self._num_bytes + num_bytes > self._max_bytes:
                 if not context.is_active():
-                    raise SlowError("push: cancelled before there was memory for it; retry")
+                    raise SlowError("the call ended before there was memory for its data; retry")
                 self._cancel_slow()
                 self._changed.wait(_POLL_SEC)
             now = time.monotonic()

@@ -37,11 +37,11 @@ class ReloadingChannel(grpc.Channel):
         return channel
 
     def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
-        """Reports the connectivity of the current channel."""
+        """Reports the connectivity of the channel that is current now, not of later ones."""
         self.current().subscribe(callback, try_to_connect)
 
     def unsubscribe(self, callback: Any) -> None:
-        """Ends `subscribe`."""
+        """Ends `subscribe`, if the channel has not been replaced since."""
         self._current[1].unsubscribe(callback)
 
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:

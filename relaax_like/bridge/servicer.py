@@ -175,9 +175,9 @@ def remaining_sec(context: grpc.ServicerContext) -> float:
 
 
 def max_message_bytes(manifest: Manifest) -> int:
-    """Returns the length of the longest valid message, of our protocol or of the tutorial's.
+    """Returns an upper bound of the bytes of a message, of our protocol or of the tutorial's.
 
-    An unauthorized client can make a server allocate that much, and more once it is parsed.
+    A client can make a server allocate that much, and more once the message is parsed.
     """
     array = max((segment.num_bytes for segment in manifest.trainable), default=0)  # the tutorial's
     return max(_max_header_bytes(manifest), array + _NAMES_BYTES)

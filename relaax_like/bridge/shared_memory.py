@@ -81,7 +81,8 @@ class SharedVectors:
         """Makes the memory; the block must last until the other process has attached to it.
 
         Raises:
-          UnusableError: this system does not support such memory, or has too little memory.
+          UnusableError: this system does not support such memory, or has too little memory; or the
+            block raised an OSError.
         """
         num_bytes = _list_starts(gradient_bytes, values_bytes)[-1]
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -108,7 +109,8 @@ class SharedVectors:
 
         Raises:
           UnusableError: the memory is on another machine, belongs to another user, has another
-            length, or is not such memory; or this machine does not support mailboxes.
+            length, is not such memory, or cannot be mapped; or this machine does not support
+            mailboxes.
         """
         if offer.mailboxes and not mailbox.SUPPORTED:
             raise UnusableError(
@@ -124,17 +126,17 @@ class SharedVectors:
             flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
             descriptor = os.open(path, flags)
         except OSError as error:
-            raise UnusableError(f"not accessible: {error.strerror}") from None
+            raise UnusableError(f"{path} is not accessible: {error.strerror}") from None
         try:
             # Only such memory has these seals, so this cannot be one of our files.
             if fcntl.fcntl(descriptor, _GET_SEALS) & _SEALS != _SEALS:
-                raise UnusableError("the memory could be shrunk")
+                raise UnusableError("the memory could be shrunk or enlarged")
             size = os.fstat(descriptor).st_size
             if size != num_bytes:
                 raise UnusableError(f"the memory has {size} bytes, expected {num_bytes}")
             memory = mmap.mmap(descriptor, num_bytes)
         except OSError as error:
-            raise UnusableError(f"not anonymous memory: {error.strerror}") from None
+            raise UnusableError(f"the memory cannot be mapped: {error.strerror}") from None
         finally:
             os.close(descriptor)
         if not secrets.compare_digest(memory[:_NONCE_BYTES], offer.nonce):

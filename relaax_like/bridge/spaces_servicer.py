@@ -82,6 +82,7 @@ def propose_spaces(
       InvalidInputError: the algorithm cannot use the proposed spaces.
       ServerUnavailableError: no answer in time.
       NotAllowedError: an agent's token is required.
+      ProtocolError: the server does not accept proposals.
     """
     call = channel.unary_unary(
         PROPOSE,

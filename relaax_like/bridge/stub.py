@@ -96,6 +96,9 @@ class ParameterServerStub(BufferingClient):
       keep_stream_open: keep a stream open between pushes, as always for a model whose values do not
         fit one chunk.
       use_shared_memory: with an open stream to a loopback address, use shared memory if possible.
+
+    Raises:
+      ConfigError: the environment variable RELAAX_CHAOS is not valid.
     """
 
     def __init__(
@@ -242,7 +245,8 @@ def report_clients(
     """Reports the clients of an rlx server to a parameter server.
 
     Raises:
-      InvalidInputError: there are too many clients, or a name is too long.
+      InvalidInputError: there are too many clients, the server's name is empty, or a text is too
+        long.
       ServerUnavailableError: no answer in time.
       NotAllowedError: an agent's token is required.
     """
@@ -259,6 +263,7 @@ def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0
 
     Raises:
       ServerUnavailableError: no answer in time, or the snapshot could not be written.
+      LeasedError: the server is the run's learner, which writes no snapshots.
       NotAllowedError: an operator's token is required.
     """
     stub = pb_grpc.ParameterServerStub(channel)
@@ -271,6 +276,7 @@ def request_stop(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) 
 
     Raises:
       ServerUnavailableError: no answer in time.
+      LeasedError: the server is the run's learner, which does not end the run.
       NotAllowedError: an operator's token is required.
     """
     stub = pb_grpc.ParameterServerStub(channel)
@@ -308,8 +314,8 @@ def wait_for_manifest(
     Args:
       channel: to the server.
       address: address of the server, for errors.
-      timeout_sec: longest wait; None: no limit.
-      on_wait: called periodically with the seconds waited.
+      timeout_sec: longest wait, plus up to 5 s for the last request; None: no limit.
+      on_wait: called periodically with the seconds waited; what it raises ends the wait.
       server: what the server is, for errors.
 
     Raises:

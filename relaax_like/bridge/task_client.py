@@ -128,7 +128,7 @@ class TaskClient(ParameterServerClient):
         if len(gradients) != len(order):
             where = f" in groups {', '.join(chosen)}" if chosen else ""
             raise InvalidInputError(
-                f"received {len(gradients)} gradients, expected {len(order)}: one for each "
+                f"gradients: received {len(gradients)}, expected {len(order)}: one for each "
                 f"trainable variable of the task{where}"
             )
         return [gradients[index] for index in order], run_groups

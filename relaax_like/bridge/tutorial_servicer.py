@@ -93,7 +93,8 @@ def _read_gradient(messages: Iterator[bridge_pb2.NdArray], manifest: Manifest) -
     for message in itertools.islice(messages, len(segments) + 1):
         if len(arrays) == len(segments):
             raise InvalidInputError(
-                f"gradients: received more than the expected {len(segments)} arrays"
+                f"gradients: received more arrays than expected ({len(segments)}); send one for "
+                "each trainable variable"
             )
         segment = segments[len(arrays)]
         arrays.append(message_to_ndarray(message, segment.name, segment.num_bytes))

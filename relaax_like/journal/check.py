@@ -30,10 +30,10 @@ class SegmentReport:
     Attributes:
       path: the file.
       first_index: index of its first record, according to its name.
-      records: number of complete records before the segment's first damage.
+      records: number of valid records before the segment's first damage.
       bytes: size of the file.
-      state: "whole": complete and undamaged; "torn": incomplete at the end, as a crash leaves the
-        last segment; "damaged": anything else.
+      state: "whole": complete and undamaged; "torn": a crash can leave this, and nothing that was
+        synced is lost; "damaged": anything else.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class JournalReport:
 
     Attributes:
       segments: oldest first, including those after a damaged one.
-      damage: the first damage; None: there is none.
+      damage: the first damage, or torn end; None: there is none.
     """
 
     segments: tuple[SegmentReport, ...]
@@ -61,8 +61,8 @@ class Cut:
     """What `cut_journal` moved into another folder.
 
     Attributes:
-      aside: the folder with what was moved; None: there was nothing to move, because the rest of
-        the journal is missing.
+      aside: the folder with what was moved; None: nothing was moved, because the rest of the
+        journal is missing and there are no unusable snapshots.
       bytes: number of the journal's bytes that were moved.
     """
 
@@ -71,7 +71,7 @@ class Cut:
 
 
 def check_journal(directory: Path) -> JournalReport:
-    """Reads a complete journal, damaged or not.
+    """Reads a complete journal, damaged or not; a missing beginning or end is not noticed.
 
     Raises:
       JournalError: a segment has a format that this version does not know, or the folder cannot be
@@ -107,7 +107,7 @@ def _report(segment: Segment, reader: SegmentReader | None, damage: Damage | Non
 
 
 def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) -> Cut:
-    """Cuts a journal at a damage; everything after it is moved into a folder beside the journal.
+    """Cuts a journal at a damage; everything after it is moved to `cut-INDEX-N` in its folder.
 
     Until the cut is complete, the journal still counts as damaged, so the cut can be repeated.
 
@@ -118,7 +118,7 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
         restored from a backup, it would not match what is written to the journal from now on.
 
     Raises:
-      JournalError: the disk is full or fails.
+      JournalError: a file cannot be moved or written (disk full, no permission, ...).
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,8 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
         sync_path(directory)
     except OSError as error:
         raise JournalError(
-            f"{directory}: could not truncate the journal: {error}; free disk space, then try again"
+            f"{directory}: could not truncate the journal: {error}; make sure that the folder is "
+            "writable and its disk has space, then try again"
         ) from error
     return Cut(aside if aside.exists() else None, moved)
 

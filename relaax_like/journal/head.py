@@ -74,7 +74,7 @@ class JournalHead:
         """Returns the head's claim; None if there is no head.
 
         Raises:
-          DamagedError: the head is damaged.
+          DamagedError: the head is damaged, or cannot be read.
           JournalError: the head has a format that this version does not know.
         """
         try:
@@ -84,7 +84,7 @@ class JournalHead:
         except OSError as error:
             raise DamagedError(f"cannot be read: {error}") from error
         if len(content) != _HEAD.size:
-            raise DamagedError(f"{len(content)} bytes, expected {_HEAD.size}")
+            raise DamagedError(f"expected {_HEAD.size} bytes, found {len(content)}")
         magic, version, newest, end, final, crc = _HEAD.unpack(content)
         if magic != _MAGIC or crc != zlib.crc32(content[:-4]):
             raise DamagedError("it does not match its CRC")
@@ -99,7 +99,8 @@ class JournalHead:
         """Writes the file, or replaces it atomically: after a crash, it is the old or the new file.
 
         Raises:
-          OSError: the file cannot be written; the old file is untouched.
+          OSError: the file cannot be written, and the old one is untouched; or the folder cannot
+            be synced, and a power cut can leave either file.
         """
         self.close()
         temporary = self.path.with_name(f"{TEMPORARY}{self.path.name}")
@@ -115,7 +116,7 @@ class JournalHead:
     def note(self, claim: Claim) -> None:
         """Overwrites the existing file. The caller has synced what the head claims.
 
-        A failure is logged once; it only weakens a check at the next start.
+        The first failure is logged; it only weakens a check at the next start.
         """
         try:
             if self._file is None:
@@ -125,7 +126,7 @@ class JournalHead:
             if not self._failed:
                 _LOG.warning(
                     "%s: could not be written: %s; if the journal loses its end, the next "
-                    "start will not notice",
+                    "start might not notice",
                     self.path,
                     error,
                 )

@@ -58,11 +58,12 @@ class Journal:
             ...                                   # write the snapshot
             journal.drop_before(first)
 
-    Records are synced about once a second by a thread; neither `append` nor a new segment waits
-    for a sync. Without an interval the caller syncs.
+    A thread syncs records at an interval, by default once a second; neither `append` nor a new
+    segment waits for a sync. Without an interval, the caller syncs.
 
-    A failed append leaves nothing behind, and the next one can succeed. A failed sync is final: the
-    kernel might have dropped what it could not write, so nothing can be acknowledged any more.
+    A failed append leaves nothing behind, and the next one can succeed; if its partial data cannot
+    be removed, the failure is final. So is a failed sync: the kernel might have dropped what it
+    could not write, so nothing can be acknowledged any more.
 
     Attributes:
       directory: the folder.
@@ -81,9 +82,9 @@ class Journal:
     ):
         """Creates the folder if it is missing, or continues after the records that it holds.
 
-        Truncates an incomplete record that a crash left at the end. If all records are older than
-        `first_index`, a snapshot has them: they are removed, and the journal starts over. Existing
-        records are synced.
+        Truncates an incomplete record that a crash left at the end. If the record before
+        `first_index` is missing, the caller's state contains more than the journal: the existing
+        records are removed, and the journal starts over. Otherwise they are synced.
 
         Args:
           directory: the folder. The caller ensures that no other process writes to it.
@@ -98,7 +99,7 @@ class Journal:
         Raises:
           ConfigError: `segment_bytes` or `sync_interval_sec` is not more than 0.
           JournalError: the folder contains records that the caller's state does not have, that are
-            damaged, or that are of another model; or it cannot be written to.
+            damaged, or that are of another model or format; or it cannot be read or written to.
         """
         if not segment_bytes > 0:
             raise ConfigError(f"segment_bytes: {segment_bytes}, expected more than 0")
@@ -132,7 +133,7 @@ class Journal:
             if isinstance(error, OSError):
                 raise JournalError(
                     f"{directory}: cannot hold a journal: {error}; choose a folder that can be "
-                    "written to"
+                    "written to, on a disk with space"
                 ) from error
             raise
         self._dirty = threading.Event()
@@ -146,12 +147,12 @@ class Journal:
 
     @property
     def unsynced_records(self) -> int:
-        """Number of records that a power cut would lose."""
+        """Number of records that are not synced; a power cut can lose them."""
         return self.next_index - self._synced_index
 
     @property
     def unsynced_bytes(self) -> int:
-        """Number of bytes that a power cut would lose."""
+        """Number of bytes that are not synced; a power cut can lose them."""
         return self._written_bytes - self._synced_bytes
 
     @property
@@ -162,7 +163,7 @@ class Journal:
 
     @property
     def failed(self) -> str:
-        """Why nothing can be appended any more; "" if appending is possible."""
+        """The failure after which nothing can be appended any more; "": there was none."""
         return self._failed
 
     def append(self, pieces: Sequence[Piece]) -> int:
@@ -190,10 +191,12 @@ class Journal:
         return first
 
     def start_segment(self) -> int:
-        """Begins a new segment: a snapshot of the current state contains everything before it.
+        """Begins a new segment, unless the newest one has no records yet.
+
+        A snapshot of the current state contains everything before it.
 
         Returns:
-          The index of the next record, the first in the new segment.
+          The index of the next record, the first of its segment.
 
         Raises:
           JournalError: the segment could not be created, and the old one stays in use; or the
@@ -225,7 +228,11 @@ class Journal:
                 try:
                     file.path.unlink(missing_ok=True)
                 except OSError as error:
-                    _LOG.warning("%s: could not remove the old segment: %s", file.path, error)
+                    _LOG.warning(
+                        "%s: could not remove the old segment: %s; it stays until the next removal",
+                        file.path,
+                        error,
+                    )
                     break
                 with self._lock:
                     del self._files[0]
@@ -237,7 +244,7 @@ class Journal:
         """Syncs everything that was appended before the call.
 
         Raises:
-          JournalError: the disk failed; the journal can no longer be used.
+          JournalError: the sync failed, or the journal had failed before; it can no longer be used.
         """
         with self._sync_lock:
             with self._lock:
@@ -254,7 +261,7 @@ class Journal:
                     self._failed = (
                         f"{self.directory}: the journal cannot be synced: {error}; what was "
                         "not synced can be lost, and nothing more is accepted. "
-                        "Restart the server once the disk works again"
+                        "Restart the server (or learner) once the disk works again"
                     )
                 raise JournalError(self._failed) from error
             self._note_head(files[-1].first_index, index)
@@ -262,7 +269,7 @@ class Journal:
                 self._synced_bytes, self._synced_index = written_bytes, index
 
     def close(self) -> None:
-        """Syncs and ends the thread. Idempotent.
+        """Syncs, unless the journal has failed, and ends the thread. Idempotent.
 
         Raises:
           JournalError: the last sync failed; everything else is done.
@@ -314,8 +321,8 @@ class Journal:
             if not isinstance(error, OSError):
                 raise
             raise JournalError(
-                f"{file.path}: record {self.next_index} could not be written: {error}; it was "
-                "removed completely, and the next one can succeed"
+                f"{file.path}: record {self.next_index} could not be written: {error}; nothing of "
+                "it remains"
             ) from error
         file.size += size
         self._written_bytes += size
@@ -330,7 +337,7 @@ class Journal:
             self._failed = (
                 f"{file.path}: record {self.next_index} could not be written ({cause}), and "
                 f"its partial data cannot be removed: {error}; nothing more is accepted. "
-                "Restart the server, which truncates the file"
+                "Restart the server (or learner), which truncates the file"
             )
             raise JournalError(self._failed) from error
 
@@ -354,13 +361,13 @@ class Journal:
             try:
                 path.unlink(missing_ok=True)
             except OSError as second:
-                _LOG.warning("%s: could not be removed: %s", path, second)  # it holds no record
+                _LOG.warning("%s: could not be removed: %s; it holds no record", path, second)
             if not isinstance(error, OSError):
                 raise
             cure = (
-                "the old segment stays in use, and the next attempt can succeed"
+                "the old segment stays in use"
                 if self._files
-                else "free some disk space"
+                else "make sure that the folder is writable and its disk has space"
             )
             raise JournalError(f"{path}: cannot create a new segment: {error}; {cure}") from error
         self._files.append(file)
@@ -424,7 +431,8 @@ class Journal:
         """Finds where the records end; None if the journal must start over.
 
         Raises:
-          JournalError: there are records that were not replayed, or records are damaged.
+          JournalError: there are records that were not replayed, or records are damaged, or of
+            another model or format.
         """
         first = self.next_index
         reader = self._read(first)
@@ -432,7 +440,7 @@ class Journal:
             # The segment that begins with the next record is torn: the one before it stays in use.
             reader = self._read(max(first - 1, segments[0].first_index))
         if reader.torn:
-            _LOG.warning("%s; truncating it there", reader.torn)
+            _LOG.warning("%s; truncating the journal there", reader.torn)
         end = reader.end
         if end is not None and end.index > first:
             raise JournalError(

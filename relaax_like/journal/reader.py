@@ -1,4 +1,4 @@
-"""Reads a journal, checks every byte, and distinguishes a crash's torn end from damage."""
+"""Reads a journal, checks what it reads, and distinguishes a crash's torn end from damage."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ class Damage:
 
 
 class DamagedJournalError(JournalError):
-    """A journal is unusable from some record onwards, and no crash can have caused that.
+    """A journal is unusable from some record onwards, and that is not just a crash's torn end.
 
     Attributes:
       damage: the place and kind of the damage.
@@ -65,8 +65,8 @@ class DamagedJournalError(JournalError):
     def __init__(self, damage: Damage, directory: Path):
         super().__init__(
             f"{damage}. Restore the file, or let `relaax fsck "
-            f"{shlex.quote(str(directory.parent))} --to-last-good` discard everything after "
-            "it; it lists the versions that are lost"
+            f"{shlex.quote(str(directory.parent))} --to-last-good` discard everything from there "
+            "on; without --to-last-good, it only reports what would be lost"
         )
         self.damage = damage
 
@@ -117,7 +117,7 @@ class SegmentReader:
         try:
             self._file = open(segment.path, "rb")  # noqa: SIM115
         except OSError as error:
-            raise DamagedSegmentError(0, f"cannot be read: {error}", torn=False) from error
+            raise DamagedSegmentError(0, _describe_unreadable(error), torn=False) from error
         try:
             self.size = os.fstat(self._file.fileno()).st_size
             self._first_chain = self._read_header()
@@ -130,8 +130,11 @@ class SegmentReader:
     def validate_follows(self, previous: "SegmentReader | None") -> None:
         """Checks that this segment begins where another one ended.
 
+        Args:
+          previous: the segment before, read to its end; None: nothing is checked.
+
         Raises:
-          DamagedSegmentError: this segment begins elsewhere.
+          DamagedSegmentError: this segment begins elsewhere, or is of another model.
         """
         if previous is None:
             return
@@ -177,7 +180,7 @@ class SegmentReader:
 
     def _read_header(self) -> int:
         if self.size < HEADER_BYTES:
-            found = f"{self.size} bytes, too few for a header of {HEADER_BYTES}"
+            found = f"only {self.size} of a header's {HEADER_BYTES} bytes"
             raise DamagedSegmentError(0, found, torn=True)
         header = self._read(HEADER_BYTES)
         magic, version, self.fingerprint, self.index, chain, crc = HEADER.unpack(header)
@@ -198,14 +201,14 @@ class SegmentReader:
     def _read_record(self) -> tuple[int, memoryview]:
         remaining = self.size - self.offset - RECORD_BYTES
         if remaining < 0:
-            found = f"{self.size - self.offset} bytes, too few for a record's header"
+            found = f"only {self.size - self.offset} of a record header's {RECORD_BYTES} bytes"
             raise DamagedSegmentError(self.offset, found)
         header = self._read(RECORD_BYTES)
         mark, length, index, crc, chain = RECORD.unpack(header)
         if mark != MARK:
             raise DamagedSegmentError(self.offset, f"{mark!r} instead of a record marker")
         if length > remaining:
-            found = f"a record of {length} bytes, of which only {remaining} are in the file"
+            found = f"a record with only {remaining} of its {length} bytes in the file"
             raise DamagedSegmentError(self.offset, found)
         payload = self._read(length)
         if crc != zlib.crc32(payload, zlib.crc32(header[4:20])):
@@ -227,7 +230,7 @@ class SegmentReader:
             piece = self._file.read(count)
         except OSError as error:
             raise DamagedSegmentError(
-                self.offset, f"cannot be read: {error}", torn=False
+                self.offset, _describe_unreadable(error), torn=False
             ) from error
         if len(piece) < count:
             raise DamagedSegmentError(
@@ -247,8 +250,8 @@ class JournalReader:
     Must not be used while another process writes: a partly written record looks torn.
 
     Attributes:
-      torn: what a crash left at the end; None: the journal ends with a complete record.
-      end: the segment in which the records end; None: no segment can be read.
+      torn: what a crash left at the end; None: nothing, as far as was read.
+      end: the segment in which the records read so far end; None: none was read.
     """
 
     def __init__(
@@ -286,8 +289,8 @@ class JournalReader:
 
         Raises:
           DamagedJournalError: records are damaged or missing.
-          JournalError: records belong to another model, or have a format that this version does not
-            know; or the folder cannot be read.
+          JournalError: records belong to another model; records or the head have a format that this
+            version does not know; or the folder cannot be read.
         """
         segments = self._select_segments()
         for position, segment in enumerate(segments):
@@ -310,7 +313,7 @@ class JournalReader:
             self._validate_end(self._head, segments)
 
     def make_error(self, found: str) -> DamagedJournalError:
-        """Returns the error for a newest record that cannot be used.
+        """Returns the error to raise if the record that was read last cannot be used.
 
         Args:
           found: what is there instead of a usable record.
@@ -335,12 +338,16 @@ class JournalReader:
         """Checks that the journal contains all that its head claims.
 
         Raises:
-          DamagedJournalError: records are missing, or the head cannot be read.
+          DamagedJournalError: records are missing; or the head is damaged, or missing although
+            there are segments.
+          JournalError: the head has a format that this version does not know.
         """
         try:
             claim = head.read()
         except DamagedError as error:
-            self._fail_at_end(f"its head, {head.path}, is damaged: {error}; more could be missing")
+            self._fail_at_end(
+                f"its head, {head.path}, is damaged or unreadable ({error}); more could be missing"
+            )
         if claim is None:
             if segments:
                 self._fail_at_end(f"its head, {head.path}, is missing, and more could be missing")
@@ -369,6 +376,10 @@ class JournalReader:
             )
 
 
+def _describe_unreadable(error: OSError) -> str:
+    return f"a file that cannot be read ({error}); first check its permissions and the disk"
+
+
 def locate(
     error: DamagedSegmentError, segments: Sequence[Segment], position: int, index: int
 ) -> Damage:
@@ -394,7 +405,7 @@ def locate(
 
 
 def find_last_record(directory: Path, damage: Damage) -> bytes | None:
-    """Returns the payload of the last complete record after a damage; None: there is none.
+    """Returns the payload of the last complete record after a damage; None: none was found.
 
     Only for display: it is not checked whether the record continues those before it.
     """

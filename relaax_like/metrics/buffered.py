@@ -65,7 +65,7 @@ def validate_point(name: str, y: float, x: float | None, field: str = "metric") 
     Args:
       name: of the curve.
       y: the value.
-      x: the position; None: the newest `global_t`.
+      x: the position; None, for the newest `global_t`, is always valid.
       field: first word of the error.
 
     Raises:
@@ -110,9 +110,9 @@ def select_valid(
 
 
 class BufferedMetrics(Metrics):
-    """Queues points and passes them to `_consume` in one thread, about once a second.
+    """Queues points and passes them to `_consume` in one thread: about once a second, or sooner.
 
-    Thread-safe. Never blocks the caller: if the queue is full, new points are dropped and counted.
+    Thread-safe. Recording never waits: if the queue is full, new points are dropped and counted.
 
     Args:
       thread_name: name of the thread.
@@ -144,7 +144,7 @@ class BufferedMetrics(Metrics):
 
     @property
     def dropped(self) -> int:
-        """Number of lost points: the queue was full, or they could not be written or sent."""
+        """Number of lost points: not queued (queue full or closed), or not written or sent."""
         with self._condition:
             return self._dropped
 
@@ -170,7 +170,7 @@ class BufferedMetrics(Metrics):
 
         Args:
           points: at most one with a histogram.
-          histogram: replaces the point's value; not for recorders that send points.
+          histogram: replaces the point's value; None: a number. Not for recorders that send points.
         """
         newest = self._global_t() if self._global_t is not None else None
         now = time.time()
@@ -189,7 +189,10 @@ class BufferedMetrics(Metrics):
         return dropped
 
     def flush(self, timeout_sec: float = 5.0) -> bool:
-        """Waits until all points so far are written or dropped; returns False after the timeout."""
+        """Waits until all points so far are written or dropped; returns False after the timeout.
+
+        Returns True at once if the thread has ended.
+        """
         with self._condition:
             target = self._taken
             self._hurry = True
@@ -199,7 +202,11 @@ class BufferedMetrics(Metrics):
             )
 
     def close(self, timeout_sec: float = 5.0) -> None:
-        """Writes queued points and ends the thread; later points are dropped. Idempotent."""
+        """Writes queued points and ends the thread; later points are dropped. Idempotent.
+
+        Args:
+          timeout_sec: longest wait; the thread continues afterwards.
+        """
         with self._condition:
             self._closing = True
             self._condition.notify_all()
@@ -270,7 +277,7 @@ class BufferedMetrics(Metrics):
         try:
             return self._consume(points, closing)
         except Exception:  # our own bug, which must not end the process
-            _log.exception("%d metrics were lost", len(points))
+            _log.exception("points of curves were lost: %d", len(points))
             self._count_dropped(len(points))
             return len(points)
 

@@ -58,7 +58,7 @@ class EventFileReader:
     def read(self) -> Iterator[Event]:
         """Yields the next events, up to the file's end, or the first incomplete or damaged record.
 
-        A damaged record is logged; nothing after it is ever read.
+        A damaged record is logged; this reader reads nothing after it.
 
         Raises:
           OSError: the file cannot be read.
@@ -107,11 +107,11 @@ class _File:
 
 
 def read_curves(metrics_dir: str | Path) -> dict[str, Curve]:
-    """Returns the curves of all event files of a folder; {} if there are none.
+    """Returns the curves of all event files of a folder, without histograms; {}: there are none.
 
     Each start of a run has its own file. A start that resumed from an older snapshot repeats steps:
-    in each curve, the points of earlier starts are dropped from its first step on. A file that is
-    being written, or whose last record is incomplete, is read up to that point.
+    in each curve, points of earlier starts are dropped from the first step of the later start on. A
+    file is read up to its end, or to the first incomplete or damaged record.
 
     Args:
       metrics_dir: the folder.
@@ -131,7 +131,7 @@ def read_curves(metrics_dir: str | Path) -> dict[str, Curve]:
 
 
 def _read_file(path: Path) -> _File | None:
-    """Reads one file; returns None if it has no points."""
+    """Reads one file; returns None if it has no readable event."""
     times: list[float] = []
     curves: dict[str, _Points] = {}
     for event in EventFileReader(path).read():

@@ -119,7 +119,7 @@ def _describe_served(status: Status) -> Iterator[Metric]:
 
 
 class PrometheusPage:
-    """Serves the metrics at `http://HOST:PORT/metrics` until it is closed. A context manager.
+    """Serves the metrics at `http://HOST:PORT/metrics` until the end of its `with` block.
 
     Args:
       bind: address to listen on; port 0 means any free port.

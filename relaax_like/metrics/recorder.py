@@ -33,9 +33,9 @@ class TensorBoardRecorder(BufferedMetrics):
         with TensorBoardRecorder(metrics_dir, global_t=lambda: store.global_t) as metrics:
             metrics.scalar("episode reward", 17.0)
 
-    Points are written about once a second, and then survive the death of the process. If the disk
-    is full, they are dropped and counted, with one log line; recording resumes as soon as there is
-    space. Packing takes about 8 us per point, in the thread.
+    Points are written about once a second, and then survive the death of the process. While the
+    file cannot be written (disk full, ...), they are dropped and counted, with one log line;
+    recording resumes by itself. Packing takes about 8 us per point, in the thread.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class TensorBoardRecorder(BufferedMetrics):
 
         Raises:
           ConfigError: the directory cannot be written to.
+          ValueError: `max_queue` is below 1.
         """
         super().__init__("metrics recorder", global_t, max_queue)
         self._file = _EventFile(Path(directory))
@@ -89,7 +90,7 @@ class TensorBoardRecorder(BufferedMetrics):
             self._failing = True
             return len(points)
         if self._failing:
-            _log.info("recording metrics again; %d were dropped", self.dropped)
+            _log.info("recording metrics again; dropped so far: %d", self.dropped)
         self._failing = False
         return len(points)
 

@@ -1,8 +1,8 @@
-"""`python -m ...`: forwards the curves of an event file to Weights & Biases while it grows.
+"""`python -m relaax_like.metrics.wandb_main`: forwards a growing event file to Weights & Biases.
 
 The first line of its input is a request in JSON: events (the file), folder, project, group, name
-and config. When its input ends, the file is complete. Its output is for people; the last line is
-the reason for a failure.
+and config. When its input ends, the file is complete. Its output is for people; if it fails, the
+last line is the reason.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _INIT_TIMEOUT_SEC = 30.0
 
 
 def main() -> int:
-    """Forwards until the file is complete; returns the exit status."""
+    """Forwards until the file is complete; returns the exit status: 0, or 1 after a failure."""
     # Only we must print there, and no other process must keep it open.
     says = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -48,7 +48,10 @@ def main() -> int:
 
 
 def group_by_step(events: Iterable[Event]) -> list[tuple[int, dict[str, Any]]]:
-    """Returns rows of (step, name -> number or histogram): one for consecutive points of a step."""
+    """Returns rows of (step, name -> number or histogram).
+
+    Consecutive points of one step share a row, unless a name repeats.
+    """
     rows: list[tuple[int, dict[str, Any]]] = []
     for event in events:
         for value in event.summary.value:
@@ -59,7 +62,10 @@ def group_by_step(events: Iterable[Event]) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _begin(order: dict[str, Any], says: TextIO) -> Any:
-    """Starts a run: online if the user is logged in and the server answers, else offline."""
+    """Starts a run: online if the user is logged in and the server answers, else offline.
+
+    The variable WANDB_MODE can choose otherwise.
+    """
     import wandb
 
     arguments: dict[str, Any] = {

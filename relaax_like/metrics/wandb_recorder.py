@@ -52,8 +52,9 @@ class WandbRecorder(TensorBoardRecorder):
         with WandbRecorder(metrics_dir, run, global_t=lambda: store.global_t) as metrics:
             metrics.scalar("episode reward", 17.0)
 
-    If the child fails, recording neither blocks nor fails: one warning is logged, and the event
-    file is complete. If this process is killed, the child sends what is in the file, and exits.
+    If the child fails or cannot be started, recording neither blocks nor fails: one warning is
+    logged, and the event file is complete. If this process is killed, the child sends what is in
+    the file, and exits.
     """
 
     def __init__(
@@ -114,7 +115,11 @@ class WandbRecorder(TensorBoardRecorder):
         self._tell(json.dumps(order).encode() + b"\n")
 
     def close(self, timeout_sec: float = 5.0) -> None:
-        """Writes queued points, and waits up to ten seconds for the upload to W&B. Idempotent."""
+        """Writes queued points, and waits up to ten seconds for the upload to W&B. Idempotent.
+
+        Args:
+          timeout_sec: longest wait for the writing.
+        """
         super().close(timeout_sec)
         child = self._child
         if child is None or self._closed:

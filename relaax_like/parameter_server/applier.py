@@ -61,7 +61,7 @@ class Applier:
       publications: where the newest publication is written; None: nowhere.
       epoch: number of this start of the server.
       recipe: what the initial values were made from; stored in snapshots, under `RECIPE`.
-      note_steps: called with `global_t` after each push and publication.
+      note_steps: called with `global_t` after each push and publication that took effect.
       learner_lease: lease of a learner in a process of its own; None: this run has no such learner.
     """
 
@@ -110,7 +110,11 @@ class Applier:
 
     @property
     def is_leased(self) -> bool:
-        """Whether a learner holds the lease, in this process or in its own."""
+        """Whether the run learns in one place, so that gradients and statistics are refused.
+
+        True once a learner in this process has the lease, and always if the run has a learner in a
+        process of its own.
+        """
         return self._leased or self._learner_lease is not None
 
     def lease(self) -> Lease:
@@ -135,7 +139,8 @@ class Applier:
         """Renews the lease of a learner in another process.
 
         Raises:
-          LeasedError: another learner holds the lease, or this run has none.
+          LeasedError: `term` is not the newest one, or this run has no learner in a process of its
+            own.
         """
         with self._record_lock:
             self._get_learner_lease().renew(term)
@@ -144,7 +149,8 @@ class Applier:
         """Checks that a learner in another process is the newest holder of the lease.
 
         Raises:
-          LeasedError: another learner holds the lease, or this run has none.
+          LeasedError: `term` is not the newest one, or this run has no learner in a process of its
+            own.
         """
         with self._record_lock:
             self._get_learner_lease().require(term)
@@ -199,7 +205,7 @@ class Applier:
                 except (ServerUnavailableError, InvalidInputError, LeasedError) as error:
                     replies.append(error)  # from the journal, for the learner, or due to a lease
                 except Exception as error:  # out of memory, ...: this push only
-                    _LOG.exception("a push failed")
+                    _LOG.exception("a push, or a publication or count of the learner, failed")
                     replies.append(error)
             try:
                 self._push_log.settle()
@@ -304,7 +310,8 @@ class Applier:
         """Returns whether a learner's publication or count is to take effect; under the lock.
 
         Raises:
-          LeasedError: another learner holds the lease.
+          LeasedError: the ticket's term is not the newest one, or this run has no learner in a
+            process of its own.
         """
         if ticket is None:
             return True
@@ -312,7 +319,7 @@ class Applier:
         return ticket.sequence == self._sequence + 1
 
     def _note_counted(self, counts: Publication | Counts) -> None:
-        """Counts what the learner has accepted; under the record lock."""
+        """Counts what the learner has accepted, and writes the state; under the record lock."""
         self._received = counts.received
         if counts.ticket is not None:
             self._sequence = counts.ticket.sequence
@@ -348,7 +355,7 @@ class Applier:
         return answered
 
     def _is_lost(self, push: Push) -> bool:
-        """Returns whether the gradient was computed with values that a restart has lost."""
+        """Returns whether the values of the gradient do not exist here: a restart has lost them."""
         if push.gradient_epoch not in (0, self._epoch):
             return push.gradient_version > self._first_version
         return push.gradient_version > self._store.version
@@ -376,7 +383,7 @@ class Applier:
         self._stop_condition.check(self._store.global_t, self._statistics)
 
     def record_curves(self, now: bool = False) -> None:
-        """Records a point of each curve, if it is time, or `now` is True."""
+        """Records a point of each curve if there was an update and it is time, or `now` is True."""
         counts = vars(self._combiner.counts)
         self._curves.record(self._store.global_t, self._store.compute_learning_rates, counts, now)
 
@@ -390,7 +397,7 @@ class Applier:
           Whether there is such a publication.
 
         Raises:
-          SnapshotError: a publication has another format, or cannot be read.
+          SnapshotError: a publication has another format, or its contents cannot be restored.
           InvalidInputError: a value is not finite, or a running statistic is out of range.
         """
         if self._publications is None:
@@ -441,8 +448,7 @@ class Applier:
           snapshot: from which the state was restored; None: there is none.
 
         Raises:
-          JournalError: records are damaged or missing, or there are records but no snapshot; the
-            server must not serve.
+          JournalError: see `PushLog.replay`; the server must not serve.
         """
         start = None
         if snapshot is not None:
@@ -463,7 +469,7 @@ class Applier:
             _LOG.info("replayed %d pushes of the journal", count)
         if dropped := self._combiner.drop_unsupported_pending():
             _LOG.warning(
-                "dropping %d held-back gradients, because combine.method is no longer avg", dropped
+                "dropping held-back gradients, because combine.method is no longer avg: %d", dropped
             )
         return count
 
@@ -495,7 +501,7 @@ class Applier:
         )
 
     def export(self) -> tuple[State, int]:
-        """Returns the current state and its number of records, as `Saver` requires it."""
+        """Returns the state and the number of changes so far, as `Saver` requires them."""
         with self._record_lock:
             state = self._store.export_state()
             statistics = self._export_statistics()

@@ -58,7 +58,7 @@ class DedupTable:
         return len(self._newest)
 
     def find(self, push: Push) -> CachedReply | None:
-        """Returns the earlier answer to the same push; None: this is a new one."""
+        """Returns the earlier answer to the same push; None: it is not the client's newest push."""
         newest = self._newest.get(push.client_id)
         if newest is None or _key(push) != _key(newest):
             return None

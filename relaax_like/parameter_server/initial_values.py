@@ -34,7 +34,8 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
     The file is complete or absent, even after a power cut; an existing file is replaced.
 
     Raises:
-      InvalidInputError: no run could start from these variables (see `make_manifest`).
+      InvalidInputError: no run could start from these variables (see `make_manifest`), or one has a
+        reserved name.
       ConfigError: the file cannot be written (disk full, ...); an existing file is untouched.
     """
     variables = list(variables)
@@ -67,9 +68,9 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
     In a file that `save_variables` did not write, every array is trainable, in group "default".
 
     Raises:
-      InvalidInputError: the file does not exist, is not an `.npz` file, is damaged, contains
-        pickled objects, or no run could start from it (a trainable float64 array, ...); the error
-        names the file, and the variable if there is one.
+      InvalidInputError: the file does not exist, cannot be read, is not an `.npz` file, is damaged,
+        contains pickled objects, or no run could start from it (a trainable float64 array, ...);
+        the error names the file, and the variable if there is one.
     """
     try:
         with finding_damage():
@@ -88,8 +89,8 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
         ) from None
     except DamagedError as error:
         raise InvalidInputError(
-            f"{path}: not an .npz file of plain arrays, or damaged ({error}); write it with "
-            "numpy.savez"
+            f"{path}: not an .npz file of plain arrays, or damaged or unreadable ({error}); write "
+            "it again, with save_variables or numpy.savez"
         ) from error
     _validate(path, variables)
     return variables

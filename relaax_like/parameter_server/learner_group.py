@@ -73,9 +73,9 @@ class LearnerGroup:
     learners have made theirs. A learner for which the others have waited for `max_wait_sec` is out:
     the others repeat the current update without it, its later requests of this iteration get the
     outcome "out", and it can enter a later one. A learner whose connection ends leaves at once. So
-    does a learner whose gradient is not finite, or whose
-    request differs from those of most others: it gets an error, and the others repeat the update
-    without it.
+    does a learner whose gradient or sums are invalid (not finite, too large, ...), or whose request
+    differs from those of most others: it gets an error, and the others repeat the update without
+    it.
 
     Thread-safe: each learner has its own thread, which waits in `exchange`.
 
@@ -264,7 +264,10 @@ class LearnerGroup:
             )
 
     def _finish_round(self) -> None:
-        """Answers all learners in the iteration: with the sums, after applying the gradient."""
+        """Answers all learners in the iteration: with the sums, or with an error.
+
+        If the requests have gradients, they are applied first.
+        """
         members = [*self._active]
         requests = [m.request for m in members if m.request is not None]
         errors = _find_different(requests)
@@ -369,8 +372,9 @@ class Membership(GroupConnection):
         """Makes a request, and waits for its answer.
 
         Raises:
-          InvalidInputError: the request differs from those of most learners, or is not finite, and
-            this learner has left the group; or the sum of all gradients is too large.
+          InvalidInputError: the request differs from those of most learners, or is invalid (not
+            finite, ...), and this learner has left the group; or the sum of all gradients is too
+            large.
           ServerUnavailableError: the parameter server is closing, or could not apply the update;
             or this learner has left the group.
         """

@@ -68,7 +68,7 @@ class LearnerLease:
         return self._clock() - (self._expires - self.lease_sec)
 
     def grant(self, holder: str, address: str) -> int:
-        """Makes a learner the holder; returns its term. A repeated call returns the same term.
+        """Makes a learner the holder; returns its term. The newest holder gets the same term again.
 
         Args:
           holder: name of the learner's process, unique for each start.
@@ -97,7 +97,7 @@ class LearnerLease:
         """Renews a lease.
 
         Raises:
-          LeasedError: another learner holds the lease.
+          LeasedError: `term` is not the newest one: another learner holds the lease, or none does.
         """
         self.require(term)
         self._expires = self._clock() + self.lease_sec
@@ -106,7 +106,7 @@ class LearnerLease:
         """Checks that a learner is the newest holder.
 
         Raises:
-          LeasedError: another learner holds the lease.
+          LeasedError: `term` is not the newest one: another learner holds the lease, or none does.
         """
         if term != self.term:
             now = "no learner holds the lease"

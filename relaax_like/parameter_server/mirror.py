@@ -55,7 +55,7 @@ class MirrorStatus:
     Attributes:
       newest_global_t: environment steps of the newest complete copy; None: no copy was completed
         since this start.
-      error: why the last attempt failed; "" if it succeeded.
+      error: why the last attempt failed; "" if it succeeded, or there was none.
     """
 
     newest_global_t: int | None
@@ -119,7 +119,7 @@ class Mirror:
         """Queues a snapshot for copying, replacing a waiting one. Returns at once, never raises.
 
         The files are opened here, because they can be deleted from the folder before they are
-        copied. If they cannot be opened, a warning is logged.
+        copied. If they cannot be opened, a warning is logged, unless the last attempt failed, too.
         """
         try:
             snapshot = OpenSnapshot(path)
@@ -258,8 +258,8 @@ class Mirror:
             self._error = text
         if is_news:
             _LOG.warning(
-                "mirror %s: %s could not be copied: %s. Training continues, and the copy is "
-                "retried",
+                "mirror %s: %s could not be copied: %s. Training continues; this snapshot or a "
+                "newer one is copied later",
                 self._remote.shown_url,
                 name,
                 text,
@@ -310,15 +310,15 @@ def fetch_newest(
             failure = error
     raise SnapshotError(
         f"mirror {remote.shown_url}: no snapshot could be downloaded to {directory}, which has "
-        f"none: {remote.describe(failure)}; make the mirror available again, or start without "
-        "mirror_url to start from scratch"
+        f"none: {remote.describe(failure)}; make the mirror available again, or the folder "
+        "writable, or start without mirror_url to start from scratch"
     ) from failure
 
 
 def find_newest_step(url: str, *, file_timeout_sec: float = _FILE_TIMEOUT_SEC) -> int | None:
     """Returns the environment steps of a mirror's newest complete snapshot; None: it has none.
 
-    Reads manifests only.
+    Reads manifests only; snapshots whose manifest is damaged do not count.
 
     Args:
       url: as for `Mirror`.
@@ -374,6 +374,8 @@ def _fetch(remote: Remote, name: str, manifest: bytes, directory: Path) -> Path:
 
     Raises:
       DamagedError: the snapshot is damaged.
+      SnapshotError: the snapshot has a format that this version does not know.
+      Exception: the errors of `Remote`; OSError: the folder cannot be written to.
     """
     files = check_files(unpack_manifest(manifest, f"mirror {remote.shown_url}: {name}"))
     target = directory / name

@@ -39,7 +39,7 @@ def check_files(body: dict[str, Any]) -> list[str]:
 
 
 class OpenSnapshot:
-    """A snapshot's files, kept open: they can be read even after the folder has deleted them.
+    """A snapshot's files, kept open: they can be read even after they were deleted.
 
     Attributes:
       name: name of the snapshot's directory.
@@ -92,7 +92,7 @@ class Remote:
 
     Args:
       url: see `Mirror`.
-      timeout_sec: longest time of one call.
+      timeout_sec: longest time of one call, and of the wait for a call that hangs.
 
     Attributes:
       shown_url: the URL without password and query.

@@ -87,9 +87,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     A push is checked and waits for its turn in its caller's thread, which then applies all waiting
     pushes, one after another; each takes effect atomically. A pull never waits. A snapshot is taken
-    from immutable buffers and written by another thread, while serving continues. With a journal, a
-    crash loses nothing that was acknowledged; without one, it loses what was applied since the
-    newest snapshot.
+    from immutable buffers and written by another thread, while serving continues. With a journal,
+    the death of the process loses nothing that was acknowledged; without one, it loses what was
+    applied since the newest snapshot.
 
     Attributes:
       stop_requested: event that `request_stop` sets.
@@ -123,7 +123,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         Args:
           store: values and optimizers; from now on, only the server changes it.
           snapshots: where snapshots are written; None: nowhere.
-          journal: where pushes are written before they are answered; requires that
+          journal: where pushes are written before they are answered; requires `snapshots`, and that
             `restore_latest_checkpoint` is called before anything is pushed. None: nowhere.
           mirror: where each snapshot is copied to; None: nowhere.
           metrics: the recorder.
@@ -223,7 +223,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def version(self) -> int:
-        """0 for the initial values, +1 for each gradient, statistics, or both at once."""
+        """0 for the initial values, +1 for each push or publication that changes the values."""
         return self._store.version
 
     @property
@@ -258,7 +258,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return 0 if self._saver is None else self._saver.failures
 
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
-        """Applies one push and waits until it has taken effect.
+        """Applies one push; returns when it was applied, held back or dropped.
 
         A repeated push, with the same client, incarnation and sequence number, is answered as
         before and has no effect. Once the training has finished, gradients, statistics and episodes
@@ -272,7 +272,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           InvalidInputError: malformed or not finite; nothing took effect.
           LeasedError: the run learns from experience, and the push has a gradient or statistics.
           ServerUnavailableError: too many pushes are waiting, or the server is closing; nothing
-            took effect.
+            took effect. Or the journal has failed; the push can have taken effect.
           TimeoutError: the push was still queued at the deadline, and was withdrawn; nothing took
             effect.
         """
@@ -306,7 +306,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         except FullError:
             self._statistics.count_refused("busy")
             raise ServerUnavailableError(
-                f"the parameter server is busy: {self._queue.size} pushes are queued; retry later"
+                f"the parameter server is busy: its queue is full (size {self._queue.size}); retry "
+                "later"
             ) from None
         except TimeoutError:
             self._statistics.count_refused("timeout")
@@ -356,7 +357,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
             `status`; None: it has no table.
 
         Raises:
-          LeasedError: another learner holds the lease, or this run has none.
+          LeasedError: `term` is not the newest one, or this run has no learner in a process of its
+            own.
         """
         self._applier.renew(term)
         self.count_overdue = lambda: overdue_updates
@@ -367,7 +369,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Checks that a learner is the newest holder of the lease.
 
         Raises:
-          LeasedError: another learner holds the lease, or this run has none.
+          LeasedError: `term` is not the newest one, or this run has no learner in a process of its
+            own.
         """
         self._applier.require_lease(term)
 
@@ -429,7 +432,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def train_return(self) -> TrainReturn | None:
-        """Training return as of the newest publication; see `Publisher`."""
+        """Training return over a full window of episodes; None before; see `Publisher`."""
         means = self._statistics.means
         if means.mean_return is None or not self._statistics.is_window_full:
             return None
@@ -440,7 +443,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._next_score = score
 
     def _submit_own(self, item: Publication | Counts) -> Reply:
-        """Submits a publication or counts of the learner in this process."""
+        """Submits a publication or counts of the run's learner; waits while the queue is full."""
         while True:
             try:
                 return self._queue.submit(item, None)
@@ -542,7 +545,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._stop_condition.wait(timeout_sec)
 
     def wait_notified(self, timeout_sec: float) -> None:
-        """Waits until all present clients have been notified that the training has ended.
+        """Waits, for at most `timeout_sec`, until all present clients know of the training's end.
 
         If there is no client yet, it waits for the full time, because some might still connect.
         """
@@ -594,7 +597,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return None if self._saver is None else self._saver.save(score)
 
     def save_judged(self, judge: Callable[[State], float | None]) -> None:
-        """Writes a snapshot of the current state, if `judge` returns a score.
+        """Writes a snapshot of the current state, if `judge` returns a score; see `Saver`.
 
         Serving and other snapshots continue while `judge` runs. If the server keeps no snapshots,
         `judge` is not called.
@@ -634,7 +637,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._statistics.mean_return
 
     def restore_latest_checkpoint(self) -> bool:
-        """Resumes from the newest snapshot and the journal. Must be called before serving.
+        """Resumes from the newest snapshot, publication and journal; to be called before serving.
 
         Returns:
           Whether there was a snapshot or a publication to resume from.
@@ -644,8 +647,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
             snapshot could not be written; the server must not serve.
           InvalidInputError: a restored value is not finite, or a running statistic is out of range;
             the server must not serve.
-          JournalError: records are damaged or missing, or there are records but no snapshot; the
-            server must not serve.
+          JournalError: records are damaged, missing, or of another model; there are records but no
+            snapshot; or the journal cannot be written to; the server must not serve.
         """
         if self._snapshots is None or self._saver is None:
             return False
@@ -673,6 +676,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def close(self, save: bool = True) -> None:
         """Applies queued pushes, saves, and releases the folder lock. Idempotent.
+
+        Waits up to 60 s for the copy of the newest snapshot to the mirror.
 
         Args:
           save: whether to write a snapshot if anything has happened since the newest one, or since

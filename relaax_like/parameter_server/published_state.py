@@ -45,7 +45,7 @@ class PublishedState:
     Args:
       directory: the folder of the run's checkpoints.
       max_bytes_per_sec: states above this rate are not written: a crash loses everything after the
-        newest state that was.
+        newest state that was written.
       clock: returns monotonic seconds.
     """
 
@@ -64,7 +64,10 @@ class PublishedState:
         self._failed = False
 
     def write(self, state: State) -> bool:
-        """Writes a state; False: it was skipped, or could not be written, which is logged."""
+        """Writes a state; returns False if it was skipped, or could not be written.
+
+        The first failure in a row is logged.
+        """
         now = self._clock()
         if now < self._not_before:
             return False
@@ -86,7 +89,7 @@ class PublishedState:
             if not self._failed:
                 _LOG.error(
                     "%s: a publication could not be written: %s. Training continues; a crash "
-                    "loses everything since the newest snapshot",
+                    "loses everything since the newest publication or snapshot that was written",
                     self._directory / NAMES[self._turn],
                     error,
                 )
@@ -169,7 +172,7 @@ def _unpack(path: Path, data: bytes, like: State) -> State:
     body = memoryview(data)[_PREFIX.size :]
     name, version = magic[: len(_NAME)], magic[len(_NAME) :]
     if name != _NAME or not version.isdigit() or zlib.crc32(body, zlib.crc32(magic)) != crc:
-        raise ValueError("it is incomplete")
+        raise ValueError("it is incomplete or damaged")
     if version != _VERSION:
         raise SnapshotError(
             f"{path}: format {int(version)}, but this version reads format "

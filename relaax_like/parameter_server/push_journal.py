@@ -79,12 +79,12 @@ class PushJournal(PushLog):
 
     @property
     def unsynced_records(self) -> int:
-        """Number of records that a power cut would lose."""
+        """Number of records that are not synced; a power cut can lose them."""
         return 0 if self._journal is None else self._journal.unsynced_records
 
     @property
     def unsynced_bytes(self) -> int:
-        """Number of bytes that a power cut would lose."""
+        """Number of bytes that are not synced; a power cut can lose them."""
         return 0 if self._journal is None else self._journal.unsynced_bytes
 
     @property
@@ -106,8 +106,8 @@ class PushJournal(PushLog):
           start: the position of the snapshot; None: there is no snapshot.
 
         Raises:
-          JournalError: records are damaged or missing, or of another model; there are records but
-            no snapshot; or the folder cannot be written to.
+          JournalError: records are damaged or missing, or of another model or format; there are
+            records but no snapshot; or the folder cannot be read or written to.
         """
         if start is None and holds_records(self._directory):
             raise JournalError(NO_SNAPSHOT.format(self._directory.parent))
@@ -190,6 +190,8 @@ class PushJournal(PushLog):
     def end_snapshot(self, index: int) -> None:
         """Drops records that the two newest snapshots contain: either can then be resumed from.
 
+        A failure is logged; the records then stay.
+
         Args:
           index: of the segment that begins with the newest snapshot.
         """
@@ -203,7 +205,11 @@ class PushJournal(PushLog):
         self._previous_index = index
 
     def close(self) -> None:
-        """Syncs and closes. Idempotent."""
+        """Syncs and closes. Idempotent.
+
+        Raises:
+          JournalError: the last sync failed.
+        """
         if self._journal is not None:
             self._journal.close()
 

@@ -28,12 +28,12 @@ class PushLog:
 
     @property
     def unsynced_records(self) -> int:
-        """Number of records that a power cut would lose."""
+        """Number of records that are not synced; a power cut can lose them."""
         return 0
 
     @property
     def unsynced_bytes(self) -> int:
-        """Number of bytes that a power cut would lose."""
+        """Number of bytes that are not synced; a power cut can lose them."""
         return 0
 
     @property
@@ -53,8 +53,8 @@ class PushLog:
           start: the position of the snapshot; None: there is no snapshot.
 
         Raises:
-          JournalError: records are damaged or missing, or of another model; or there are records
-            but no snapshot.
+          JournalError: records are damaged or missing, or of another model or format; there are
+            records but no snapshot; or they cannot be read, or more cannot be written.
         """
         yield from ()
 
@@ -91,4 +91,8 @@ class PushLog:
         """
 
     def close(self) -> None:
-        """Syncs and closes. Idempotent."""
+        """Syncs and closes. Idempotent.
+
+        Raises:
+          JournalError: the last sync failed.
+        """

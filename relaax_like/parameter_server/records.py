@@ -50,7 +50,7 @@ class Record:
       version: version of the values afterwards.
       global_t: environment steps afterwards.
       outcome: what happened to the gradient.
-      takes_pending: the gradient was applied together with all held-back ones.
+      takes_pending: the gradient was applied together with all held-back ones of its groups.
       reason: why the gradient was dropped; "" if it was not.
       optimizers: variable group -> settings in force from this record on; empty: as before.
     """

@@ -108,12 +108,13 @@ def _describe_lost(directory: Path, end: Position, damage: Damage, skipped: Sequ
         text = f"versions {end.version + 1:,} to {version:,} (step {global_t:,})"
     if payload is None:
         missing = _count_missing(directory, damage)
-        text += f", and at least {missing:,} missing pushes" if missing else ""
+        pushes = "push" if missing == 1 else "pushes"
+        text += f", and at least {missing:,} missing {pushes}" if missing else ""
     return text
 
 
 def _count_missing(directory: Path, damage: Damage) -> int:
-    """Returns the number of synced records that are missing, if it is known."""
+    """Returns the number of synced records that are missing; 0: none, or unknown."""
     try:
         claim = JournalHead(path_of_head(directory)).read()
     except DamagedError:

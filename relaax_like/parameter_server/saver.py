@@ -102,7 +102,7 @@ class Saver:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stops saving automatically; waits for a snapshot that is being written."""
+        """Stops saving automatically; waits for an automatic snapshot that is being written."""
         self._stopping.set()
         self._due.set()
         if self._thread is not None:
@@ -153,8 +153,8 @@ class Saver:
     def save_judged(self, judge: Callable[[State], float | None]) -> None:
         """Judges the current state, which can take a long time, and then writes it.
 
-        Other states can be saved meanwhile. If one of them is newer, the judged state is kept only
-        if it is among the best, and is not mirrored.
+        Other states can be saved meanwhile. If one of them is newer, the judged state counts as an
+        older snapshot, so it is not always kept, and it is not mirrored.
 
         Args:
           judge: returns the score of a state; None: it is not saved.

@@ -11,7 +11,7 @@ _MAX_SERVERS = 1000
 
 
 class ServedClients:
-    """Keeps the newest report of each rlx server for ten seconds. Thread-safe.
+    """Keeps the newest report of each rlx server for ten seconds; at most 1000. Thread-safe.
 
     Args:
       clock: returns monotonic seconds.

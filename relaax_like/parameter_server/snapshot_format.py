@@ -151,9 +151,10 @@ def _canonical(body: Any) -> bytes:
 
 
 def verify_snapshot(directory: Path) -> None:
-    """Reads all files of a snapshot from the disk, not from the page cache; compares checksums.
+    """Reads all files of a snapshot, and compares checksums.
 
-    The files must have been synced: unwritten pages cannot be dropped from the cache.
+    Where the system allows it, they are read from the disk, not from the page cache. They must have
+    been synced: unwritten pages cannot be dropped from the cache.
 
     Raises:
       DamagedError: the snapshot is damaged.

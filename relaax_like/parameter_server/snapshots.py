@@ -82,7 +82,7 @@ class Snapshots:
         except OSError as error:
             raise SnapshotError(
                 f"{directory}: cannot hold snapshots: {error}; set checkpoint_dir to a folder that "
-                "can be written to"
+                "can be written to, on a disk with space"
             ) from error
         try:
             self._clean_up()
@@ -91,7 +91,7 @@ class Snapshots:
             self.close()
             raise SnapshotError(
                 f"{directory}: cannot hold snapshots: {error}; set checkpoint_dir to a folder that "
-                "can be written to"
+                "can be written to, on a disk with space"
             ) from error
 
     def save(self, state: State, score: float | None = None, newest: str = "") -> Path:
@@ -103,8 +103,8 @@ class Snapshots:
         Args:
           state: the state to save.
           score: larger is better; None or not finite: no score.
-          newest: name of a snapshot that is newer than this one, which is then kept only for its
-            score; "": there is none.
+          newest: name of the snapshot that counts as the newest, if it is newer than this one; "":
+            this one does.
 
         Returns:
           The snapshot's directory, which no longer exists if the snapshot was not kept.
@@ -133,7 +133,7 @@ class Snapshots:
         except (OSError, ValueError) as error:
             raise SnapshotError(
                 f"{target}: the snapshot could not be written: {error}; older snapshots are "
-                "untouched"
+                "untouched. Check the disk's space and the folder's permissions"
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -262,7 +262,7 @@ def select_kept(
 ) -> set[str]:
     """Chooses the snapshots to keep: the newest ones, and those with the best scores.
 
-    A snapshot can count as both, so between `max(keep, keep_best)` and `keep + keep_best` are kept.
+    A snapshot can count as both, so at most `keep + keep_best` are kept.
 
     Args:
       scores: name of each existing snapshot -> its score; None: no score.
@@ -389,7 +389,8 @@ def read_version(directory: Path, version: int) -> State:
     if version not in names:
         existing = "the folder contains no snapshots"
         if names:
-            existing = f"the versions are {', '.join(map(str, sorted(names)))}"
+            are = "version is" if len(names) == 1 else "versions are"
+            existing = f"the {are} {', '.join(map(str, sorted(names)))}"
         raise SnapshotError(f"{directory}: no snapshot of version {version}; {existing}")
     path = directory / names[version]
     try:

@@ -19,7 +19,7 @@ class Target:
 
     Attributes:
       mean_return: a finite number.
-      episodes: number of newest episodes in the mean; 1 or more.
+      episodes: number of newest episodes in the mean, not fewer; 1 or more.
 
     Raises:
       ConfigError: a number is out of range.
@@ -31,8 +31,8 @@ class Target:
     def __post_init__(self) -> None:
         if not math.isfinite(self.mean_return) or self.episodes < 1:
             raise ConfigError(
-                f"target: mean return {self.mean_return} over {self.episodes} episodes, expected a "
-                "finite mean return over 1 episode or more"
+                f"target: mean_return {self.mean_return}, episodes {self.episodes}; expected a "
+                "finite mean_return, and episodes of 1 or more"
             )
 
 

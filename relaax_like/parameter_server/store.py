@@ -106,7 +106,8 @@ class Store:
 
     One thread applies and restores; any thread can read `values`, `version`, `global_t` and
     `export_state()`, and each of these reads sees one complete version. Memory: twice the values
-    and slots, plus once the values for each older version that a reader holds.
+    and slots, plus once the values (for an exported state, also the slots) for each older version
+    that a reader holds.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class Store:
 
     @property
     def version(self) -> int:
-        """0 for the initial values, +1 for each gradient, statistics, or both at once."""
+        """0 for the initial values, +1 for each push or publication that changes the values."""
         return self._current.values.version
 
     @property
@@ -244,7 +245,7 @@ class Store:
                 raise InvalidInputError(
                     f"{self._unfollowed}: this target variable follows no trainable variable, so a "
                     "pushed gradient would not update it; make it with Target, or use "
-                    "learner.placement: server",
+                    "learner.placement: server or standalone",
                     self._unfollowed,
                 )
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
@@ -305,7 +306,7 @@ class Store:
         )
 
     def commit(self, prepared: PreparedVersion) -> None:
-        """Makes the result of the newest `prepare` take effect."""
+        """Makes the result of the newest `prepare` or `prepare_publish` take effect."""
         # Readers see the old version until this one assignment.
         self._current = prepared.state
 
@@ -325,7 +326,9 @@ class Store:
         )
 
     def import_state(self, state: State, place: str = "the snapshot") -> None:
-        """Restores a snapshot: the next gradient has the effect that it would have had then.
+        """Restores a snapshot.
+
+        With the same settings, the next gradient has the effect that it would have had then.
 
         Args:
           state: of the snapshot.
@@ -360,7 +363,8 @@ class Store:
                 flat=self._copy_values(
                     state.values,
                     f"in {place}",
-                    "move the newest snapshot to another folder to resume from an older one",
+                    "move this snapshot (or publication) to another folder to resume from an older "
+                    "one",
                 ),
             ),
             slots=self._publish_slots(slots),
@@ -476,7 +480,7 @@ def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarra
         gradient = np.frombuffer(gradient, np.uint8)
     if gradient.dtype not in (np.uint8, np.float32) or gradient.ndim != 1:
         raise InvalidInputError(
-            f"gradient: {gradient.dtype} with {gradient.ndim} axes, expected the manifest's "
+            f"gradient: {gradient.dtype} of shape {list(gradient.shape)}, expected the manifest's "
             "trainable part as uint8 or float32 with one axis",
             "gradient",
         )

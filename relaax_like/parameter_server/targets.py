@@ -87,7 +87,9 @@ def find_unfollowed(manifest: Manifest, steps: Mapping[str, GroupStep]) -> str:
 def mix(
     values: np.ndarray, segments: Mapping[str, Segment], rules: Sequence[TargetRule], step: int
 ) -> None:
-    """Updates targets after a step of their group: target = (1 - tau) target + tau source.
+    """Updates targets after a step of their group, each when due by its `every`.
+
+    The update is target = (1 - tau) target + tau source.
 
     Args:
       values: `[total_bytes] uint8`, with the weights after the step; written to.

@@ -850,20 +850,20 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
     ),
     "a header where a chunk belongs": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), header()],
-        "the stream ended, or another rollout started, before it was complete",
+        "the stream ended, another rollout started, or a message was unreadable",
     ),
     "two headers at once": (
         [header(), whole(HALF, rollout_bytes=LENGTH), whole(HALF, rollout_bytes=LENGTH)],
-        "the stream ended, or another rollout started, before it was complete",
+        "the stream ended, another rollout started, or a message was unreadable",
     ),
     "a chunk after the end": ([whole(GOOD_BYTES[:-1]), chunk(b"x")], "rollout"),
     "garbage in the middle": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), chunk(HALF), b"\xff\xff"],
-        "the stream ended, or another rollout started, before it was complete",
+        "the stream ended, another rollout started, or a message was unreadable",
     ),
     "an end in the middle": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), chunk(HALF)],
-        "the stream ended, or another rollout started, before it was complete",
+        "the stream ended, another rollout started, or a message was unreadable",
     ),
     "more bytes than announced": (
         [header(sequence=1, columns=2, rollout_bytes=10), chunk(GOOD_BYTES)],

@@ -84,15 +84,15 @@ EPISODES = [{"episode_return": 1.0, "length": 1}] * 65_537
 @pytest.mark.parametrize(
     ("messages", "want"),
     [
-        ((), "has no header"),
-        ((b"\xff\xff\xff",), "has no header"),
-        ((CHUNK,), "has no header"),
-        ((make_header(),), "ends before its"),
-        ((make_header(), CHUNK), "ends before its"),
-        ((make_header(), make_header()), "ends before its"),
+        ((), "without a header"),
+        ((b"\xff\xff\xff",), "without a header"),
+        ((CHUNK,), "without a header"),
+        ((make_header(),), "came, before its"),
+        ((make_header(), CHUNK), "came, before its"),
+        ((make_header(), make_header()), "came, before its"),
         ((make_header(), pb.PublishPart(chunk=b"x" * 5000).SerializeToString()), "more than"),
         ((make_header(number=0, episodes=EPISODES),), "65537 episodes"),
-        ((b"\x0a" * 4_000_000,), "has no header"),
+        ((b"\x0a" * 4_000_000,), "without a header"),
     ],
 )
 def test_malformed_publications_are_refused_and_change_nothing(

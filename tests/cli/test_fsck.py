@@ -225,7 +225,7 @@ def test_an_end_that_was_synced_is_not_taken_for_torn(
     run.assert_refused()
     assert "but record 4 had been written and synced" in run.check(capsys)
     printed = run.check(capsys, to_last_good=True)
-    assert "discarded: all versions after 3, and at least 1 missing pushes" in printed
+    assert "discarded: all versions after 3, and at least 1 missing push" in printed
     run.assert_starts(run.states[4])
 
 

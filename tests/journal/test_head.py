@@ -45,7 +45,7 @@ def test_any_damage_is_noticed(head: JournalHead, monkeypatch: pytest.MonkeyPatc
     content = head.path.read_bytes()
     for offset in range(len(content)):
         head.path.write_bytes(content[:offset])
-        with pytest.raises(DamagedError, match=f"{offset} bytes, expected {len(content)}"):
+        with pytest.raises(DamagedError, match=f"expected {len(content)} bytes, found {offset}"):
             head.read()
         flipped = bytearray(content)
         flipped[offset] ^= 1

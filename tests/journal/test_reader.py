@@ -110,7 +110,7 @@ def test_large_record_that_was_cut_in_the_middle_is_torn(tmp_path: Path) -> None
     payloads, torn = read(tmp_path)
     assert payloads == [b"a"]
     assert torn is not None
-    assert "a record of 3145728 bytes, of which only 3145727" in torn.found
+    assert "a record with only 3145727 of its 3145728 bytes" in torn.found
 
 
 def test_declared_length_is_never_allocated(tmp_path: Path) -> None:

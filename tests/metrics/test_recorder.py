@@ -141,7 +141,7 @@ def test_full_disk_costs_points_and_one_line_and_no_more(
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(errors) == 1
     assert "No space left" in errors[0].getMessage()
-    assert "recording metrics again; 2 were dropped" in caplog.text
+    assert "recording metrics again; dropped so far: 2" in caplog.text
 
 
 def test_file_size_limit_of_the_system_is_survived(tmp_path: Path) -> None:

@@ -355,7 +355,7 @@ def test_without_avg_what_was_held_back_before_is_dropped_and_told(tmp_path, cap
     with open_server(tmp_path / "run", CombineConfig()) as server:
         assert not server._combiner.pending
         assert server.status().held_back == 0
-    assert "dropping 1 held-back gradients" in caplog.text
+    assert "combine.method is no longer avg: 1" in caplog.text
 
 
 def test_no_memory_to_hold_a_gradient_back_costs_this_push_only(tmp_path, monkeypatch):

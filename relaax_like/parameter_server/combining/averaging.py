@@ -33,7 +33,9 @@ class Averaging(CombiningStrategy):
     def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
         """See the base class."""
         if staleness:
-            return self.drop("the weights have changed since; avg only accepts fresh gradients")
+            return self.drop(
+                "the weights have changed since its version; avg only accepts fresh gradients"
+            )
         self.note_client(push.client_id)
         held = self.state.held_back
         is_due = held.get_waited_sec(push.groups) > self._max_wait_sec

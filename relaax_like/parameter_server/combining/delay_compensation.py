@@ -9,7 +9,7 @@ from relaax_like.parameter_server.combining.strategy import CombiningStrategy, P
 
 
 class DelayCompensation(CombiningStrategy):
-    """Applies each gradient at once, corrected to first order for the current weights.
+    """Applies each gradient at once, approximately corrected for the current weights.
 
     A gradient is not corrected if the weights of its version are no longer known (`dc_history`), or
     if the result would be too large for an optimizer.

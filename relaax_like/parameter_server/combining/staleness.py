@@ -12,8 +12,8 @@ class Dropping(CombiningStrategy):
     def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
         """See the base class."""
         return self.drop(
-            f"the weights have changed more than {self.config.max_staleness} times since "
-            "(combine.max_staleness)"
+            f"the weights have changed more often than combine.max_staleness "
+            f"({self.config.max_staleness}) allows since its version"
         )
 
 

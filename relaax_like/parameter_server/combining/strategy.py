@@ -40,7 +40,7 @@ class Plan:
       gradient: `[n]` float32, the gradient as the journal keeps it, already compensated; None: the
         journal keeps no gradient.
       effective: `[n]` float32, the gradient that the optimizer applies now; None: it applies none.
-      takes_pending: `effective` is the mean of the gradient and all held-back ones.
+      takes_pending: `effective` is the mean of the gradient and all held-back ones of its groups.
       pending: what is held back afterwards for the push's groups; None: nothing if
         `takes_pending`, otherwise the same as before.
       reason: why the gradient is dropped; "" if it is not.

@@ -19,6 +19,6 @@ class Sync(CombiningStrategy):
         if push.client_id != GROUP:
             return self.drop(
                 "combine.method: sync only applies gradients that all learners have made together; "
-                "use agents that derive from BatchAgent, or fifo"
+                "use agents that derive from BatchAgent, or set combine.method to fifo"
             )
         return Plan(outcome="applied", gradient=gradient, effective=gradient)
