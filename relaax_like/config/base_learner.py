@@ -17,8 +17,8 @@ A hook is written in its full form under a name of the user's choice, or as a sh
 | `log_show_after_iter: FREQ` | `log_show` after each FREQ iterations | 100 |
 | `log_reduce_after_iter: true` | `log_reduce` after each iteration | with several learners |
 
-A full form under such a name changes only the keys that it sets. `null` disables the hook; so does
-`false` for a shorthand that takes true.
+A full form under such a name changes only the keys that it sets, unless its `type` is another one.
+`null` disables the hook; so does `false` for a shorthand that takes true.
 """
 
 import difflib
@@ -69,7 +69,11 @@ class HookConfig(Settings):
 
 
 class _Shorthand(NamedTuple):
-    """The meaning of a shorthand's value: the argument `argument`, or true and false."""
+    """What a shorthand stands for.
+
+    Its value becomes the argument named `argument` of the hook's class. If `argument` is None, the
+    value is true, or false for no hook.
+    """
 
     type: str
     position: Position

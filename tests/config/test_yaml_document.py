@@ -138,7 +138,7 @@ _UNREADABLE: dict[str, tuple[bytes, str]] = {
     "only ---": (b"---\n", ": the file is empty"),
     "a list": (b"- a\n- b\n", ":1: expected sections such as algorithm:, got a list"),
     "a text": (b"hello\n", ":1: expected sections such as algorithm:, got 'hello'"),
-    "a tab": (b"a:\n\tb: 1\n", ":2: the line starts with a tab; indent with spaces"),
+    "a tab": (b"a:\n\tb: 1\n", ":2: the line is indented with a tab; indent it with spaces"),
     "open bracket": (b"a: [1,\nb: 2\n", ":3: not valid YAML"),
     "open quote": (b"a: 1\nb: 'x\n", ":3: not valid YAML"),
     "wrong indent": (b"a:\n  b: 1\n c: 2\n", ":3: not valid YAML"),
