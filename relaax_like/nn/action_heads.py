@@ -134,7 +134,8 @@ def make_policy(
 ) -> Any:
     """Returns the distribution of an action: in NumPy for arrays, in TensorFlow for tensors.
 
-    For the arguments, see `make_distribution`.
+    For the arguments, see `make_distribution`, also for the errors in TensorFlow; arrays are not
+    checked.
     """
     in_numpy = isinstance(parameters, np.ndarray)
     make = make_numpy_distribution if in_numpy else make_distribution
@@ -275,8 +276,8 @@ def _validate_box(space: Box, bounded: bool) -> None:
         return
     if space.low is None or space.high is None:
         raise InvalidInputError(
-            f"action space: Box of shape {shape} without bounds cannot be squashed; set low and "
-            "high of the space, or pass bounded=False",
+            f"action space: Box of shape {shape} without low and high cannot be squashed; set both "
+            "in the space, or pass bounded=False",
             "low",
         )
     with np.errstate(over="ignore"):

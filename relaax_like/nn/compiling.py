@@ -153,7 +153,7 @@ def _comes_from_cache(error: Exception, folder: Path) -> bool:
 
 
 def _describe_platform() -> str:
-    """Returns one name for each version of TensorFlow, type of processor and setting of XLA."""
+    """Returns a name that depends on TensorFlow's version, the processor and XLA_FLAGS."""
     version = "unknown"
     for distribution in _DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
