@@ -39,11 +39,11 @@ class Episode:
 
 @dataclass(frozen=True)
 class LearnRequest:
-    """A rollout to learn from. Without a rollout, a request for the newest values.
+    """A rollout to learn from; without one, counts to report and a request for the newest values.
 
     Attributes:
       number: repeated in the answer; unique among the requests in progress.
-      rollout: the rollout, whose arrays are not copied; None: only the newest values are requested.
+      rollout: the rollout, whose arrays are not copied; None: there is nothing to learn from.
       episodes: episodes that ended since the last request.
       env_steps: environment steps to count when the request is accepted: those of the rollout, and
         others that no rollout contains.
@@ -95,7 +95,7 @@ class Push:
       gradient: [gradient_bytes] uint8, the manifest's trainable part (of `groups`), or None.
       gradient_version: version of the values with which the gradient was computed.
       gradient_epoch: epoch of those values; 0 if unknown.
-      env_steps: environment steps taken since the last push.
+      env_steps: environment steps to count that were in no earlier push.
       episodes: episodes that ended since the last push.
       fingerprint: of the manifest that the gradient follows.
       statistics: name of a running statistic -> moments of the rows since the last push.
@@ -136,8 +136,8 @@ class Reply:
     Attributes:
       outcome: what happened to the gradient.
       reason: why the gradient was dropped; "" if it was not.
-      durability: what a crash of the server can lose: "journal": nothing; "snapshot": everything
-        since the newest snapshot.
+      durability: what a crash of the server can lose: "journal": nothing that was acknowledged;
+        "snapshot": the pushes since the newest snapshot.
       version: version after the request: initially 0, +1 for each record that changed the values,
         by a gradient, statistics or a publication.
       global_t: environment steps of all clients together.

@@ -61,7 +61,9 @@ class Learner(abc.ABC):
 
     @abc.abstractmethod
     def start(self, on_update: OnUpdate) -> None:
-        """Calls `on_update` with the first values, then with each answer, from another thread.
+        """Calls `on_update` with the first values before it returns, and later with each answer.
+
+        Answers can come from another thread.
 
         Raises:
           ServerUnavailableError: no values are available yet; call it again later.
@@ -69,7 +71,11 @@ class Learner(abc.ABC):
 
     @abc.abstractmethod
     def submit(self, request: LearnRequest) -> None:
-        """Submits a request without waiting; it is answered, unless the learner is stopped."""
+        """Submits a request; it is answered, unless the learner is stopped.
+
+        A learner without a thread (`SerialLearner`) learns and answers before this returns; any
+        other does not make the caller wait.
+        """
 
     def leave(self, agent: str) -> None:  # noqa: B027 - optional
         """Reports that an agent submits nothing more, so that nothing waits for it."""
@@ -321,7 +327,14 @@ class Publisher(abc.ABC):
 
     @abc.abstractmethod
     def lease(self) -> Lease:
-        """Makes the caller the run's only learner: gradients of others are refused from now on."""
+        """Makes the caller the run's only learner: gradients of others are refused from now on.
+
+        A learner in a process of its own waits while another one holds the lease.
+
+        Raises:
+          InvalidInputError: the caller has a different model.
+          ServerUnavailableError: the caller was closed while it waited.
+        """
 
     @abc.abstractmethod
     def publish(self, publication: Publication) -> Reply:
@@ -345,7 +358,8 @@ class Publisher(abc.ABC):
         Raises:
           InvalidInputError: a number is negative or not finite; nothing was counted.
           LeasedError: another learner holds the lease; nothing was counted.
-          ServerUnavailableError: the server is closing; nothing was counted.
+          ServerUnavailableError: the server is closing, or it did not answer; in the latter case
+            the counts can have taken effect.
         """
 
     @property
