@@ -346,7 +346,7 @@ def test_display_flag_begins_with_a_window_and_sigterm_ends_it(
     ("options", "env", "match"),
     [
         ((), {}, "no display available"),
-        ((), {"DISPLAY": ":987"}, "cannot open a window for CartPole-v1 - x"),
+        ((), {"DISPLAY": ":987"}, "cannot show CartPole-v1 - x in a window"),
     ],
     ids=["no DISPLAY", "wrong DISPLAY"],
 )
