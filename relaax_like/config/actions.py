@@ -93,7 +93,7 @@ class ActionConfig(Settings):
           prefix: of the keys size, low and high in the file.
 
         Raises:
-          ValueError: the keys contradict each other.
+          ValueError: the keys contradict each other, or one that they need is missing.
         """
         self._validate_bounds(prefix)
         self._validate_std(f"{prefix}size")
@@ -170,7 +170,8 @@ class ActionConfig(Settings):
         """Returns one number per component, `[size] float32`.
 
         Raises:
-          ValueError: another number of numbers; the error names both keys.
+          ValueError: the bound has neither one number nor `size` numbers; the error names both
+            keys.
         """
         assert self.size is not None
         array = np.asarray(bound, np.float32)

@@ -69,7 +69,8 @@ class AlgorithmConfig(Settings):
           action_spaces: the same for actions.
 
         Raises:
-          InvalidInputError: the algorithm cannot use such a space; the error names leaf and space.
+          InvalidInputError: the algorithm cannot use such a space; the error names the leaf, or
+            what the space lacks.
         """
         return {}
 

@@ -36,7 +36,7 @@ Position = Literal["before_run", "before_iter", "after_iter", "after_run"]
 
 
 class DataloaderConfig(Settings):
-    """Key `dataloader`: how `start` loads its data."""
+    """Key `dataloader`: how `BaseLearner.start` loads its data."""
 
     batch_size: int = Field(default=64, ge=1)
     """Items per batch."""
@@ -50,7 +50,7 @@ class DataloaderConfig(Settings):
         if self.chunk_size is not None and self.batch_size % self.chunk_size:
             raise ValueError(
                 f"batch_size {self.batch_size} is not a multiple of chunk_size "
-                f"{self.chunk_size}; a batch consists of complete chunks"
+                f"{self.chunk_size}; a batch consists of complete chunks: change one of them"
             )
         return self
 
@@ -121,16 +121,17 @@ class BaseLearnerConfig(Settings):
     """Settings of a `BaseLearner`; `make_base_learner_config` creates them from a dict."""
 
     max_iterations: int | None = Field(default=None, ge=1)
-    """`start` returns after this many iterations, including those before a loaded checkpoint; null:
-    no limit."""
+    """`BaseLearner.start` returns after this many iterations, including those before a loaded
+    checkpoint; null: no limit."""
     load_path: str = ""
     """Checkpoint (.npz) to start from; "": none."""
     use_cuda: bool = False
     """Tell the policy to use a GPU, with the index rank mod 8."""
     use_distributed: bool = False
-    """Several learners train together; required if world_size is above 1."""
+    """Several learners train together; required if the argument world_size of `BaseLearner` is
+    above 1."""
     dataloader: DataloaderConfig = DataloaderConfig()
-    """How `start` loads its data."""
+    """How `BaseLearner.start` loads its data."""
     hook: dict[str, HookConfig | None] = Field(default_factory=dict, validate_default=True)
     """Name -> full form; null disables the hook of that name."""
 

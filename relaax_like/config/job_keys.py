@@ -65,7 +65,10 @@ _MAX_NAME = 200
 
 
 def find_refused_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the keys of a section that a job cannot have, by their types alone.
+    """Returns the keys of a section whose types do not make them harmless.
+
+    A job cannot have them, except mappings to any JSON (`environment.args`, `learner.hook`), whose
+    values must not be text.
 
     Args:
       model: of the section.
@@ -82,7 +85,8 @@ def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
     """Resolves an experiment's file to the settings of a job.
 
     Folders of this machine to which a run would be written are left out: the run's folder is the
-    coordinator's. So are the settings of servers, which a job does not start.
+    coordinator's. So are the address of the parameter server, and the sections of the rlx server
+    and the metrics server, which a job does not start.
 
     Args:
       path: the YAML file, or the name of a shipped experiment.

@@ -383,7 +383,9 @@ class _ExperimentLoader:
     def _place_learner(
         self, learner: LearnerConfig | None, algorithm: AlgorithmConfig | None, is_joint: bool
     ) -> LearnerConfig | None:
-        """Sets `learner.placement` if the file does not; refuses one that the algorithm excludes.
+        """Fills in the keys of the section `learner` that depend on the algorithm.
+
+        Adds a problem for each key that contradicts the algorithm's plan or another key.
 
         Args:
           learner: its section; None: it is invalid.

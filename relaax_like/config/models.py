@@ -325,7 +325,8 @@ class EnvironmentConfig(Settings):
     random_steps: int = Field(default=0, ge=0, validation_alias=RANDOM_STEPS)
     """Number of random actions at the start of each episode."""
     max_episode_steps: int | None = Field(default=None, ge=1, validation_alias=MAX_EPISODE_STEPS)
-    """Environment steps after which an episode is truncated; null: the environment's own limit."""
+    """Environment steps after which an episode is truncated; null: only the environment's own limit
+    counts."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor."""
 

@@ -44,7 +44,7 @@ def find_folder(owner: type) -> Path | None:
 
 
 def describe_function(function: Callable[..., object]) -> str:
-    """Returns `FILE:LINE` of a function's definition."""
+    """Returns `FILE:LINE` of a function's definition, or of its first decorator."""
     code = inspect.unwrap(function).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
 

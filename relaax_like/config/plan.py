@@ -303,7 +303,7 @@ class Replay:
 
     @property
     def minibatch_of(self) -> Unit:
-        """What a minibatch consists of."""
+        """What a minibatch consists of: single steps, or sequences ("rollouts")."""
         return "steps" if self.sequence_steps is None else "rollouts"
 
 
@@ -367,7 +367,11 @@ def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
 
 
 def has_fixed_size(plan: Plan | None) -> bool:
-    """Returns whether iterations have a fixed size."""
+    """Returns whether a plan sets the size of its iterations.
+
+    True for OnPolicy with `rollouts`, for Episodes, and for Offline, whose iterations are
+    recordings or minibatches.
+    """
     if isinstance(plan, OnPolicy):
         return plan.rollouts is not None
     return isinstance(plan, Episodes | Offline)

@@ -122,7 +122,7 @@ class YamlDocument:
     problems: list[tuple[str, str]] = field(default_factory=list)
 
     def place(self, loc: Loc) -> str:
-        """Returns the place of a key, or of the nearest key above it."""
+        """Returns the place of a key, or of the nearest key above it, or else the file."""
         for length in range(len(loc), 0, -1):
             if loc[:length] in self.places:
                 return self.places[loc[:length]]
@@ -196,7 +196,10 @@ class _NodeReader:
         if "\t" in shown[: len(shown) - len(shown.lstrip())]:
             return f"{place}: the line is indented with a tab; indent it with spaces"
         context = f" ({error.context})" if error.context else ""
-        return f"{place}: not valid YAML: {error.problem}{context}"
+        # Constructors refuse valid YAML whose data is not supported here.
+        is_yaml = isinstance(error, yaml.constructor.ConstructorError)
+        kind = "not supported" if is_yaml else "not valid YAML"
+        return f"{place}: {kind}: {error.problem}{context}"
 
     def _place(self, line: int) -> str:
         return self._name if self._flag else f"{self._name}:{line + 1}"
