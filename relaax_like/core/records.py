@@ -67,7 +67,8 @@ class LearnerUpdate:
     """A learner's answer to one or several requests.
 
     Attributes:
-      numbers: numbers of the requests, whose rollouts were learned from or could not be used.
+      numbers: numbers of the requests, whose agents can continue: each rollout was learned from, is
+        in a replay table, waits for an iteration that it does not complete, or cannot be used.
       version: version of the newest known values.
       global_t: newest known environment steps of all agents of the run.
       finished: what ended the training, or "".
@@ -172,7 +173,7 @@ MAX_SERVED_CLIENTS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class ServedClient:
-    """One environment that an rlx server serves; see `relaax.v1.ServedClient`."""
+    """One client that an rlx server serves; see `relaax.v1.ServedClient`."""
 
     name: str
     session: str

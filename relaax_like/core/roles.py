@@ -50,8 +50,8 @@ from relaax_like.wire.errors import LeasedError
 
 # Answer to a learner that wants to join a group where there is none.
 NO_GROUP = (
-    "relaax-parameter-server.combine.method: this run's parameter server applies each gradient "
-    "alone; set it to sync for parameter server and rlx servers alike"
+    "relaax-parameter-server.combine.method: the learner's is sync, but the parameter server's is "
+    "not; set it to sync for both, or to another method for both"
 )
 OnUpdate = Callable[[LearnerUpdate], None]
 

@@ -125,7 +125,10 @@ class CompiledFunction:
 
 
 def get_compile_seconds() -> float:
-    """Returns how long tracing and first calls have taken in this process, in all threads."""
+    """Returns the seconds that tracing and first calls of `CompiledFunction`s have taken so far.
+
+    Those of all threads of this process are added up.
+    """
     return _seconds
 
 

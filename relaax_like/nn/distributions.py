@@ -476,7 +476,7 @@ class TanhGaussian(Distribution):
 
 
 def squash(u: tf.Tensor, low: np.ndarray, high: np.ndarray) -> tf.Tensor:
-    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box."""
+    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box, for `u: [..., d] float32`."""
     # Rounding can exceed the box.
     return tf.clip_by_value(0.5 * (low + high) + 0.5 * (high - low) * tf.tanh(u), low, high)
 

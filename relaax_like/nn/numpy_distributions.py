@@ -447,7 +447,7 @@ class TanhGaussian(Distribution):
 
 
 def squash(u: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box."""
+    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box, for `u: [..., d] float32`."""
     # Rounding can exceed the box.
     return _clip(0.5 * (low + high) + 0.5 * (high - low) * np.tanh(u), low, high)
 
