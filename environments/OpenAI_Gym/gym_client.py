@@ -66,7 +66,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--limit",
         type=_positive,
         metavar="N",
-        help="agent steps after which an episode is truncated; default: no limit",
+        help="agent steps after which an episode is truncated; default: only the environment's own "
+        "limit",
     )
     add(
         "--action-repeat",
