@@ -26,8 +26,8 @@ class Reduction(Protocol):
 class Batch:
     """Steps to learn from, as tensors: rollouts `[T, B, ...]`, or single steps `[B, ...]`.
 
-    `[...]` below stands for the leading axes, `[T, B]` or `[B]`. Networks, distributions and the
-    functions of `relaax_like.nn.returns` take both forms.
+    `[...]` below stands for the leading axes, `[T, B]` or `[B]`. Networks and distributions take
+    both forms, the functions of `relaax_like.nn.returns` only rollouts.
 
     Attributes:
       inputs: observations x_t by name, `[..., *shape]`.

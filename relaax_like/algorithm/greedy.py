@@ -111,7 +111,10 @@ class GreedyPolicy:
 
         Args:
           actor: of the same model, with the values set.
-          inputs: by name.
+          inputs: by name, `[B, ...]`; a memory that is missing is zero.
+
+        Returns:
+          The outputs by name, `[B, ...]`.
         """
         rows = len(next(iter(inputs.values())))
         observations = {name: inputs[name] for name, _ in self._model.get_input_specs()}

@@ -106,7 +106,7 @@ class ParameterServerConfig(Settings):
     "snapshot"."""
     journal_strict: bool = False
     """Sync each push, or rollout of a replay table, to disk before it is acknowledged, so that a
-    power failure loses nothing either. Otherwise a power failure loses at most one second."""
+    power failure loses nothing either. Otherwise a power failure loses about the last second."""
     metrics_dir: Path
     """Folder of the curves; default: RUN_DIR/metrics."""
     initial_values: Path | None = None
@@ -223,7 +223,8 @@ class LearnerConfig(Settings):
     the parameter server, which then receives experience instead of gradients; standalone, in a
     process of its own, which receives the experience and publishes to the parameter server (in
     `relaax train` the same as server); null: server for algorithms whose iterations have a fixed
-    size, agent for the others."""
+    size or that have a replay table, and for learning from recordings; agent for the others, and
+    with combine.method sync."""
     bind: LearnerAddress = Address("localhost", LEARNER_PORT)
     """Placement standalone: HOST:PORT where the learner takes experience; port 0: any."""
     advertise: LearnerAddress | None = None

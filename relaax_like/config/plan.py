@@ -53,7 +53,7 @@ class OnPolicy:
         statistics of the inputs; nothing is learned from them.
       update_norm: whether each iteration also feeds those statistics, after its updates.
       reward_discount: rewards are divided by the running standard deviation of their sums with this
-        discount; None: they are used unchanged.
+        discount, and clipped to +-10; None: they are used unchanged.
       offline: whether the algorithm can also learn from recorded files (`learner.offline`).
       overridden: what happens to steps where something other than the policy decided (`executed` of
         the rlx protocol): "cut": they are not learned from, and the trace ends there as at a time

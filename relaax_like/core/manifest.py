@@ -230,7 +230,8 @@ class Manifest:
           [total_bytes] or [gradient_bytes] uint8.
 
         Raises:
-          InvalidInputError: wrong number of arrays, shape or dtype; the error names the segment.
+          InvalidInputError: wrong number of arrays, and the error names the first segments; or a
+            wrong shape or dtype, and the error names the segment.
         """
         segments = self.trainable if gradient else self.segments
         if len(arrays) != len(segments):

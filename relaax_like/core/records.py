@@ -87,7 +87,9 @@ class LearnerUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """The changes of one push; they take effect together or not at all.
+    """The changes of one push; they are accepted together or not at all.
+
+    An accepted gradient can still be held back or dropped; see `Outcome`.
 
     Attributes:
       client_id: name of the pushing agent, unique in the run.
@@ -348,10 +350,10 @@ class PublishTicket(NamedTuple):
 
 
 class TrainReturn(NamedTuple):
-    """The training return.
+    """How well the run's training episodes went lately.
 
     Attributes:
-      mean: mean return of the newest episodes.
+      mean: mean return of the newest training episodes.
       window: number of newest episodes in the mean.
       episodes: number of episodes of the run so far.
     """

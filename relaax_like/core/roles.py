@@ -124,7 +124,7 @@ class ParameterServerBackend(abc.ABC):
 
     @abc.abstractmethod
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
-        """Applies one push and waits until it has taken effect.
+        """Handles one push, and waits until its changes are applied, or its gradient held back.
 
         A repeated push, with the same client, incarnation and sequence number, is answered as
         before and has no effect.
@@ -423,7 +423,9 @@ class ExperienceSink(abc.ABC):
         timeout_sec: float,
         is_over: Callable[[], bool] = lambda: False,
     ) -> StreamProgress:
-        """Waits until a client's progress, or the version, has changed; returns the progress.
+        """Waits until a client's progress or the version has changed; returns the progress.
+
+        Also returns after `timeout_sec`, or if `is_over` returns true.
 
         Args:
           client_id: the client's id.
@@ -431,7 +433,7 @@ class ExperienceSink(abc.ABC):
           seen: the progress that the caller knows.
           version: the version that the caller knows.
           timeout_sec: longest wait.
-          is_over: ends the wait if it returns true; called after each change and each `wake`.
+          is_over: called after each change and each `wake`.
 
         Raises:
           ServerUnavailableError: the server is closing; nothing will change again.

@@ -90,7 +90,7 @@ def make_distribution(
 
     Args:
       space: the leaf.
-      parameters: the network's outputs, `[B, num_parameters(space)] float32`.
+      parameters: the network's outputs, `[B, n] float32`, n as `num_parameters` returns it.
       log_std: for a Box, if it is not among the outputs: `[d]` or `[B, d] float32`.
       bounded: as in `num_parameters`.
 
@@ -122,7 +122,7 @@ def make_numpy_distribution(
 
     Args:
       space: the leaf.
-      parameters: the network's outputs, `[B, num_parameters(space)] float32`.
+      parameters: the network's outputs, `[B, n] float32`, n as `num_parameters` returns it.
       log_std: for a Box, if it is not among the outputs: `[d]` or `[B, d] float32`.
       bounded: as in `num_parameters`.
     """

@@ -208,6 +208,8 @@ class EpsilonGreedy(Categorical):
 class DrawnEpsilonGreedy(EpsilonGreedy):
     """An epsilon-greedy policy with random values; `mode` is the best action of their means.
 
+    `log_prob`, `entropy` and `kl` are those of the epsilon-greedy policy of the means.
+
     Args:
       means: `[B, n] float32`, finite; the mean value of each action.
       draw: draws values, `[B, n]`, with the generator that it gets.

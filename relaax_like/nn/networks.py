@@ -225,7 +225,8 @@ def make_network(
 ) -> Network:
     """Builds a network with orthogonal weights.
 
-    Those of dense and conv layers have gain sqrt(2), those of recurrent layers 1.
+    Those of dense and conv layers have gain sqrt(2), those of recurrent layers 1, and those of the
+    last, linear layer `output_gain`.
 
     Args:
       name: of the network. Variables are `NAME.LAYER.W` and so on; LAYER is the index of a dense or
