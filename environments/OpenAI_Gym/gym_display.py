@@ -77,7 +77,7 @@ class Display:
             _prepare_screen()
         frame = self._render()
         if frame is None:
-            raise _NoDisplayError("the environment draws no frames (render_mode rgb_array)")
+            raise _NoDisplayError("the environment draws no frames; it needs render_mode rgb_array")
         if frame.ndim != 3:
             raise _NoDisplayError(
                 f"a frame has shape {list(frame.shape)}, expected [height, width, 3]"
