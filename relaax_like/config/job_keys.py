@@ -65,7 +65,7 @@ _MAX_NAME = 200
 
 
 def find_refused_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the keys of a section whose types do not make them harmless.
+    """Returns the keys of a section that are not marked, and that their types do not make harmless.
 
     A job cannot have them, except mappings to any JSON (`environment.args`, `learner.hook`), whose
     values must not be text.

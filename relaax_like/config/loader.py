@@ -147,10 +147,10 @@ def add_spaces(
 
 
 def require_spaces(experiment: Experiment) -> None:
-    """Checks that the settings define observations and actions.
+    """Checks that the settings define observations, actions, and mirror images that they need.
 
     Raises:
-      ConfigError: the settings do not define them.
+      ConfigError: the settings do not define one of them.
     """
     if experiment.algorithm.lacks_spaces:
         raise ConfigError(
