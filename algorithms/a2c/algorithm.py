@@ -29,10 +29,12 @@ class A2C(Algorithm):
             actor:  -mean(A_t log pi(a_t|x_t)) - c_e mean(H(pi(.|x_t)))
             critic:  c_v mean((v_t - V(x_t))^2), v_t = V(x_t) + A_t being constant
 
-        with the advantages A_t of Schulman et al. 2016, equation 16: a terminal state has value 0,
-        a truncated episode is bootstrapped from the value of its last observation. If an older
-        policy mu acted, because agents continue while their last rollout is learned from, each term
-        of the sum is weighted by min(1, pi / mu), as in V-trace (Espeholt et al. 2018, equation 1).
+        with the advantages A_t of Schulman et al. 2016, equation 16, for rewards multiplied by
+        `reward_scale`: a terminal state has value 0, a truncated episode is bootstrapped from the
+        value of its last observation. If an older policy mu acted, because agents continue while
+        their last rollout is learned from, the sum is that of V-trace, whose factors min(1, pi /
+        mu) weight each of its terms (Espeholt et al. 2018, equation 1). With `normalize_advantage`,
+        the actor's A_t are normalised.
         """
         config, seen = self.config, self.model.evaluate(batch)
         next_values = self.model.value(batch.next_inputs, seen.memory)

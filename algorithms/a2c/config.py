@@ -19,7 +19,8 @@ class Config(ActorCriticConfig):
     """Minimum number of environment steps, of all slots together, in one gradient; more are used if
     more have arrived. Rounded up to complete rollouts."""
     agents_per_batch: int = Field(default=1024, ge=1)
-    """Maximum number of slots whose rollouts are in one gradient."""
+    """Maximum number of rollouts, each of one slot, in one gradient; more only if one client with
+    more slots sends them at once."""
     gamma: hyper.Gamma = 0.99
     """Discount factor per step."""
     gae_lambda: hyper.GaeLambda = 0.95

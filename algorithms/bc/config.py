@@ -14,7 +14,7 @@ class Config(ActorCriticConfig):
 
     batch_size: int = Field(default=64, ge=1)
     """Steps per update, at most the number of steps in the smallest file; with a recurrent network,
-    slots of a file per update."""
+    slots of a file per update. Not used with `learn_from: overridden`."""
 
     learn_from: Literal["recordings", "overridden"] = "recordings"
     """`recordings`: the files of `learner.offline`. `overridden`: steps of connected clients in
@@ -33,13 +33,14 @@ class Config(ActorCriticConfig):
         if self.num_steps % self.rollout_steps:
             raise ValueError(
                 f"num_steps: {self.num_steps} is not a multiple of rollout_steps "
-                f"{self.rollout_steps}; an iteration consists of complete rollouts"
+                f"{self.rollout_steps}; an iteration consists of complete rollouts: change one of "
+                "them"
             )
         return self
 
     @property
     def plan(self) -> Offline | OnPolicy:
-        """Files, each read once per pass; or all overridden steps of an iteration together."""
+        """Recordings, each read once per pass; or all overridden steps of an iteration together."""
         if self.learn_from == "overridden":
             return OnPolicy(
                 rollout_steps=self.rollout_steps,

@@ -17,7 +17,7 @@ class Config(OfflineConfig):
     """Number of actions of each kind (uniform, of the policy at the observation, and of the policy
     at the next one) that the penalty compares with the recorded one."""
     critics: int = Field(default=2, ge=1)
-    """Number of critics; targets use the smallest of their values."""
+    """Number of critics; targets and the actor use the smallest of their values."""
     entropy_target: Tunable | None = None
     """Entropy that the temperature is tuned for, in nats, of actions scaled to [-1, 1]; null: minus
     the number of components."""

@@ -66,7 +66,7 @@ class CQLModel(Model):
         return [("action", {"shape": list(self.space.shape)})]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
-        """Returns the distribution of the action."""
+        """Returns the distribution of the action, and the memory unchanged."""
         return {"action": self._make_policy(self._compute(inputs))}, states
 
     def draw(self, inputs: Tensors, number: int, random: Any) -> tuple[tf.Tensor, tf.Tensor]:

@@ -30,10 +30,10 @@ class DQN(Algorithm):
 
         R is the sum of n discounted rewards, Q' the target. a' is chosen by Q (double DQN: van
         Hasselt et al. 2016, equation 4, https://arxiv.org/abs/1509.06461), or else by Q'. The cost
-        is the Huber loss of delta; with `distribution`, it is the cross-entropy of the two
-        distributions (categorical) or the quantile Huber loss (quantile). Noisy networks draw other
-        noise for each of the three. With a memory, both networks read the sequence from its first
-        step, the burn-in included.
+        is the Huber loss of delta, averaged over the rows. With `distribution`, the target and
+        Q(x, a) are distributions, and the cost is their cross-entropy (categorical) or the quantile
+        Huber loss (quantile). Noisy networks draw other noise for Q'(x', .), Q(x', .) and Q(x, .).
+        With a memory, both networks read the sequence from its first step, the burn-in included.
         """
         online, target = self.model.online, self.model.target.module
         random = self.random if self.config.noisy else None
@@ -59,7 +59,10 @@ class DQN(Algorithm):
     def _compare(
         self, atoms: tf.Tensor, next_atoms: tf.Tensor, batch: Batch
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the cost of each row, and the size of its error, `[...]`.
+        """Returns the cost of each row, and the size of its error, `[...]` each.
+
+        The size is |delta|; for quantiles the mean absolute error, and for categorical
+        distributions the cost less its smallest possible value.
 
         Args:
           atoms: of x and a, `[..., N]`.

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from relaax_like.algorithm import Linear, Schedule
 from relaax_like.config import DiscreteConfig, OptimizerConfig, ReplayConfig, hyper
 from relaax_like.config.base import Settings
+from relaax_like.config.problems import describe_value
 
 
 class DistributionConfig(Settings):
@@ -31,9 +32,9 @@ class DistributionConfig(Settings):
                 )
         elif self.v_min is None or self.v_max is None or self.v_min >= self.v_max:
             raise ValueError(
-                f"v_min is {self.v_min} and v_max is {self.v_max}, but kind: categorical needs two "
-                "numbers, v_min below v_max; set them to the smallest and the largest discounted "
-                "return"
+                f"v_min is {describe_value(self.v_min)} and v_max is {describe_value(self.v_max)}, "
+                "but kind: categorical needs two numbers, v_min below v_max; set them to the "
+                "smallest and the largest discounted return"
             )
         return self
 
@@ -52,7 +53,7 @@ class Config(DiscreteConfig, ReplayConfig):
     """Add noise, of which the network learns how much, to the weights of the last layers; then
     epsilon can be 0."""
     target_every: int = Field(default=500, ge=1)
-    """Updates between two copies of the network to the target."""
+    """The network is copied to the target in each update whose number is a multiple of this."""
     epsilon: Schedule = Linear(1.0, 0.05, steps=10_000)
     """Fraction of actions that are random, by environment steps of all slots together."""
     max_gradient_norm: hyper.MaxGradientNorm = 10.0

@@ -127,7 +127,7 @@ class DQNModel(Model):
     def policy(
         self, inputs: Tensors, states: Tensors, explore: Tensors
     ) -> tuple[dict[str, Any], Tensors]:
-        """Takes a random action with probability `explore["epsilon"]`, else the best one."""
+        """Returns the epsilon-greedy policy with `explore["epsilon"]`, and the next memory."""
         online, epsilon = self.online, explore["epsilon"]
         features, after = online.encode(inputs, states)
         values = online.to_values(online.compute_atoms(features))

@@ -18,7 +18,8 @@ class Config(ActorCriticConfig):
     batch_rollouts: int = Field(default=8, ge=1)
     """Minimum number of rollouts of one update; more are used if more have arrived."""
     max_batch_rollouts: int = Field(default=64, ge=1)
-    """Maximum number of rollouts of one update."""
+    """Maximum number of rollouts of one update, or batch_rollouts if that is larger; more only if
+    one client sends them at once."""
     gamma: hyper.Gamma = 0.99
     """Discount factor per step."""
     vtrace: bool = True
@@ -39,9 +40,11 @@ class Config(ActorCriticConfig):
     learning_rate: hyper.LearningRate = 6e-4
     """Learning rate at the start."""
     learning_rate_end: float | None = Field(default=0.0, ge=0)
-    """Learning rate at max_global_step, approached linearly; null: constant learning rate."""
+    """Learning rate at max_global_step, approached linearly; null: the schedule of optimizer, by
+    default constant."""
     optimizer: OptimizerConfig = OptimizerConfig(name="rmsprop", epsilon=0.1)
-    """Optimizer, whose learning rate and schedule are those of the keys above."""
+    """Optimizer; its learning rate is replaced by learning_rate, and its schedule by
+    learning_rate_end unless that is null."""
 
     @property
     def plan(self) -> OnPolicy:

@@ -17,6 +17,8 @@ from .model import make_model
 class Agent(BaseAgent):
     """Collects one episode, pushes its gradient, and continues with the newest weights.
 
+    When exploiting, it pushes nothing.
+
     A truncated episode is used unchanged: REINFORCE has no value function to bootstrap from.
     """
 
@@ -48,7 +50,11 @@ class Agent(BaseAgent):
         truncated: bool = False,
         success: bool | None = None,
     ) -> float | None:
-        """Ends the episode with an update. Returns the score, or None if the budget is used up."""
+        """Ends the episode, with an update unless it exploits.
+
+        Returns:
+          The sum of the episode's rewards, or None if the budget is used up.
+        """
         goes_on = self._reward(reward)
         score = float(np.sum(self._rewards))
         self.metrics().scalar("episode reward", score)

@@ -52,7 +52,7 @@ class PolicyModel(Model):
         return [("action", make_action_spec(self._space))]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Distribution], Tensors]:
-        """Returns the distribution of `action`."""
+        """Returns the distribution of `action`, and the memory unchanged."""
         logits = self.output(self.hidden(inputs["observation"]))
         if self._outputs == 1:
             logits = tf.concat([logits, tf.zeros_like(logits)], axis=-1)

@@ -19,7 +19,8 @@ class Agent:
     `reward_and_reset`.
 
     Attributes:
-      exploit: whether to choose the more probable action instead of drawing one.
+      exploit: whether to choose the more probable action instead of drawing one; gradients are
+        pushed in both cases.
       network: its copy of the weights.
       global_t: newest known environment steps of the run.
       episode_reward: sum of the current episode's rewards.

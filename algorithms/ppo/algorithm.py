@@ -60,7 +60,9 @@ class PPO(Algorithm):
 
         with r_t = pi(a_t|x_t) / mu(a_t|x_t), mu being the policy that acted (equation 7), and the
         advantages A_t and returns G_t of `prepare`; a(x) is the mean action of the policy, and m_x,
-        m_a are the mirrors of observations and actions.
+        m_a are the mirrors of observations and actions. A_t is first normalised within the
+        minibatch if `normalize_advantage` says so. With `clip_value` the critic's error is the
+        larger of two, see `_compute_value_cost`.
         """
         config, seen, clip = self.config, self.model.evaluate(batch), self._compute_clip()
         ratios = tf.exp(seen.log_prob(batch.actions) - batch.log_prob)

@@ -76,9 +76,10 @@ class Config(ActorCriticConfig):
     """Weight of the mirror loss, which teaches the policy to mirror its action in a mirrored state;
     0: off."""
     mirror_observation: tuple[float, ...] | None = None
-    """Mirror image of an observation: position i takes component |e|, negated if e < 0; index 0 is
-    written as 0.1 or -0.1. One entry for each of the state_size values. By default, with mirror, it
-    comes from the environment, as mirror_action does."""
+    """Mirror image of an observation: the entry e at position i says that position i takes
+    component |e|, negated if e < 0; index 0 is written as 0.1 or -0.1. One entry for each of the
+    state_size values. By default, with mirror, it comes from the environment, as mirror_action
+    does."""
     mirror_action: tuple[float, ...] | None = None
     """Mirror image of an action in the same notation, one entry per component; for discrete
     actions, of the probabilities of all choices."""
@@ -95,7 +96,8 @@ class Config(ActorCriticConfig):
         if self.num_steps % self.rollout_steps:
             raise ValueError(
                 f"num_steps: {self.num_steps} is not a multiple of rollout_steps "
-                f"{self.rollout_steps}; an iteration consists of complete rollouts"
+                f"{self.rollout_steps}; an iteration consists of complete rollouts: change one of "
+                "them"
             )
         pieces, what = self.num_steps, "num_steps"
         if self.network.is_recurrent:
@@ -194,7 +196,11 @@ class Config(ActorCriticConfig):
         return self.mirror > 0 and self.mirror_observation is None and self.mirror_action is None
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns observations, actions and mirror images, as far as the file does not set them."""
+        """Returns observations, actions and mirror images, as far as the file does not set them.
+
+        Raises:
+          InvalidInputError: a leaf cannot be used, or a needed mirror image is not defined.
+        """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if not self._lacks_mirrors:
             return keys
@@ -202,18 +208,22 @@ class Config(ActorCriticConfig):
 
     @property
     def observation_mirror(self) -> Mirror | None:
-        """Mirror of the network's input."""
+        """Mirror of the network's input; None without mirror_observation."""
         if self.mirror_observation is None:
             return None
         assert self.state_size is not None, "mirrors are for vectors"
         mirror = parse_mirror(
-            "mirror_observation", self.mirror_observation, self.state_size, "of state_size"
+            "mirror_observation",
+            self.mirror_observation,
+            self.state_size,
+            "of the state_size values",
         )
         return mirror.repeat(self.observation_history)
 
     @property
     def action_mirror(self) -> Mirror | None:
-        """Mirror of an action's components, or of the probabilities of all choices."""
+        """Mirror of an action's components, or of the probabilities of all choices; None without
+        mirror_action."""
         if self.mirror_action is None:
             return None
         space = self.action_space

@@ -8,7 +8,7 @@ from .config import ACTOR, CRITIC, Config
 
 
 class PPOModel(ActorCritic):
-    """An ActorCritic whose two networks have separate optimizers."""
+    """An ActorCritic whose two networks have separate optimizers, unless they share layers."""
 
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(config, seed)

@@ -17,7 +17,7 @@ class QLearning(Algorithm):
     model: LinearModel
 
     def learn(self, batch: Batch) -> Losses:
-        """Returns the cost of a step.
+        """Returns the cost of the minibatch, which is one step.
 
             delta = r + discount max_a' Q(x', a') - Q(x, a)
             cost = sum of delta^2 / 2

@@ -43,8 +43,9 @@ class SAC(Algorithm):
             temperature:  -log alpha mean(log pi(a~|x) + H)
 
         Equations 5 (without the factor 1/2), 7 and 18, with log alpha instead of alpha in the last,
-        as is usual; H is `entropy_target`, or a fraction of log(num_actions). Log-probabilities are
-        of actions scaled to [-1, 1].
+        as is usual; H is `entropy_target`, by default minus the number of components, or with
+        discrete actions a fraction of log(num_actions). Log-probabilities are of actions scaled to
+        [-1, 1]. With a fixed temperature its cost is left out.
 
         The smallest value in y is of `target_critics` critics drawn at random (REDQ: Chen et al.
         2021, https://arxiv.org/abs/2101.05982, algorithm 1); with `actor_value: mean` the actor's

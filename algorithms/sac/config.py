@@ -78,13 +78,18 @@ class Config(ContinuousReplayConfig):
 
     @property
     def action_spaces(self) -> Spaces:
-        """One of `num_actions` actions, or a bounded continuous one."""
+        """One of `num_actions` actions, or a bounded continuous one; {} if not known yet."""
         if self.num_actions is None:
             return super().action_spaces
         return {ACTION: Discrete(n=self.num_actions)}
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of observations and actions that the file does not set."""
+        """Returns the keys of observations and actions that the file does not set.
+
+        Raises:
+          InvalidInputError: an observation cannot be used, or the action is neither one Discrete
+            nor one Box with finite bounds.
+        """
         space = action_spaces.get(ACTION)
         comes = len(action_spaces) == 1 and isinstance(space, Discrete)
         if self.num_actions is None and (self.action_size is not None or not comes):
@@ -96,7 +101,11 @@ class Config(ContinuousReplayConfig):
         return keys
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose spaces do not fit these networks."""
+        """Refuses environments whose spaces do not fit these networks.
+
+        Raises:
+          InvalidInputError: a space does not fit; the error says what differs, and the cure.
+        """
         if self.num_actions is None:
             super().validate_spaces(observation_spaces, action_spaces)
             return

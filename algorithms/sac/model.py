@@ -82,7 +82,7 @@ class SACModel(Model):
         return [("action", make_action_spec(self.space))]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
-        """Returns the distribution of the action."""
+        """Returns the distribution of the action, and the memory unchanged."""
         features, _ = self.encoder(inputs, {})
         outputs = self.head(features)
         if isinstance(self.space, Discrete):

@@ -40,7 +40,7 @@ class LinearModel(Model):
     def policy(
         self, inputs: Tensors, states: Tensors, explore: Tensors
     ) -> tuple[dict[str, Any], Tensors]:
-        """Takes a random action with probability `explore["epsilon"]`, else the best one."""
+        """Returns the epsilon-greedy policy with `explore["epsilon"]`, and the memory unchanged."""
         return {"action": make_epsilon_greedy(self.compute_q(inputs), explore["epsilon"])}, states
 
 

@@ -9,7 +9,7 @@ class Config(NoisyReplayConfig):
     """Settings of td3: the keys of the YAML's `algorithm` section."""
 
     policy_delay: int = Field(default=2, ge=1)
-    """Updates of the critics between two updates of the actor and of all targets."""
+    """Updates of the critics for each update of the actor and of all targets."""
     target_noise: Tunable = Field(default=0.2, ge=0)
     """Standard deviation of the noise on the action of the target actor, of actions scaled to
     [-1, 1]."""

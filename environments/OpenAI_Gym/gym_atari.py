@@ -77,7 +77,7 @@ class FramesLast(gym.vector.VectorWrapper):
 
 
 def is_atari(name: str) -> bool:
-    """Returns whether a name is that of an Atari game."""
+    """Returns whether a name begins with `ALE/`, as those of Atari games do."""
     return name.startswith(NAMESPACE)
 
 
@@ -96,7 +96,13 @@ def register() -> None:
 
 
 def make(name: str, slots: int, env_args: dict[str, Any]) -> gym.vector.VectorEnv:
-    """Makes one vector environment of `slots` games."""
+    """Makes one vector environment of `slots` games.
+
+    Args:
+      name: `ALE/GAME-v5`.
+      slots: number of games.
+      env_args: arguments of `ale_py.AtariVectorEnv`; they replace the defaults of this module.
+    """
     arguments = _DEFAULTS | env_args
     env = gym.make_vec(name, num_envs=slots, vectorization_mode="vector_entry_point", **arguments)
     return FramesLast(env, arguments["frameskip"])

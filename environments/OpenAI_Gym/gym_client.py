@@ -66,7 +66,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--limit",
         type=_positive,
         metavar="N",
-        help="agent steps after which an episode is truncated; default: no limit",
+        help="agent steps after which an episode is truncated; default: only the environment's own "
+        "limit",
     )
     add(
         "--action-repeat",
@@ -192,7 +193,7 @@ def _may_pass(error: RelaaxError) -> bool:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Makes SIGTERM unwind the program as Ctrl-C does; a second SIGTERM ends it immediately."""
+    """Makes the first SIGTERM raise `_Terminated`; a second one ends the program immediately."""
 
     def terminate(*unused: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -213,6 +214,7 @@ def run(args: argparse.Namespace) -> RunSummary:
       NotAllowedError: the server does not accept the token or the certificate.
       ProtocolError: the server refused the client.
       InvalidInputError: the environment returned a wrong value.
+      ServerUnavailableError: the server was lost, and the client no longer reconnects.
     """
     security = make_security(args)
     retry = Retry(min_sleep_sec=args.retry_sleep[0], max_sleep_sec=args.retry_sleep[1])

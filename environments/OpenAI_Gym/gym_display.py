@@ -15,7 +15,7 @@ class Display:
     """Shows frames in a pygame window while it is on, in the environment's own time.
 
     `toggle` can be called from a signal handler: it only flips a flag, which the next `update` in
-    the main thread applies. While the display is off, `update` does nothing.
+    the main thread applies. While the display is off, `update` only closes an open window.
     """
 
     def __init__(self, title: str, report: Callable[[str], None] | None = None) -> None:
@@ -23,7 +23,7 @@ class Display:
 
         Args:
           title: title of the window.
-          report: called with a line of text if no window can be shown; default: print to stderr.
+          report: called with a line of text if a frame cannot be shown; default: print to stderr.
         """
         self.wanted = False
         self._title = title
@@ -49,7 +49,10 @@ class Display:
         self.wanted = not self.wanted
 
     def update(self) -> None:
-        """Opens, draws or closes the window, as requested."""
+        """Opens, draws or closes the window, as requested.
+
+        Waits until the next frame is due. After an error the display is off.
+        """
         if not self.wanted:
             if self._window is not None:
                 self._close_window()
@@ -61,7 +64,7 @@ class Display:
             self.wanted = False
             self._close_window()
             self._report(
-                f"cannot open a window for {self._title}: {error}; continuing without a window"
+                f"cannot show {self._title} in a window: {error}; continuing without a window"
             )
 
     def close(self) -> None:
@@ -73,8 +76,12 @@ class Display:
         if self._window is None:
             _prepare_screen()
         frame = self._render()
-        if frame is None or frame.ndim != 3:
-            raise _NoDisplayError("the environment was created without render_mode rgb_array")
+        if frame is None:
+            raise _NoDisplayError("the environment draws no frames; it needs render_mode rgb_array")
+        if frame.ndim != 3:
+            raise _NoDisplayError(
+                f"a frame has shape {list(frame.shape)}, expected [height, width, 3]"
+            )
         if self._window is None:
             self._open_window(frame.shape[1], frame.shape[0])
         pixels = np.ascontiguousarray(frame[..., :3].astype(np.uint8, copy=False))
@@ -127,5 +134,5 @@ def _prepare_screen() -> None:
     if os.environ.get("WAYLAND_DISPLAY"):
         return
     if not os.environ.get("DISPLAY"):
-        raise _NoDisplayError("no display available (DISPLAY is not set)")
+        raise _NoDisplayError("no display available (set DISPLAY or WAYLAND_DISPLAY)")
     os.environ["SDL_VIDEODRIVER"] = "x11"

@@ -64,7 +64,7 @@ def make_slots(
       mode: "sync": one environment after the other. "vector_entry_point": the environment's own
         vectorised form. "auto": that form for several slots, and for Atari games, if it exists and
         supports what the next two arguments require; else sync.
-      seed: of the first reset; slot i gets seed + i in mode sync.
+      seed: of the first reset; slot i gets seed + i if each slot is an environment of its own.
       partial_steps: whether slots must be steppable alone (random actions after a reset).
       slot_resets: whether slots must be resettable alone (a step limit).
       action_repeat: steps of the environment per action; above 1 only in mode sync, which "auto"
@@ -72,7 +72,8 @@ def make_slots(
       env_args: passed to the environment.
 
     Raises:
-      ConfigError: there is no such environment, it cannot be made, or it has no such form.
+      ConfigError: there is no such environment, it cannot be made, it has no such form, or its
+        vectorised form is requested with an action repeat.
     """
     env_args = env_args or {}
     with warnings.catch_warnings():

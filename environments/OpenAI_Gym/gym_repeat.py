@@ -28,7 +28,11 @@ class ActionRepeat(gym.Wrapper):
             self.metadata = {**env.metadata, "render_fps": fps / action_repeat}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Steps up to `action_repeat` times; returns the last step, with the sum of rewards."""
+        """Steps up to `action_repeat` times; returns the last step, with the sum of rewards.
+
+        Raises:
+          InvalidInputError: a reward is not a number.
+        """
         total = 0.0
         for _ in range(self._action_repeat):
             observation, reward, terminated, truncated, info = self.env.step(action)

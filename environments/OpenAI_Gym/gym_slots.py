@@ -108,7 +108,11 @@ class EnvListSlots:
         return self._pack_now()
 
     def step(self, actions: Values) -> Transition:
-        """Steps all slots; those whose episode ends are reset in the same call."""
+        """Steps all slots; those whose episode ends are reset in the same call.
+
+        Raises:
+          InvalidInputError: an environment returned a wrong value; the error names the slot.
+        """
         return self._step(actions, range(self.slots))
 
     def partial_step(self, actions: Values, mask: np.ndarray) -> Transition:
@@ -131,11 +135,13 @@ class EnvListSlots:
         """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: the replay leads to a different state; the error names the slot.
+          InvalidInputError: the state has another number of slots, or the replay leads to a
+            different state; the error names the slot.
         """
         if len(state["episodes"]) != self.slots:
             raise InvalidInputError(
-                f"saved state has {len(state['episodes'])} slots, expected {self.slots}"
+                f"saved state has {len(state['episodes'])} slots, expected {self.slots}; use "
+                "the number of slots with which it was saved"
             )
         for slot, episode in enumerate(state["episodes"]):
             self._replay(slot, episode)
@@ -229,7 +235,7 @@ class VectorEnvSlots:
     """One vector environment of any autoreset mode; slots are stepped together only.
 
     Mode SAME_STEP is used unchanged. In the modes DISABLED and NEXT_STEP, the slots that ended are
-    reset at once by `reset(options={"reset_mask": mask})`, as are slots that reach a step limit.
+    reset at once, as are slots that reach a step limit in any mode; see `find_masked_reset`.
     """
 
     def __init__(self, env: VectorEnv, seed: int | None = None) -> None:
@@ -317,7 +323,12 @@ class VectorEnvSlots:
         return self._observations.pack(self._masked_reset(mask))
 
     def step(self, actions: Values) -> Transition:
-        """Steps all slots; those whose episode ends are reset in the same call."""
+        """Steps all slots; those whose episode ends are reset in the same call.
+
+        Raises:
+          InvalidInputError: the environment returned a wrong value.
+          ConfigError: an episode ended in mode SAME_STEP without a final observation.
+        """
         now, rewards, terminated, truncated, infos = self._env.step(self._actions.unpack(actions))
         observations = self._observations.pack(now)
         ended = np.logical_or(terminated, truncated)
@@ -420,7 +431,8 @@ class JoinedSlots:
         """
         if len(state["parts"]) != self.slots:
             raise InvalidInputError(
-                f"saved state has {len(state['parts'])} slots, expected {self.slots}"
+                f"saved state has {len(state['parts'])} slots, expected {self.slots}; use "
+                "the number of slots with which it was saved"
             )
         for part, its_state in zip(self._parts, state["parts"], strict=True):
             part.set_state(its_state)
@@ -510,11 +522,12 @@ def autoreset_mode(env: VectorEnv) -> AutoresetMode:
 
 
 def find_masked_reset(env: VectorEnv) -> Callable[[np.ndarray], Any] | None:
-    """Finds a function that resets the slots in a mask and returns all observations.
+    """Finds a function that resets the slots in a mask, `[k]` bool, and returns all observations.
 
-    Returns None if the environment is not known to have one. By gymnasium's rules, an unknown
-    environment that declares DISABLED must have one; any other might silently ignore `reset_mask`
-    and reset everything.
+    It is `reset(options={"reset_mask": mask})`, or another one for a single slot and for
+    gymnasium's cart poles. Returns None if the environment is not known to have one. By gymnasium's
+    rules, an unknown environment that declares DISABLED must have one; any other might silently
+    ignore `reset_mask` and reset everything.
     """
     base = env.unwrapped
     if env.num_envs == 1:

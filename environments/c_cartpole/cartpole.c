@@ -20,15 +20,15 @@ static const char HELP[] =
     "\n"
     "  --rlx-server HOST:PORT  default: localhost:7001\n"
     "  --name NAME             shown in the server's log; default: c_cartpole and process id\n"
-    "  --seed N                of the first states; default: random\n"
-    "  --episodes N            end after so many; -1, the default: when training ends\n"
-    "  --exploit               best actions, nothing is learned\n"
+    "  --seed N                seed of the first states; default: random\n"
+    "  --episodes N            end after N episodes; -1, the default: when training ends\n"
+    "  --exploit               choose the best actions; learn nothing\n"
     "  --retry-sleep MIN MAX   seconds before a reconnection, drawn between the two; default: 1 10\n"
     "  -h, --help              show this and exit\n"
     "\n"
-    "It speaks no TLS and shows no token, see README.md. The client reconnects when the server goes\n"
-    "away. Exit code: 0 at the end of training or after --episodes, 2 for a mistake, 130 after\n"
-    "Ctrl-C, 143 after SIGTERM, 1 for all else.\n";
+    "Without TLS and tokens, see README.md. The client reconnects if the server is lost. Exit code:\n"
+    "0 at the end of training or after --episodes, 2 for a usage or configuration error, 130 after\n"
+    "Ctrl-C, 143 after SIGTERM, 1 for an error after which a retry can succeed.\n";
 
 enum { MAY_PASS = 1, MISTAKE = 2 };
 

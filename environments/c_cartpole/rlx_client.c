@@ -754,7 +754,8 @@ static rlx_status validate(rlx_client *client)
     size_t size = strlen(client->name);
     int largest = (MAX_OUTPUT_BYTES - MAX_REST_BYTES) / 4;
     if (size < 1 || size > MAX_NAME_BYTES || !is_printable(client->name))
-        return fail(client, RLX_INVALID, "name: expected 1 to %d printable bytes", MAX_NAME_BYTES);
+        return fail(client, RLX_INVALID, "name: expected 1 to %d bytes without control characters",
+                    MAX_NAME_BYTES);
     if (client->observation_size < 1 || client->observation_size > largest)
         return fail(client, RLX_INVALID, "observation_size: %d, expected 1 to %d",
                     client->observation_size, largest);
@@ -762,7 +763,8 @@ static rlx_status validate(rlx_client *client)
         return fail(client, RLX_INVALID, "actions: %d, expected 1 or more", client->actions);
     if (!(client->timeout_sec >= 1e-3 && client->timeout_sec <= 1e6
           && client->connect_timeout_sec >= 1e-3 && client->connect_timeout_sec <= 1e6))
-        return fail(client, RLX_INVALID, "timeouts of %g and %g s, expected 0.001 to 1e6",
+        return fail(client, RLX_INVALID,
+                    "connect_timeout_sec: %g and timeout_sec: %g, expected 0.001 to 1e6",
                     client->connect_timeout_sec, client->timeout_sec);
     if (client->max_wait_ms < 0 || client->max_wait_ms > MAX_WAIT_MS)
         return fail(client, RLX_INVALID, "max_wait_ms: %d, expected 0 to %d", client->max_wait_ms,
@@ -776,8 +778,8 @@ static rlx_status validate(rlx_client *client)
     if (!(client->min_sleep_sec >= 0 && client->min_sleep_sec <= client->max_sleep_sec
           && client->max_sleep_sec <= 1e6))
         return fail(client, RLX_INVALID,
-                    "sleeps of %g to %g s, expected 0 <= min_sleep_sec <= max_sleep_sec <= 1e6",
-                    client->min_sleep_sec, client->max_sleep_sec);
+                    "min_sleep_sec: %g and max_sleep_sec: %g, expected 0 <= min_sleep_sec <= "
+                    "max_sleep_sec <= 1e6", client->min_sleep_sec, client->max_sleep_sec);
     return RLX_OK;
 }
 

@@ -99,7 +99,8 @@ class RecallSlots:
         """
         if len(state["cue"]) != self.slots:
             raise InvalidInputError(
-                f"saved state has {len(state['cue'])} slots, expected {self.slots}"
+                f"saved state has {len(state['cue'])} slots, expected {self.slots}; use the number "
+                "of slots with which it was saved"
             )
         self._cue[:], self._time[:] = state["cue"], state["time"]
         self._rng.bit_generator.state = state["generator"]

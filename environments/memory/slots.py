@@ -15,7 +15,7 @@ def make_slots(environment: Any, seed: int) -> RecallSlots:
       seed: seed of the cues.
 
     Raises:
-      ConfigError: an argument is invalid, or the program has no flag for a key.
+      ConfigError: an argument is invalid, or a key is set for which the program has no flag.
     """
     refuse_keys(environment, "memory")
     return make_recall(environment.args, environment.slots, seed)

@@ -30,7 +30,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class NumpyActor:
-    """Runs a model's policy in NumPy, for models that consist of our own layers only.
+    """Runs a model's policy in NumPy, for models of our own layers without convolutions.
 
     `set_values` can be called from any thread; the new values take effect together, between two
     calls of `act`.
@@ -91,8 +91,9 @@ class NumpyActor:
           together, `[B] float32`; and the version of the values.
 
         Raises:
-          ConfigError: the policy reads variables that `Model.acting` does not name; only the first
-            call checks this.
+          ConfigError: the prediction is NaN, because the policy reads variables that `Model.acting`
+            does not name, or computes NaN; not checked after a call that has passed, nor if
+            `acting` is empty.
         """
         version = self._take_up()
         if self._exploration.names:
@@ -266,8 +267,8 @@ def trace_policy(model: Model, function: Callable[..., Any], **options: Any) -> 
 class _Subset:
     """The variables that a policy is allowed to read: `Model.acting`. Others are NaN while it acts.
 
-    So if the subset lacks a variable, the first action fails, wherever the agents run; they never
-    act with values that they did not receive.
+    So if the subset lacks a variable, the first prediction is refused, wherever the agents run;
+    they never act with values that they did not receive.
     """
 
     def __init__(self, model: Model, whole: bool = False):
@@ -290,10 +291,11 @@ class _Subset:
         return [value if mask is None else mask for value, mask in pairs]
 
     def validate(self, prediction: Prediction) -> None:
-        """Checks the first prediction.
+        """Checks predictions until one has passed.
 
         Raises:
-          ConfigError: the policy has read a variable that is not in the subset.
+          ConfigError: a number is NaN; the policy has probably read a variable that is not in the
+            subset.
         """
         if self._is_valid:
             return
@@ -302,8 +304,8 @@ class _Subset:
             model = type(self._model)
             raise ConfigError(
                 f"{describe_place(model, 'acting')}: `acting` is {tuple(self._model.acting)}, but "
-                "`policy` reads variables of other attributes (the first action is NaN); add these "
-                "attributes to `acting`"
+                "`policy` reads variables of other attributes, or it computes NaN by itself (the "
+                "first prediction is NaN); add these attributes to `acting`, or correct `policy`"
             )
         self._is_valid = True
 
@@ -314,8 +316,8 @@ Actor = NumpyActor | CompiledActor
 def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False) -> Actor:
     """Returns the fastest actor for a model; for the arguments, see `NumpyActor`.
 
-    A model whose `policy` returns NumPy results for arrays, because it consists of our layers only,
-    acts in NumPy; any other is compiled, and then `whole` has no effect.
+    A model whose `policy` returns NumPy results for arrays, because it consists of our layers
+    without convolutions, acts in NumPy; any other is compiled, and then `whole` has no effect.
 
     Raises:
       ConfigError: `Model.acting` names an attribute without variables.

@@ -127,7 +127,7 @@ class ActorCritic(Model):
         self._state_sizes = {n: named[n].state_size for n in self._remembering}  # type: ignore[union-attr]
 
     def get_input_specs(self) -> Specs:
-        """One observation, leaf by leaf: flat, or an image."""
+        """One observation, leaf by leaf: flat, an image, or integers."""
         return make_input_specs(self._config)
 
     def get_state_specs(self) -> Specs:
@@ -190,7 +190,7 @@ class ActorCritic(Model):
         return Evaluation(self.make_distribution(parameters), parameters, values, memory)
 
     def compute_returns(self, batch: Batch) -> tf.Tensor:
-        """Returns `batch.returns`, or the weighted sum if there are several rewards, `[...]`."""
+        """Returns `batch.returns`, or the weighted sum of the rewards in the settings, `[...]`."""
         rewards = self._config.rewards
         if rewards is None:
             return batch.returns

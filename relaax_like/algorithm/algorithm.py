@@ -27,8 +27,8 @@ class Algorithm:
       model: the network.
       config: the settings. While a method is traced, `Tunable` settings and schedules are tensors.
       global_t: environment steps of the whole run, `[] int64`, while a method is traced.
-      random: source of random numbers for `learn` and `prepare`; draws depend only on the run's
-        seed, the variable group and the step.
+      random: source of random numbers for `learn` and `prepare`; draws depend only on `seed`, the
+        variable group, the step, and their order in the method.
       phases: optimizer steps of one update, in order; empty: one step of all groups.
       frozen: variable groups that are not trained.
       autograph: whether its methods, or those of its model, have an `if` or a loop that depends on
@@ -63,7 +63,8 @@ class Algorithm:
         """Maximum global norm, to which larger gradients are scaled down; None: no limit.
 
         A mapping from variable group to norm scales each group's gradient by itself. By default,
-        the setting of this name. Pascanu et al. 2013, https://arxiv.org/abs/1211.5063.
+        the setting of this name, or no limit without such a setting. Pascanu et al. 2013,
+        https://arxiv.org/abs/1211.5063.
         """
         return getattr(self.config, "max_gradient_norm", None)
 

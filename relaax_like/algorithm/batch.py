@@ -26,25 +26,27 @@ class Reduction(Protocol):
 class Batch:
     """Steps to learn from, as tensors: rollouts `[T, B, ...]`, or single steps `[B, ...]`.
 
-    `[...]` below stands for the leading axes, `[T, B]` or `[B]`. Networks, distributions and the
-    functions of `relaax_like.nn.returns` take both forms.
+    `[...]` below stands for the leading axes, `[T, B]` or `[B]`. Networks and distributions take
+    both forms, the functions of `relaax_like.nn.returns` only rollouts.
 
     Attributes:
       inputs: observations x_t by name, `[..., *shape]`.
-      next_inputs: observations after the action; where an episode ended, its final one.
+      next_inputs: observations after the action, or after the last action whose reward is in
+        `returns`; where an episode ended, its final one.
       actions: by name.
       rewards: by name, as in the model's reward specs, `[..., *shape]`.
-      returns: `[...]`, the sum of the discounted rewards of n steps; with n = 1 the reward itself.
-        If there are several rewards, there is no single return: read `rewards`.
-      discount: `[...]`, the factor of the value of `next_inputs`: gamma to the n-th power, and 0
-        after a termination (not after a truncation).
+      returns: `[...]`, the sum of the discounted rewards of n steps, fewer near the end of an
+        episode; with n = 1 the reward itself. None if there are several rewards: read `rewards`.
+      discount: `[...]`, the factor of the value of `next_inputs`: gamma to the power of the number
+        of summed rewards, and 0 after a termination (not after a truncation).
       continues: `[...]`, 1 where the next row in time is of the same episode, 0 after any end; cuts
         recursions such as those of advantages.
       valid: `[...]`, 1, or 0 for rows that do not count: padding, and steps that are not known.
       weights: `[...]`, importance of each row; 1 unless a replay table sets another.
       log_prob: `[...]`, of the actions under the policy that acted; None if it is not known, as
         with agents that have their own `ComputationTask`.
-      memory: the network's memory before the first step, name -> `[B, size]`; {} without memory.
+      memory: the network's memory before the first step, or before each single step, name ->
+        `[B, size]`; {} without memory.
       next_memory: the memory after single steps, name -> `[B, size]`, if an agent with its own
         `ComputationTask` provides it; otherwise {}.
       begins: `[T, B] bool`, whether an episode begins at t; None for single steps.
@@ -126,7 +128,8 @@ class Losses:
       costs: variable group -> scalar that is minimised only by the group's variables.
       rows: per-row results by name, `[...]` like the batch, such as TD errors; they are passed to
         the data handler, and to a replay table as priorities.
-      metrics: scalars by name that are recorded; no gradient flows from them.
+      metrics: scalars by name; they are recorded and passed to `Algorithm.stop`, and no gradient
+        flows from them.
     """
 
     costs: Mapping[str, tf.Tensor]

@@ -81,7 +81,7 @@ class Critics(Module):
         return tf.concat([network(x) for network in self.networks], -1)
 
     def compute_first(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
-        """Returns the value of the first critic alone, `[...]`; for the arguments, see a call."""
+        """Returns the value of the first critic alone, `[...]`; arguments as in a call."""
         return self.networks[0](self._join(inputs, action))[..., 0]
 
     def _join(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
@@ -181,7 +181,8 @@ class RegularNetwork(Module):
             if not isinstance(layer, DenseConfig):
                 raise ConfigError(
                     f"network: layer {index} (the first one is 0) is not dense, but critics with "
-                    "layer normalisation or dropout need dense layers; list only numbers of units"
+                    "layer normalisation or dropout need dense layers; list only numbers of units, "
+                    "or turn both off"
                 )
             dense = Dense(
                 f"{name}.{index}",
@@ -211,7 +212,7 @@ class RegularNetwork(Module):
 
 
 class DeterministicActor(Module):
-    """Maps an observation to an action within the bounds; acts in NumPy.
+    """Maps an observation to an action within the bounds; in NumPy for arrays.
 
     Args:
       config: describes the observation, the action and the layers.

@@ -37,7 +37,8 @@ class Encoder(Module):
                 q = self.head(features)
                 return {"action": make_epsilon_greedy(q, explore["epsilon"])}, memory
 
-    Acts in NumPy, unless there are images. A `Target` of an encoder uses its running statistics.
+    Acts in NumPy, unless there are images. A `Target` of an encoder uses the running statistics of
+    that encoder.
 
     Attributes:
       features: number of features.
@@ -51,8 +52,7 @@ class Encoder(Module):
       normalizers: those of another encoder of the model, to share them; None: makes new ones.
 
     Raises:
-      ConfigError: the settings do not define observations and actions, or a convolution does not
-        fit the input.
+      ConfigError: see `get_inputs`; or a convolution does not fit the input.
     """
 
     def __init__(

@@ -25,7 +25,8 @@ class FlareAlgorithm(Algorithm):
                 return {"cost": (q - target) ** 2}          # [B, 1], [B], or a scalar
 
     All arguments are of single steps, `[B, ...]`; rollouts are split into steps, with the memory
-    that the model's policy has at each step. For single steps, `next_states` comes from the agent.
+    that the model's policy has at each step. For single steps, `next_states` comes from the agent,
+    or from the model's policy if the agent provides none.
     `next_alive["alive"]: [B, 1]` is 1, 0 after a termination, -1 after a truncation. A cost with a
     variable group's name only trains that group; the sum of all others trains all groups.
 
@@ -55,7 +56,7 @@ class FlareAlgorithm(Algorithm):
         next_actions: Tensors,
         rewards: Tensors,
     ) -> Tensors:
-        """Returns costs by name, `[B, 1]`, `[B]` or scalars; they are averaged over the batch."""
+        """Returns costs by name: `[B, 1]` or `[B]`, to average over the batch, or scalars."""
 
     def compute_losses(self, batch: Batch) -> Losses:
         """Calls `learn` with single steps."""

@@ -111,7 +111,10 @@ class GreedyPolicy:
 
         Args:
           actor: of the same model, with the values set.
-          inputs: by name.
+          inputs: by name, `[B, ...]`; a memory that is missing is zero.
+
+        Returns:
+          The outputs by name, `[B, ...]`.
         """
         rows = len(next(iter(inputs.values())))
         observations = {name: inputs[name] for name, _ in self._model.get_input_specs()}
@@ -182,8 +185,8 @@ class GreedyPolicy:
         self.outputs = {name: by_key[key] for name, key in out_keys.items()}
         if twice := self.inputs.keys() & self.outputs.keys():
             raise ConfigError(
-                f"export: {', '.join(sorted(twice))} is both an observation and an action; rename "
-                "the observation in the environment"
+                f"export: {', '.join(sorted(twice))}: an observation and an output have the same "
+                "name; rename the observation in the environment"
             )
 
     def _compute(self, tensors: Mapping[str, tf.Tensor], memory: Sequence[str]) -> dict[str, Any]:

@@ -96,7 +96,8 @@ class Model(Module, abc.ABC):
           inputs: observations by name, `[B, ...]`.
           memory: short-term memory by name, `[B, ...]`.
           explore: name -> `[B]`: the values of the config's schedules; and "rank", a number in
-            [0, 1) for each agent, the same throughout the run.
+            [0, 1) for each slot of a client, the same throughout the run; 0 where no agent acts, as
+            in exported policies.
         """
 
     def get_group(self, name: str) -> str:
@@ -138,7 +139,7 @@ def get_reward_columns(model: Model) -> dict[str, slice]:
         if len(shape) != 1 or shape[0] < 1:
             raise ConfigError(
                 f"{describe_place(type(model), 'get_reward_specs')}: reward {name!r} has shape "
-                f"{list(shape)}, expected [n] with n of 1 or more"
+                f"{list(shape)}, expected [n] with n of 1 or more; correct it"
             )
         columns[name] = slice(start, start + shape[0])
         start += shape[0]

@@ -24,6 +24,8 @@ _ALIVE = "alive"
 def add_next_actions(parts: Parts) -> Parts:
     """Takes each step's next action from the next row; marks rows without one as not valid.
 
+    Rows that terminated their episode stay valid, since no action follows.
+
     Args:
       parts: of rollouts `[T, B, ...]` without `next_actions`.
     """

@@ -27,7 +27,7 @@ class StatelessRandom:
         self._draws = 0
 
     def normal(self, shape: Any, mean: float = 0.0, stddev: float = 1.0) -> tf.Tensor:
-        """Draws from a normal distribution, float32."""
+        """Draws from a normal distribution, `[*shape] float32`."""
         draws = tf.random.stateless_normal(shape, self._make_seed(), alg="philox")
         return mean + stddev * draws
 

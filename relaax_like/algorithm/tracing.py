@@ -26,7 +26,7 @@ class Settings:
     """The numeric settings of an algorithm that compiled functions take as an input.
 
     Attributes:
-      values: `[n] float32`, the discount of the plan and all `Tunable` settings.
+      values: `[n] float32`, the discount of the plan and all `Tunable` settings that are not null.
 
     Args:
       config: of the algorithm.

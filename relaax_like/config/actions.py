@@ -93,14 +93,14 @@ class ActionConfig(Settings):
           prefix: of the keys size, low and high in the file.
 
         Raises:
-          ValueError: the keys contradict each other.
+          ValueError: the keys contradict each other, or one that they need is missing.
         """
         self._validate_bounds(prefix)
         self._validate_std(f"{prefix}size")
 
     @property
     def space(self) -> Space:
-        """The space of the distribution's actions."""
+        """The space of the distribution's actions: flat, and integers from 0."""
         if isinstance(self.num, int):
             return Discrete(n=self.num)
         if self.num is not None:
@@ -136,8 +136,8 @@ class ActionConfig(Settings):
             return
         if self.size is None or len(given) < 2:
             raise ValueError(
-                f"bounded: true also needs {prefix}size, {low_key} and {high_key} (continuous "
-                "actions and their bounds); set them, or bounded: false"
+                f"a bounded action needs {prefix}size, {low_key} and {high_key} (continuous "
+                "actions and their bounds); set them, or bounded: false if there is such a key"
             )
         low = self._spread(self.low, low_key, f"{prefix}size")
         high = self._spread(self.high, high_key, f"{prefix}size")
@@ -153,7 +153,7 @@ class ActionConfig(Settings):
         if self.size is None:
             raise ValueError(
                 f"std: {self.std} also needs {size_key}; only continuous actions have a standard "
-                "deviation"
+                f"deviation: remove std, or set {size_key} instead of the other kind of action"
             )
         if self.log_std_init:
             raise ValueError(
@@ -167,7 +167,12 @@ class ActionConfig(Settings):
             )
 
     def _spread(self, bound: Bound | None, key: str, size_key: str = "size") -> np.ndarray:
-        """Returns one number per component, `[size] float32`."""
+        """Returns one number per component, `[size] float32`.
+
+        Raises:
+          ValueError: the bound has neither one number nor `size` numbers; the error names both
+            keys.
+        """
         assert self.size is not None
         array = np.asarray(bound, np.float32)
         if array.shape not in ((), (self.size,)):

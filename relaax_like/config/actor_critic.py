@@ -101,7 +101,11 @@ class ActorCriticConfig(EncoderConfig):
         return self.num_actions is None and self.action_size is None and self.actions is None
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of observations and actions that the file does not set."""
+        """Returns the keys of observations and actions that the file does not set.
+
+        Raises:
+          InvalidInputError: a leaf cannot be used; the error names it.
+        """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if not self._lacks_actions:
             return keys
@@ -123,11 +127,17 @@ class ActorCriticConfig(EncoderConfig):
 
     @property
     def action_space(self) -> Space:
-        """The space of the only action; for configs without `actions`."""
+        """The space of the only action; for configs with num_actions or action_size."""
         return self._get_only_action().space
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose spaces do not fit this network."""
+        """Refuses environments whose spaces do not fit this network.
+
+        What the settings do not define yet is not compared.
+
+        Raises:
+          InvalidInputError: a space does not fit; the error says what differs, and the cure.
+        """
         super().validate_spaces(observation_spaces, action_spaces)
         if self._lacks_actions:
             return

@@ -14,10 +14,10 @@ _EXPECTED = "expected host:port, such as localhost:7001 or [::1]:7001 (port 0: a
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens.
+    """Where a server listens, or where a client connects.
 
     Attributes:
-      host: name or number; IPv6 without brackets.
+      host: name or IP address; IPv6 without brackets.
       port: 0 to 65535; 0 means that the system chooses one.
     """
 
@@ -36,11 +36,17 @@ class Address:
             return self.host.lower() == "localhost"
 
     def to_connect(self) -> "Address":
-        """Returns the address for a client on the same machine, which is never "all interfaces"."""
+        """Returns the address for a client on the same machine.
+
+        The host is the same, but 127.0.0.1 for 0.0.0.0, and ::1 for ::.
+        """
         return Address(_WILDCARDS.get(self.host, self.host), self.port)
 
     def collides_with(self, other: "Address") -> bool:
-        """Returns whether two servers on one machine cannot both listen, judged by the names."""
+        """Returns whether two servers on one machine cannot both listen, judged by the text.
+
+        Names are not resolved: a name and its IP address do not collide, unless both are loopback.
+        """
         if self.port != other.port or self.port == 0:
             return False
         return (

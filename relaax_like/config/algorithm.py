@@ -31,7 +31,8 @@ class AlgorithmConfig(Settings):
     path: str | None = None
     """Folder of your own algorithm, relative to the YAML file."""
     max_global_step: int = Field(default=10**8, ge=1)
-    """Training ends when all clients together have taken this many environment steps."""
+    """Training ends when all clients together have taken this many environment steps; algorithms
+    that learn from recordings count the steps that they learn from."""
     observation_history: int = Field(default=1, ge=1, le=1000)
     """Number of most recent observations that the network sees at once."""
     learning_rate: float = Field(default=1e-3, ge=0, validation_alias=LEARNING_RATE)
@@ -59,14 +60,17 @@ class AlgorithmConfig(Settings):
         return False
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of this section that the file does not set, with their values.
+        """Returns keys of this section to add to those of the file, with their values.
+
+        They follow from the environment's spaces; by default there are none.
 
         Args:
           observation_spaces: the environment's, leaf name -> space.
           action_spaces: the same for actions.
 
         Raises:
-          InvalidInputError: the algorithm cannot use such a space; the error names leaf and space.
+          InvalidInputError: the algorithm cannot use such a space; the error names the leaf, or
+            what the space lacks.
         """
         return {}
 

@@ -16,7 +16,7 @@ class Settings(BaseModel):
 
 
 class _InJobs:
-    """Marks a field whose text is a name; see `config.job_keys`."""
+    """Marks a field whose texts must be names in the settings of a job; see `config.job_keys`."""
 
     def __repr__(self) -> str:
         return "IN_JOBS"

@@ -17,8 +17,8 @@ A hook is written in its full form under a name of the user's choice, or as a sh
 | `log_show_after_iter: FREQ` | `log_show` after each FREQ iterations | 100 |
 | `log_reduce_after_iter: true` | `log_reduce` after each iteration | with several learners |
 
-A full form under such a name changes only the keys that it sets. `null` disables the hook; so does
-`false` for a shorthand that takes true.
+A full form under such a name changes only the keys that it sets, unless its `type` is another one.
+`null` disables the hook; so does `false` for a shorthand that takes true.
 """
 
 import difflib
@@ -36,7 +36,7 @@ Position = Literal["before_run", "before_iter", "after_iter", "after_run"]
 
 
 class DataloaderConfig(Settings):
-    """Key `dataloader`: how `start` loads its data."""
+    """Key `dataloader`: how `BaseLearner.start` loads its data."""
 
     batch_size: int = Field(default=64, ge=1)
     """Items per batch."""
@@ -50,7 +50,7 @@ class DataloaderConfig(Settings):
         if self.chunk_size is not None and self.batch_size % self.chunk_size:
             raise ValueError(
                 f"batch_size {self.batch_size} is not a multiple of chunk_size "
-                f"{self.chunk_size}; a batch consists of complete chunks"
+                f"{self.chunk_size}; a batch consists of complete chunks: change one of them"
             )
         return self
 
@@ -69,7 +69,11 @@ class HookConfig(Settings):
 
 
 class _Shorthand(NamedTuple):
-    """The meaning of a shorthand's value: the argument `argument`, or true and false."""
+    """What a shorthand stands for.
+
+    Its value becomes the argument named `argument` of the hook's class. If `argument` is None, the
+    value is true, or false for no hook.
+    """
 
     type: str
     position: Position
@@ -117,16 +121,17 @@ class BaseLearnerConfig(Settings):
     """Settings of a `BaseLearner`; `make_base_learner_config` creates them from a dict."""
 
     max_iterations: int | None = Field(default=None, ge=1)
-    """`start` returns after this many iterations, including those before a loaded checkpoint; null:
-    no limit."""
+    """`BaseLearner.start` returns after this many iterations, including those before a loaded
+    checkpoint; null: no limit."""
     load_path: str = ""
     """Checkpoint (.npz) to start from; "": none."""
     use_cuda: bool = False
     """Tell the policy to use a GPU, with the index rank mod 8."""
     use_distributed: bool = False
-    """Several learners train together; required if world_size is above 1."""
+    """Several learners train together; required if the argument world_size of `BaseLearner` is
+    above 1."""
     dataloader: DataloaderConfig = DataloaderConfig()
-    """How `start` loads its data."""
+    """How `BaseLearner.start` loads its data."""
     hook: dict[str, HookConfig | None] = Field(default_factory=dict, validate_default=True)
     """Name -> full form; null disables the hook of that name."""
 

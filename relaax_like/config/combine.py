@@ -16,11 +16,11 @@ class CombineConfig(Settings):
 
     method: Literal["fifo", "avg", "dc", "sync"] = "fifo"
     """How gradients are applied: fifo, each one immediately; avg, held back until several have
-    arrived and then applied as their mean, without stale ones; dc, immediately, with delay
-    compensation (arXiv 1609.08326); sync, all learners make each update together, which is one step
-    for the batch of all of them."""
+    arrived and then applied as their mean, those with a staleness above 0 being dropped; dc,
+    immediately, with delay compensation (arXiv 1609.08326); sync, all learners make each update
+    together, which is one step for the batch of all of them."""
     num_gradients: int = Field(default=4, ge=1, le=10_000)
-    """avg: number of gradients in a mean; fewer if fewer clients push."""
+    """avg: number of gradients in a mean; fewer if fewer clients push, or after max_wait_sec."""
     max_wait_sec: float | None = Field(default=None, gt=0, le=1e9)
     """avg: seconds after which pending gradients are applied together with the next one that
     arrives; null: 1. sync: seconds after which the others continue without a learner that they wait
@@ -29,9 +29,9 @@ class CombineConfig(Settings):
     """Strength of the delay compensation."""
     dc_history: int = Field(default=20, ge=1, le=10_000)
     """Weight versions kept for delay compensation; each one uses as much memory as the weights. A
-    gradient computed with an older version is applied unchanged."""
+    gradient computed with an older version is applied unchanged, unless it is too stale."""
     max_staleness: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Staleness above which when_stale applies to a gradient; null: no limit."""
+    """fifo and dc: staleness above which when_stale applies to a gradient; null: no limit."""
     when_stale: Literal["apply", "compensate", "drop"] = "drop"
     """What happens to a gradient that is too stale: apply it like any other; compensate for the
     delay; or drop it, and count only its environment steps, episodes and statistics."""

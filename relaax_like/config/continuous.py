@@ -11,8 +11,8 @@ from relaax_like.config.found_spaces import describe_actions
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.replay import ReplayConfig
 from relaax_like.config.schedule import Constant, Schedule
-from relaax_like.config.spaces import validate_bounds, validate_continuous
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.config.spaces import describe_leaves, validate_bounds, validate_continuous
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, Box, Spaces
 
 ACTOR, CRITIC = "actor", "critic"
@@ -53,8 +53,8 @@ class ContinuousConfig(EncoderConfig):
         if given:
             raise ValueError(
                 f"{given[0]}: {self._own_name} observes vectors without layers of their own in "
-                "this version; set state_size, or the size of each observation, or choose another "
-                "algorithm"
+                "this version; set state_size, or only the size of each observation, or choose "
+                "another algorithm"
             )
         return self
 
@@ -69,15 +69,27 @@ class ContinuousConfig(EncoderConfig):
 
     @property
     def action_spaces(self) -> Spaces:
-        """One bounded continuous action."""
+        """One bounded continuous action; {} if its size is not known yet.
+
+        Raises:
+          ConfigError: see `action_space`.
+        """
         return {} if self.action_size is None else {ACTION: self.action_space}
 
     @property
     def action_space(self) -> Box:
-        """The action, with its bounds."""
-        action = ActionConfig(
+        """The action, with its bounds.
+
+        Raises:
+          ConfigError: action_size or a bound is missing, or they contradict each other.
+        """
+        action = ActionConfig.model_construct(
             size=self.action_size, bounded=True, low=self.action_low, high=self.action_high
         )
+        try:
+            action.validate_keys("action_")
+        except ValueError as error:
+            raise ConfigError(f"algorithm: {error}") from None
         space = action.space
         assert isinstance(space, Box)
         return space
@@ -86,22 +98,29 @@ class ContinuousConfig(EncoderConfig):
         """Returns the keys of observations and actions that the file does not set.
 
         Raises:
-          InvalidInputError: an observation cannot be used, or the action is not one bounded Box.
+          InvalidInputError: an observation cannot be used, or the action is not one Box with finite
+            bounds; action_low in the file replaces these.
         """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if self.action_size is None:
             actions = describe_actions(action_spaces, self.action_low is None)
             if "action_size" not in actions:
                 raise InvalidInputError(
-                    f"action_spaces: {', '.join(action_spaces)}: {self._own_name} needs "
-                    f"{self.needed_action}; choose another algorithm for other actions",
+                    f"action_spaces: got {describe_leaves(action_spaces)}; {self._own_name} needs "
+                    f"{self.needed_action} named {ACTION!r}; choose another algorithm for other "
+                    "actions",
                     "action_spaces",
                 )
             keys |= actions
         return keys
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose spaces do not fit these networks."""
+        """Refuses environments whose spaces do not fit these networks.
+
+        Raises:
+          InvalidInputError: a space does not fit; the error says what differs, and the cure.
+          ConfigError: see `action_space`.
+        """
         super().validate_spaces(observation_spaces, action_spaces)
         if self.action_size is not None:
             validate_continuous(action_spaces, self.action_size)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.found_spaces import describe_actions
-from relaax_like.config.spaces import validate_discrete
+from relaax_like.config.spaces import describe_leaves, validate_discrete
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import ACTION, Discrete, Spaces
 
@@ -27,7 +27,7 @@ class DiscreteConfig(EncoderConfig):
 
     @property
     def action_spaces(self) -> Spaces:
-        """One of `num_actions` actions."""
+        """One of `num_actions` actions; {} if their number is not known yet."""
         return {} if self.num_actions is None else {ACTION: Discrete(n=self.num_actions)}
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
@@ -41,16 +41,20 @@ class DiscreteConfig(EncoderConfig):
             actions = describe_actions(action_spaces, bounded=False)
             if not isinstance(actions.get("num_actions"), int):
                 raise InvalidInputError(
-                    f"action_spaces: {', '.join(action_spaces)}: {self.name or 'this algorithm'} "
-                    "needs one discrete action (Discrete); choose another algorithm for other "
-                    "actions",
+                    f"action_spaces: got {describe_leaves(action_spaces)}; "
+                    f"{self.name or 'this algorithm'} needs one discrete action (Discrete) named "
+                    f"{ACTION!r}; choose another algorithm for other actions",
                     "action_spaces",
                 )
             keys |= actions
         return keys
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose spaces do not fit this network."""
+        """Refuses environments whose spaces do not fit this network.
+
+        Raises:
+          InvalidInputError: a space does not fit; the error says what differs, and the cure.
+        """
         super().validate_spaces(observation_spaces, action_spaces)
         if self.num_actions is not None:
             validate_discrete(action_spaces, self.num_actions, any_start=True)

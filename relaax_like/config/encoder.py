@@ -45,7 +45,7 @@ class EncoderConfig(AlgorithmConfig):
     """Layers of each network."""
     normalize_observations: bool = False
     """Normalise observations to mean 0 and standard deviation 1, from statistics of all agents.
-    With several leaves, each is normalised separately; images are not."""
+    With several leaves, each is normalised separately; images and integers are not."""
 
     @model_validator(mode="after")
     def _validate_inputs(self) -> Self:
@@ -66,12 +66,14 @@ class EncoderConfig(AlgorithmConfig):
                 f"num_states: {self.num_states}, but one-hot vectors are not normalised; set "
                 f"{self.normalizing_keys} to false, or use another algorithm"
             )
-        if self.image is not None and (min(self.image) < 1 or self.has_normalizer):
+        if self.image is not None and min(self.image) < 1:
             raise ValueError(
-                f"image: {list(self.image)} with observation normalisation "
-                f"{'on' if self.has_normalizer else 'off'}; expected [height, width, "
-                "channels], each 1 or more, and no normalisation (images are scaled to [0, 1]): "
-                f"set {self.normalizing_keys} to false"
+                f"image: {list(self.image)}, expected [height, width, channels], each 1 or more"
+            )
+        if self.image is not None and self.has_normalizer:
+            raise ValueError(
+                f"image: {list(self.image)}, but images are scaled to [0, 1], not normalised; set "
+                f"{self.normalizing_keys} to false, or use another algorithm"
             )
         if self.network.begins_with_convolution and self.image is None:
             raise ValueError(
@@ -96,13 +98,13 @@ class EncoderConfig(AlgorithmConfig):
             raise ValueError(
                 "observations: nothing to normalise, because all leaves are images (which are "
                 "scaled to [0, 1]) or integers (one-hot vectors); set "
-                f"{self.normalizing_keys} to false"
+                f"{self.normalizing_keys} to false, or use another algorithm"
             )
         if self.has_normalizer and RETURN_STATISTIC in observations:
             raise ValueError(
                 f"observations: a leaf named {RETURN_STATISTIC!r} cannot be normalised, "
                 "because the statistic of returns has the same name; rename the leaf in the "
-                "environment"
+                f"environment, or set {self.normalizing_keys} to false"
             )
 
     @property
@@ -120,7 +122,13 @@ class EncoderConfig(AlgorithmConfig):
         return all(getattr(self, key) is None for key in OBSERVATION_KEYS)
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of observations that the file does not set."""
+        """Returns the keys of observations that the file does not set.
+
+        With an image, also `network` with convolutions, unless the file lists layers.
+
+        Raises:
+          InvalidInputError: a leaf cannot be observed; the error names it.
+        """
         if not self._lacks_observations:
             return {}
         keys = describe_observations(observation_spaces)
@@ -141,7 +149,10 @@ class EncoderConfig(AlgorithmConfig):
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Leaf -> shape of the model's input: the newest observations, joined on the last axis."""
+        """Leaf -> shape of the model's input: the newest observations, joined on the last axis.
+
+        A single integer (Discrete) has shape [1], or [observation_history].
+        """
         shapes = {leaf: space.shape or (1,) for leaf, space in self.observation_spaces.items()}
         length = self.observation_history
         return {leaf: (*shape[:-1], shape[-1] * length) for leaf, shape in shapes.items()}
@@ -154,7 +165,7 @@ class EncoderConfig(AlgorithmConfig):
 
     @property
     def vectors(self) -> tuple[str, ...]:
-        """The leaves that are vectors."""
+        """The leaves that are vectors, neither images nor integers."""
         spaces = self.observation_spaces.items()
         return tuple(leaf for leaf, s in spaces if isinstance(s, Box) and s.dtype != "uint8")
 
@@ -169,7 +180,11 @@ class EncoderConfig(AlgorithmConfig):
         }
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose observations do not fit the encoder."""
+        """Refuses environments whose observations do not fit the encoder.
+
+        Raises:
+          InvalidInputError: a leaf does not fit; the error says what differs, and the cure.
+        """
         if self.observations is not None:
             validate_leaves(observation_spaces, self.observation_spaces)
         elif self.image is not None:

@@ -26,8 +26,8 @@ _NATURE_SIDE = 36
 def describe_observations(spaces: Spaces) -> dict[str, Any]:
     """Returns the keys that describe observations: state_size, image, num_states or observations.
 
-    A uint8 Box of three axes is an image, as [height, width, channels]; an image among several
-    leaves gets convolutions as its branch.
+    A uint8 Box of three axes is an image, as [height, width, channels]; an image in a Dict or Tuple
+    space gets convolutions as its branch.
 
     Args:
       spaces: leaf -> space.
@@ -65,10 +65,12 @@ def describe_actions(spaces: Spaces, bounded: bool) -> dict[str, Any]:
 
     Args:
       spaces: leaf -> space.
-      bounded: whether continuous actions are squashed into bounds that the file does not set.
+      bounded: whether the only action, if it is a Box, is squashed into bounds that the file does
+        not set.
 
     Raises:
-      InvalidInputError: a leaf cannot be acted on; the error names it.
+      InvalidInputError: a leaf cannot be acted on, and the error names it; or needed bounds are
+        missing or not finite.
     """
     leaves = {leaf: _describe_action(leaf, space) for leaf, space in sorted(spaces.items())}
     if list(leaves) != [ACTION] or "binary" in leaves[ACTION]:
@@ -111,9 +113,9 @@ def _describe_observation(leaf: str, space: Space) -> tuple[str, Any]:
         most = space.n if isinstance(space, Discrete) else max(space.n)
         if most > MAX_VALUES:
             raise InvalidInputError(
-                f"observation_spaces: leaf {leaf!r} is a {type(space).__name__} of {most} values, "
-                f"but at most {MAX_VALUES} can become a one-hot vector; wrap the environment so "
-                "that the leaf is a Box",
+                f"observation_spaces: leaf {leaf!r}, a {type(space).__name__}, has an integer of "
+                f"{most} values, but at most {MAX_VALUES} can become a one-hot vector; wrap the "
+                "environment so that the leaf is a Box",
                 "observation_spaces",
             )
         return "num", space.n if isinstance(space, Discrete) else list(space.n)
@@ -121,7 +123,7 @@ def _describe_observation(leaf: str, space: Space) -> tuple[str, Any]:
     if not size:
         raise InvalidInputError(
             f"observation_spaces: leaf {leaf!r} has shape {list(space.shape)}, so it has no "
-            "values; wrap the environment to remove it",
+            "values; wrap the environment to remove the leaf, or to add values to it",
             "observation_spaces",
         )
     if isinstance(space, Box) and space.dtype == "uint8" and len(space.shape) == 3:
@@ -138,7 +140,7 @@ def _describe_action(leaf: str, space: Space) -> dict[str, Any]:
         if space.n < 2:
             raise InvalidInputError(
                 f"action_spaces: leaf {leaf!r} is a Discrete of {space.n} action, expected 2 or "
-                "more to choose from; wrap the environment to remove it",
+                "more to choose from; wrap the environment to remove the leaf, or to add actions",
                 "action_spaces",
             )
         return {"num": space.n}
@@ -146,7 +148,7 @@ def _describe_action(leaf: str, space: Space) -> dict[str, Any]:
     if not size:
         raise InvalidInputError(
             f"action_spaces: leaf {leaf!r} has shape {list(space.shape)}, so it has no components; "
-            "wrap the environment to remove it",
+            "wrap the environment to remove the leaf, or to add components",
             "action_spaces",
         )
     if isinstance(space, MultiDiscrete):
@@ -159,9 +161,9 @@ def _describe_bounds(space: Space) -> dict[str, Any]:
     bounds = {"action_low": space.low, "action_high": space.high}
     if any(bound is None or not np.isfinite(bound).all() for bound in bounds.values()):
         raise InvalidInputError(
-            "action_spaces: the environment's actions have no finite bounds, but this algorithm "
-            "needs bounds; set algorithm.action_low and algorithm.action_high, or algorithm."
-            "bounded: false, if the algorithm has that key",
+            "action_spaces: some components of the environment's action have no finite bounds, but "
+            "this algorithm needs bounds; set algorithm.action_low and algorithm.action_high, or "
+            "algorithm.bounded: false, if the algorithm has that key",
             "action_spaces",
         )
     return {

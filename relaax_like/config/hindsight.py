@@ -14,8 +14,8 @@ class HindsightConfig(Settings):
     """
 
     strategy: Literal["future", "final", "episode"] = "future"
-    """Which step's achieved goal replaces the desired goal: future, a later step of the episode;
-    final, its last step; episode, any of its steps."""
+    """After which step of the episode the achieved goal is taken that replaces the desired one:
+    future, the drawn step or a later one; final, the last one so far; episode, any of them."""
     goals: int = Field(default=4, ge=1)
     """k: on average, k of k + 1 drawn steps get another goal."""
     achieved: Annotated[str, IN_JOBS] = "achieved_goal"
@@ -23,8 +23,8 @@ class HindsightConfig(Settings):
     desired: Annotated[str, IN_JOBS] = "desired_goal"
     """Name of the observation that says which goal is desired."""
     tolerance: float = Field(default=0.05, ge=0)
-    """Largest Euclidean distance at which a goal counts as achieved. The reward is 0 if it is
-    achieved, else -1; the folder's `compute_rewards` can define other rewards."""
+    """Largest Euclidean distance at which a replaced goal counts as achieved. The reward is then 0,
+    else -1; a function `compute_rewards` in the algorithm folder can define other rewards."""
     ends_at_goal: bool = False
     """Whether the environment terminates an episode when it achieves the desired goal. It must not
     terminate otherwise; a time limit is not a termination."""

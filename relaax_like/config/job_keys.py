@@ -65,7 +65,10 @@ _MAX_NAME = 200
 
 
 def find_refused_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the keys of a section that a job cannot have, by their types alone.
+    """Returns the keys of a section that are not marked, and that their types do not make harmless.
+
+    A job cannot have them, except mappings to any JSON (`environment.args`, `learner.hook`), whose
+    values must not be text.
 
     Args:
       model: of the section.
@@ -82,7 +85,8 @@ def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
     """Resolves an experiment's file to the settings of a job.
 
     Folders of this machine to which a run would be written are left out: the run's folder is the
-    coordinator's. So are the settings of servers, which a job does not start.
+    coordinator's. So are the address of the parameter server, and the sections of the rlx server
+    and the metrics server, which a job does not start.
 
     Args:
       path: the YAML file, or the name of a shipped experiment.
@@ -92,7 +96,7 @@ def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
       Section -> key -> value, and `seed`, as JSON types.
 
     Raises:
-      ConfigError: the file is wrong, or sets keys that a job cannot have; all of them are named.
+      ConfigError: the file is wrong, or sets keys that a job cannot have, all of which are named.
     """
     document = read_yaml(find_experiment_file(path))
     for flag in overrides:
@@ -118,9 +122,13 @@ def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
 def validate_job_config(config: Any) -> None:
     """Checks the received settings of a job.
 
+    Args:
+      config: section -> key -> value, and `seed`, as JSON types.
+
     Raises:
-      ConfigError: a key is refused or unknown, an algorithm or environment is not one of the
-        package's names, or a value is wrong; each problem is named.
+      ConfigError: a key is refused or unknown, algorithm or environment is not a name that is known
+        here, or a value is wrong. There is a line for each refused or unknown key; of wrong values,
+        only the first one is named.
     """
     if not isinstance(config, dict):
         raise ConfigError(f"config: expected an object of sections, got {describe_value(config)}")
@@ -165,7 +173,7 @@ def _find_problems(config: Mapping[str, Any], algorithm: type[AlgorithmConfig]) 
     top = {key: value for key, value in config.items() if key not in models}
     for key in top:
         if key not in TopConfig.model_fields and key != "security":
-            yield f"{key}: a job cannot have this section or key"
+            yield f"{key}: a job cannot have this section or key; remove it"
         elif key != "seed":
             yield _refuse(key)
     if "seed" in top and (isinstance(top["seed"], bool) or not isinstance(top["seed"], int)):
@@ -213,7 +221,10 @@ def _refuse(key: str) -> str:
 
 
 def _select(data: Mapping[str, Any], algorithm: type[AlgorithmConfig]) -> dict[str, Any]:
-    """Returns the settings without keys that a job cannot have; the caller has checked those."""
+    """Returns the settings without keys that a job cannot have.
+
+    The caller has checked that the user's file sets none of them, except those in `_LEFT_OUT`.
+    """
     models = _get_models(algorithm)
     selected: dict[str, Any] = {}
     for name, value in data.items():

@@ -45,7 +45,7 @@ class Key:
         that the user chooses.
       type: the expected value, in words.
       default: as YAML; None: no default.
-      meaning: one sentence.
+      meaning: the first sentence of the field's docstring; "" without one.
     """
 
     name: str

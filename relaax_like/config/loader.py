@@ -118,7 +118,7 @@ def add_spaces(
     """Completes the settings of an algorithm with the spaces of the environment.
 
     Args:
-      experiment: whose algorithm `lacks_spaces`.
+      experiment: one whose algorithm has `lacks_spaces`.
       observation_spaces: the environment's, leaf -> space.
       action_spaces: the same for actions.
 
@@ -135,13 +135,9 @@ def add_spaces(
         complete = type(algorithm).model_validate_json(json.dumps(data))
         complete.validate_spaces(observation_spaces, action_spaces)
     except ValidationError as error:
-        problems = "; ".join(
-            ": ".join((*map(str, one["loc"][:1]), one["msg"].removeprefix("Value error, ")))
-            for one in error.errors()
-        )
         raise ConfigError(
             f"{experiment.file}: algorithm: the settings do not fit the environment's spaces: "
-            f"{problems}"
+            f"{_describe_validation(error)}"
         ) from None
     except InvalidInputError as error:
         raise ConfigError(f"{experiment.file}: algorithm: {error}") from None
@@ -151,10 +147,10 @@ def add_spaces(
 
 
 def require_spaces(experiment: Experiment) -> None:
-    """Checks that the settings define observations and actions.
+    """Checks that the settings define observations, actions, and mirror images that they need.
 
     Raises:
-      ConfigError: the settings do not define them.
+      ConfigError: the settings do not define one of them.
     """
     if experiment.algorithm.lacks_spaces:
         raise ConfigError(
@@ -173,7 +169,10 @@ def _read(path: str | Path, overrides: Sequence[str]) -> YamlDocument:
 
 
 def dump_experiment(experiment: Experiment) -> str:
-    """Returns the resolved experiment as YAML; loading it gives the same experiment."""
+    """Returns the resolved experiment as YAML.
+
+    A file with this text, loaded in the same working directory, gives the same settings.
+    """
     return write_yaml(export_experiment(experiment))
 
 
@@ -284,7 +283,10 @@ class _ExperimentLoader:
         given = self._section_data(PARAMETER_SERVER).get("initial_values")
         file = (self._base_dir / given).resolve() if isinstance(given, str) else None
         if file is not None and not file.is_file():
-            self._problems.add((PARAMETER_SERVER, "initial_values"), f"{file}: no such file")
+            self._problems.add(
+                (PARAMETER_SERVER, "initial_values"),
+                f"{file}: no such file; correct the path, or remove the key",
+            )
         section = self._load_section(PARAMETER_SERVER, ParameterServerConfig, defaults)
         return section and section.model_copy(update={"initial_values": file})
 
@@ -381,7 +383,9 @@ class _ExperimentLoader:
     def _place_learner(
         self, learner: LearnerConfig | None, algorithm: AlgorithmConfig | None, is_joint: bool
     ) -> LearnerConfig | None:
-        """Sets `learner.placement` if the file does not; refuses one that the algorithm excludes.
+        """Fills in the keys of the section `learner` that depend on the algorithm.
+
+        Adds a problem for each key that contradicts the algorithm's plan or another key.
 
         Args:
           learner: its section; None: it is invalid.
@@ -403,7 +407,7 @@ class _ExperimentLoader:
                 (LEARNER, "placement"),
                 f"{placement!r}, but learners that make each update together "
                 "(relaax-parameter-server.combine.method: sync) are beside their agents; set it to "
-                "'agent'",
+                "'agent', or combine.method to fifo",
             )
         if placement != "agent" and plan is None:
             self._problems.add(
@@ -411,17 +415,19 @@ class _ExperimentLoader:
                 f"{placement!r}, but the algorithm declares no plan, so its agents learn by "
                 "themselves; set it to 'agent'",
             )
+        in_server = "set it to 'server'"
+        if is_joint:
+            in_server += ", and relaax-parameter-server.combine.method to fifo"
         if placement != "server" and isinstance(plan, Offline):
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{placement!r}, but {place}: plan is Offline, and no agents play; set it to "
-                "'server'",
+                f"{placement!r}, but {place}: plan is Offline, and no agents play; {in_server}",
             )
         if placement != "server" and learner.offline is not None:
             self._problems.add(
                 (LEARNER, "placement"),
                 f"{placement!r}, but no agents play in a run that learns from files "
-                "(learner.offline); set it to 'server'",
+                f"(learner.offline); {in_server}",
             )
         if learner.target_eval_return is not None and not learner.eval_freq:
             self._problems.add(
@@ -502,9 +508,9 @@ class _ExperimentLoader:
                 which = f" ({place}: plan is {name})"
             self._problems.add(
                 (LEARNER, "offline"),
-                f"{', '.join(learner.offline)!r}, but this algorithm{which} only learns from its "
-                "own policy's experience; remove the key, or use an algorithm that learns from "
-                "recorded trajectories",
+                f"{', '.join(learner.offline)!r}, but this algorithm{which} only learns from what "
+                "its agents play; remove the key, or use an algorithm that learns from recorded "
+                "trajectories",
             )
         for key, none in (
             ("workers", 0),
@@ -516,13 +522,16 @@ class _ExperimentLoader:
             if value != none:
                 self._problems.add(
                     (LEARNER, key),
-                    f"{json.dumps(value)}, but no environments are stepped in a run that learns "
-                    f"from files (offline); set it to {json.dumps(none)}",
+                    f"{json.dumps(value)}, but no training episodes are played in a run that "
+                    f"learns from files (offline); set it to {json.dumps(none)}",
                 )
 
     def _validate_optimizers(self, algorithm: AlgorithmConfig) -> None:
         try:
             _ = algorithm.optimizers
+        except ValidationError as error:
+            what = _describe_validation(error)
+            self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {what}")
         except ValueError as error:
             self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {error}")
 
@@ -614,6 +623,14 @@ class _ExperimentLoader:
             del data[name]
         data[spellings[0]] = value
         self._document.places[(section, spellings[0])] = given[kept]
+
+
+def _describe_validation(error: ValidationError) -> str:
+    """Returns the errors of a model on one line, each with its key."""
+    return "; ".join(
+        ": ".join((*map(str, one["loc"][:1]), one["msg"].removeprefix("Value error, ")))
+        for one in error.errors()
+    )
 
 
 def _make_absolute(source: str) -> str:

@@ -68,8 +68,9 @@ class TopConfig(Settings):
     """Replaces run_dir: each start of `relaax train` or `relaax run` creates a new folder
     LOGDIR/ENVIRONMENT/RUN_NAME/TIMESTAMP."""
     run_name: str | None = Field(default=None, pattern=r"^[^/.][^/]*$")
-    """Name of the run in logdir; null: a hash of the settings (without the seed, folders, addresses
-    and keys that only concern logs), followed by the seed."""
+    """Name of the run in logdir; null: a hash of the settings (without the seed, the folders that
+    the run writes, the servers' addresses and keys that only concern logs), followed by the
+    seed."""
     compile_cache: Path | None = None
     """Folder, relative to the working directory, in which compiled functions are kept, so that
     later processes need not compile them again; null: nothing is kept."""
@@ -87,7 +88,7 @@ class ParameterServerConfig(Settings):
     checkpoint_global_step_interval: int | None = Field(default=None, ge=1)
     """Environment steps between snapshots; null: no step-based snapshots."""
     checkpoints_to_keep: int = Field(default=3, ge=1)
-    """Number of newest snapshots to keep."""
+    """Number of newest snapshots that are kept."""
     best_checkpoints_to_keep: int = Field(default=1, ge=0)
     """Number of older snapshots to keep in addition: those with the highest mean return, of their
     evaluations (learner.eval_freq) or of a full window of training episodes."""
@@ -97,14 +98,15 @@ class ParameterServerConfig(Settings):
     from there."""
     durability: Literal["journal", "snapshot"] = "journal"
     """What a crash loses. journal: nothing that was acknowledged, since each push, or each rollout
-    of a replay table, is logged first; snapshot: the updates since the newest snapshot, and the
-    replay table."""
+    of a replay table, is logged first; snapshot: the pushes since the newest snapshot, and the
+    replay table. With placements server and standalone, each publication of the learner is written
+    in either case; without a replay table, rollouts that it has not learned from are lost."""
     journal_max_mb_per_sec: float = Field(default=100.0, gt=0)
     """Limit of the journal in MB/s; if gradients arrive faster, durability falls back to
     "snapshot"."""
     journal_strict: bool = False
     """Sync each push, or rollout of a replay table, to disk before it is acknowledged, so that a
-    power failure loses nothing either. Otherwise a power failure loses at most one second."""
+    power failure loses nothing either. Otherwise a power failure loses about the last second."""
     metrics_dir: Path
     """Folder of the curves; default: RUN_DIR/metrics."""
     initial_values: Path | None = None
@@ -195,7 +197,8 @@ class SecurityConfig(Settings):
     tls_key: Path | None = None
     """Private key of tls_cert, as a PEM file relative to the YAML file."""
     tls_ca: Path | None = None
-    """CA certificate that signed tls_cert, as a PEM file relative to the YAML file."""
+    """CA certificates that the run trusts, among them the one that signed tls_cert, as a PEM file
+    relative to the YAML file."""
     tls_client_cert_required: bool = False
     """Require clients to present a certificate signed by tls_ca. The run's own clients present
     tls_cert."""
@@ -205,7 +208,7 @@ class SecurityConfig(Settings):
     token_file: Path | None = None
     """File with the token that the run's own clients send (rlx server, learner, environments)."""
     insecure: bool = False
-    """Allow listening on other machines' addresses without TLS and tokens."""
+    """Allow listening on addresses that other machines can reach without TLS and tokens."""
 
 
 # First part of a source of `learner.offline` that is a Minari data set.
@@ -220,7 +223,8 @@ class LearnerConfig(Settings):
     the parameter server, which then receives experience instead of gradients; standalone, in a
     process of its own, which receives the experience and publishes to the parameter server (in
     `relaax train` the same as server); null: server for algorithms whose iterations have a fixed
-    size, agent for the others."""
+    size or that have a replay table, and for learning from recordings; agent for the others, and
+    with combine.method sync."""
     bind: LearnerAddress = Address("localhost", LEARNER_PORT)
     """Placement standalone: HOST:PORT where the learner takes experience; port 0: any."""
     advertise: LearnerAddress | None = None
@@ -232,9 +236,9 @@ class LearnerConfig(Settings):
     8 for algorithms with a replay table, 1 with placement agent for other algorithms whose
     iterations have no fixed size, else 0."""
     max_segment_sec: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Longest time over the network from the first step of a rollout to its submission, for plans
-    of kind OnPolicy: a slow environment then sends what it has, in rollouts of fewer steps; null:
-    rollouts always have all steps."""
+    """Longest time in seconds, over the network, from the first step of a rollout to its
+    submission, for plans of kind OnPolicy without overlap: a slow environment then sends what it
+    has, in rollouts of fewer steps; null: no limit."""
     max_lag: int | None = Field(default=None, ge=0)
     """Placement agent: number of versions that the oldest step of an iteration can be behind the
     values that learn from it; older iterations are dropped, and counted. null: no limit."""
@@ -244,7 +248,7 @@ class LearnerConfig(Settings):
     target_episodes: int = Field(default=100, ge=1)
     """Number of most recent episodes whose mean return is compared with target_return."""
     max_episodes: int | None = Field(default=None, ge=1)
-    """Training ends after this number of training episodes; null: only max_global_step counts."""
+    """Training ends after this number of training episodes; null: no limit."""
     eval_freq: int = Field(default=0, ge=0)
     """Iterations (placement agent: versions) between two evaluations with greedy episodes; 0: no
     evaluations. The best policy so far is kept as a snapshot, judged by its evaluations, or by its
@@ -266,8 +270,8 @@ class LearnerConfig(Settings):
     """Iterations (placement agent: versions) between two copies of policy and optimizers in
     RUN/ckpt, which are kept; -1: no copies."""
     collect_traj: bool = False
-    """Also write the training data to RUN/trajectories: with placement server one file per
-    iteration; with placement agent each learner writes a file per about 4096 steps."""
+    """Also write the training data to RUN/trajectories: with placements server and standalone one
+    file per iteration; with placement agent each learner writes a file per about 4096 steps."""
     collect_traj_max_mb: float = Field(default=1000.0, gt=0)
     """Megabytes of trajectory files after which a learner writes no more; a warning is logged."""
     offline: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -308,7 +312,7 @@ class EnvironmentConfig(Settings):
     """Name of a shipped environment (a folder in environments/); set exactly one of program and
     path."""
     path: str | None = None
-    """Your own program, or a folder with main or slots.py, relative to the YAML file."""
+    """Your own program, or a folder with main or slots.py in it, relative to the YAML file."""
     env: Annotated[str | None, IN_JOBS] = None
     """Name of the environment, passed to the program as --env."""
     clients: int = Field(default=1, ge=1)
@@ -322,7 +326,8 @@ class EnvironmentConfig(Settings):
     random_steps: int = Field(default=0, ge=0, validation_alias=RANDOM_STEPS)
     """Number of random actions at the start of each episode."""
     max_episode_steps: int | None = Field(default=None, ge=1, validation_alias=MAX_EPISODE_STEPS)
-    """Environment steps after which an episode is truncated; null: the environment's own limit."""
+    """Environment steps after which an episode is truncated; null: only the environment's own limit
+    counts."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor."""
 

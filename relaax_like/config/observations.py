@@ -72,7 +72,7 @@ class ObservationConfig(Settings):
         if convolution and self.image is None:
             raise ValueError(
                 "layers: the first layer is a convolution, but the leaf is not an image; set "
-                "image: [height, width, channels] instead of size, or use dense layers"
+                "image: [height, width, channels] instead of size or num, or use dense layers"
             )
         if self.image is not None and not convolution:
             raise ValueError(

@@ -13,7 +13,8 @@ class OfflineConfig(ContinuousConfig):
     """Base of the `Config` of an algorithm with an actor and `Critics`.
 
     Fields are read from the keys of the YAML's `algorithm` section. `max_global_step` counts the
-    steps of all minibatches: a run makes `max_global_step / batch_size` updates.
+    steps of all minibatches: a run makes `max_global_step / batch_size` updates, rounded up to a
+    multiple of `updates_at_once`.
     """
 
     normalize_observations: bool = True
@@ -32,7 +33,8 @@ class OfflineConfig(ContinuousConfig):
         if self.network.is_recurrent:
             raise ValueError(
                 f"network: {self._own_name} learns from single steps, which recurrent layers "
-                "cannot use; remove lstm and gru, or set observation_history"
+                "cannot use; remove lstm and gru (observation_history shows the network earlier "
+                "observations)"
             )
         return self
 

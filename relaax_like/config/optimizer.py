@@ -12,9 +12,9 @@ from relaax_like.config.schedule import Schedule
 class OptimizerConfig(Settings):
     """How the parameter server updates one variable group.
 
-    `name: adam` follows Kingma & Ba 2015 (https://arxiv.org/abs/1412.6980) with epsilon outside of
-    the bias correction, as TensorFlow does; `adamw` is Loshchilov & Hutter 2019
-    (https://arxiv.org/abs/1711.05101).
+    `name: adam` follows Kingma & Ba 2015 (https://arxiv.org/abs/1412.6980), by default with epsilon
+    outside of the bias correction, as in TensorFlow; `adamw` is Loshchilov & Hutter 2019
+    (https://arxiv.org/abs/1711.05101), with the same epsilon.
     """
 
     name: Literal["adam", "adamw", "rmsprop", "sgd"] = "adam"
@@ -33,7 +33,8 @@ class OptimizerConfig(Settings):
     beta2: float = Field(default=0.999, ge=0, lt=1)
     """Decay of the second moment of adam and adamw."""
     epsilon: float = Field(default=1e-7, gt=0)
-    """Added to the denominator of adam, adamw and rmsprop."""
+    """Added to the denominator of adam and adamw, and to the mean square under the root by
+    rmsprop."""
     adam_epsilon: Literal["outside", "inside"] = "outside"
     """Where adam and adamw add epsilon: outside the bias correction (as TensorFlow does) or inside
     (as PyTorch does)."""
@@ -93,7 +94,7 @@ def make_sgd(learning_rate: Schedule) -> OptimizerConfig:
       learning_rate: constant, or linear and falling.
 
     Raises:
-      ValueError: the schedule is neither constant, nor linear and falling.
+      ValueError: the schedule is neither constant, nor linear and falling, or a rate is negative.
     """
     start, end = learning_rate.start, learning_rate.end
     if start == end:

@@ -11,7 +11,10 @@ from relaax_like.wire.errors import RelaaxError
 
 
 def describe_place(owner: type, attribute: str) -> str:
-    """Returns `FILE:LINE` of an attribute's definition, or the class's name if it has no file."""
+    """Returns `FILE:LINE` of an attribute's definition, or the class's name if it has no file.
+
+    The line is that of the class if the attribute is not defined in its body.
+    """
     classes = [
         cls
         for cls in owner.__mro__
@@ -41,13 +44,15 @@ def find_folder(owner: type) -> Path | None:
 
 
 def describe_function(function: Callable[..., object]) -> str:
-    """Returns `FILE:LINE` of a function's definition."""
+    """Returns `FILE:LINE` of a function's definition, or of its first decorator."""
     code = inspect.unwrap(function).__code__
     return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def describe_error(error: Exception, folder: Path | None, otherwise: str) -> str:
     """Returns `FILE:LINE: TYPE: TEXT` of an error caused by code of a folder.
+
+    A RelaaxError is shown without its type.
 
     Args:
       error: the exception as caught.

@@ -42,8 +42,9 @@ class OnPolicy:
         only choice if `rollouts` is None.
       minibatch_of: which of the two; "rollouts" if `minibatch_size` is 0.
       discount: per step, of `Batch.discount`.
-      next_actions: whether the algorithm reads `Batch.next_actions`; the last step of a rollout,
-        whose next action is not known, is then not valid.
+      next_actions: whether the algorithm reads `Batch.next_actions`; the last step of a rollout or
+        of a truncated episode, whose next action is not known, is then not valid, unless it
+        terminated an episode.
       overlap: whether the last step of each rollout is also the first one of the next, so that all
         steps of an episode have their successor in some rollout; `rollout_steps` - 1 steps of each
         are then new. The first row of a slot's first rollout is not a step: it is marked as
@@ -52,7 +53,7 @@ class OnPolicy:
         statistics of the inputs; nothing is learned from them.
       update_norm: whether each iteration also feeds those statistics, after its updates.
       reward_discount: rewards are divided by the running standard deviation of their sums with this
-        discount; None: they are used unchanged.
+        discount, and clipped to +-10; None: they are used unchanged.
       offline: whether the algorithm can also learn from recorded files (`learner.offline`).
       overridden: what happens to steps where something other than the policy decided (`executed` of
         the rlx protocol): "cut": they are not learned from, and the trace ends there as at a time
@@ -110,12 +111,15 @@ class OnPolicy:
 
     @property
     def max_columns(self) -> int | None:
-        """Maximum number of columns of one iteration; None: it has exactly `columns`."""
+        """Maximum number of columns of one iteration; None: it has exactly `columns`.
+
+        Only an agent that sends more at once can exceed it.
+        """
         return self.max_rollouts if self.rollouts is None else None
 
     @property
     def env_steps(self) -> int:
-        """Minimum number of environment steps of one iteration."""
+        """Number of steps in the minimum number of complete rollouts of one iteration."""
         return self.rollout_steps * self.columns
 
 
@@ -218,7 +222,7 @@ class Offline:
 
     @property
     def prenormalize_steps(self) -> int:
-        """1 if the first iteration only feeds the statistics; see `OnPolicy`."""
+        """1 if the statistics are computed before the first update, else 0; see `OnPolicy`."""
         return int(self.prenormalize)
 
 
@@ -229,7 +233,7 @@ class Replay:
     Attributes:
       capacity: number of steps that the table holds; the last observation of an episode takes the
         room of one, too.
-      minibatch_size: steps, or sequences, of one update.
+      minibatch_size: number of steps, or of sequences, in one update.
       updates_per_step: updates per environment step.
       warm_up_steps: number of steps in the table before the first update.
       updates_at_once: number of updates that are made in one call, from minibatches that are drawn
@@ -244,7 +248,7 @@ class Replay:
         single steps, `[B]`.
       burn_in_steps: number of first steps of each sequence that only fill the network's memory,
         which is empty before them; they are not valid.
-      discount: per step; `Batch.discount` is its n-th power.
+      discount: per step; `Batch.discount` is its n-th power for n summed rewards.
       on_overload: what happens to rollouts of clients with a time limit (`max_wait_ms`) while the
         learner is behind. "slip": the table takes them, and the updates are made later, as far as
         the learner catches up; "drop": they are discarded, and their steps only counted.
@@ -299,7 +303,7 @@ class Replay:
 
     @property
     def minibatch_of(self) -> Unit:
-        """What a minibatch consists of."""
+        """What a minibatch consists of: single steps, or sequences ("rollouts")."""
         return "steps" if self.sequence_steps is None else "rollouts"
 
 
@@ -352,7 +356,10 @@ def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
     """Returns where a learner runs if the settings do not define it.
 
     It runs in the server if iterations have a fixed size, which all agents fill together, or if a
-    table holds what all agents play, and beside the agents if each batch leads to one update.
+    table holds what all agents play. Otherwise it runs beside the agents.
+
+    Args:
+      plan: as from `get_plan`.
     """
     plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
     in_server = any(has_fixed_size(one) or isinstance(one, Replay) for one in plans)
@@ -360,7 +367,11 @@ def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
 
 
 def has_fixed_size(plan: Plan | None) -> bool:
-    """Returns whether iterations have a fixed size."""
+    """Returns whether a plan sets the size of its iterations.
+
+    True for OnPolicy with `rollouts`, for Episodes, and for Offline, whose iterations are
+    recordings or minibatches.
+    """
     if isinstance(plan, OnPolicy):
         return plan.rollouts is not None
     return isinstance(plan, Episodes | Offline)
@@ -388,6 +399,7 @@ def get_overridden_use(config: Any, task: str) -> OverriddenUse:
     """Returns what happens to steps of a task whose action was overridden; see `OnPolicy`.
 
     With `Replay` it is "keep": they are learned from like all others, with the executed actions.
+    Without a plan, and with `Episodes` and `Offline`, it is "cut".
 
     Raises:
       ConfigError: see `get_task_plan`.

@@ -76,7 +76,8 @@ class Problems:
         """Raises if there are problems.
 
         Raises:
-          ConfigError: a line per problem, in the order of the file.
+          ConfigError: a line per problem: those without a line number, then those of the file in
+            its order, then those of `--set` flags.
         """
         if self._lines:
             raise ConfigError("\n".join(sorted(self._lines, key=_line_order)))
@@ -166,7 +167,7 @@ def _join_alternatives(texts: list[str]) -> str:
 
 
 def describe_names(names: Sequence[str]) -> str:
-    """Returns "none of them is set", or which of several keys are."""
+    """Returns "none of them is set", or "A and B are set" for two or more keys that are."""
     return f"{' and '.join(names)} are set" if names else "none of them is set"
 
 

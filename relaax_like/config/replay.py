@@ -14,13 +14,14 @@ class ReplayConfig(EncoderConfig):
     """Base of the `Config` of replay algorithms: keys of the YAML's `algorithm` section."""
 
     capacity: int = Field(default=1_000_000, ge=1)
-    """Number of steps that the replay table holds; the oldest ones make room for new ones."""
+    """Number of steps that the replay table holds, the last observation of an episode counting as
+    one more; the oldest ones make room for new ones."""
     batch_size: int = Field(default=64, ge=1)
     """Steps of one update."""
     updates_per_step: float = Field(default=1.0, gt=0)
     """Updates per environment step of all slots together."""
     warm_up_steps: int = Field(default=1_000, ge=0)
-    """Environment steps before the first update."""
+    """Number of steps in the replay table before the first update."""
     updates_at_once: int = Field(default=1, ge=1)
     """Number of updates that are made together, in one call, once so many are due; agents get the
     new values after it. More is faster."""
@@ -57,8 +58,9 @@ class ReplayConfig(EncoderConfig):
     def _validate_sizes(self) -> Self:
         if self.network.is_recurrent and self.sequence_steps is None:
             raise ValueError(
-                "network: recurrent layers learn from sequences; set sequence_steps, such as 20 "
-                "(and burn_in_steps), or remove lstm and gru"
+                "network: recurrent layers learn from sequences; remove lstm and gru, or, if the "
+                "algorithm learns from sequences, set sequence_steps, such as 20 (and "
+                "burn_in_steps)"
             )
         if self.sequence_steps is None and self.burn_in_steps:
             raise ValueError(

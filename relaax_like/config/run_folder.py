@@ -44,7 +44,7 @@ def flatten_settings(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any
 
 
 def make_run_name(data: Mapping[str, Any]) -> str:
-    """Returns HASH-seedSEED; the hash does not depend on `PLACES`: seed, folders, addresses, logs.
+    """Returns HASH-seedSEED; the hash does not depend on the keys in `PLACES`.
 
     Args:
       data: the resolved settings of an experiment.

@@ -10,6 +10,10 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces_to_message
 
 SPACES_NAME = "spaces.json"
+_CURE = (
+    "restore the file from a backup, or use another run_dir; if nothing has been trained in this "
+    "run_dir, remove the file"
+)
 
 
 def read_run_spaces(run_dir: Path) -> RunSpaces | None:
@@ -23,15 +27,16 @@ def read_run_spaces(run_dir: Path) -> RunSpaces | None:
         text = path.read_text("utf-8")
     except FileNotFoundError:
         return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}; make it readable, or use another run_dir"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text; {_CURE}") from None
     try:
         return message_to_run_spaces(json_format.Parse(text, spaces_pb2.Spaces()))
     except (json_format.ParseError, InvalidInputError) as error:
-        raise ConfigError(
-            f"{path}: {error}; restore the file from a backup, or use another run_dir; if nothing "
-            "has been trained in this run_dir, remove the file"
-        ) from None
+        raise ConfigError(f"{path}: {error}; {_CURE}") from None
 
 
 def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
@@ -58,8 +63,8 @@ def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
             os.close(folder)
     except OSError as error:
         raise ConfigError(
-            f"run_dir: {path}: cannot be written: {error.strerror}; choose another run_dir, or "
-            "correct its permissions"
+            f"run_dir: {path}: cannot be written: {error.strerror}; remove the cause, or choose "
+            "another run_dir"
         ) from None
 
 

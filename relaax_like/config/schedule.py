@@ -21,14 +21,15 @@ Tunable = Annotated[float, TunableMark()]
 
 @dataclass(frozen=True)
 class Schedule:
-    """A number that depends on the environment steps of the whole run.
+    """A number that depends on the environment steps of all clients of the run together.
 
         epsilon: Schedule = Linear(1.0, 0.05, steps=10_000)
 
     In YAML: a number, or `{kind: linear, start: 1.0, end: 0.05, steps: 10000}`.
 
     Attributes:
-      kind: "linear", or "exponential": start * (end / start) ** done.
+      kind: "linear", or "exponential": start * (end / start) ** done, where done is the fraction of
+        `steps` so far.
       start: value at step 0.
       end: value from step `steps` on.
       steps: environment steps from start to end.
@@ -103,7 +104,11 @@ def Exponential(start: float, end: float, *, steps: int) -> Schedule:
 
 
 def Constant(value: float) -> Schedule:
-    """Returns a schedule whose value never changes."""
+    """Returns a schedule whose value never changes.
+
+    Raises:
+      ValueError: the value is not finite.
+    """
     return Schedule("linear", value, value, 1)
 
 

@@ -34,6 +34,8 @@ def list_experiments() -> dict[str, Path]:
 def find_experiment_file(path: str | Path) -> Path:
     """Finds an experiment's file: the path if it exists, or else the shipped file of that name.
 
+    The path of a folder is also returned, for `read_yaml` to refuse.
+
     Args:
       path: a path, or the name of a shipped experiment, NAME or FOLDER/NAME.
 

@@ -19,7 +19,7 @@ from relaax_like.wire.spaces import (
 
 
 def validate_vector(spaces: Spaces, size: int) -> None:
-    """Checks that the observation is one array of `size` numbers.
+    """Checks that the observation is one Box or MultiBinary of `size` numbers.
 
     Raises:
       InvalidInputError: the observation differs; the error says how, and which setting to change.
@@ -27,10 +27,10 @@ def validate_vector(spaces: Spaces, size: int) -> None:
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, Box | MultiBinary):
         raise InvalidInputError(
-            f"observation_spaces: got {_describe(spaces)}; this algorithm reads one Box named "
-            f"{OBSERVATION!r}. Wrap the environment so that its observations are one "
+            f"observation_spaces: got {describe_leaves(spaces)}; this algorithm reads one Box "
+            f"named {OBSERVATION!r}. Wrap the environment so that its observations are one "
             f"vector{_name_wrapper(spaces)}; if the algorithm has the key algorithm.observations, "
-            "you can instead list the leaves there, or remove algorithm.state_size to use the "
+            "you can also remove algorithm.state_size, and list the leaves there or use the "
             "environment's observations",
             "observation_spaces",
         )
@@ -51,16 +51,17 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, Box) or space.dtype != "uint8":
         raise InvalidInputError(
-            f"observation_spaces: got {_describe(spaces)}; this algorithm reads one uint8 Box "
-            f"named {OBSERVATION!r}, an image. Wrap the environment, or set "
-            "algorithm.state_size instead of image, or algorithm.observations for several "
-            "leaves",
+            f"observation_spaces: got {describe_leaves(spaces)}; this algorithm reads one uint8 "
+            f"Box named {OBSERVATION!r}, an image. Wrap the environment, or set "
+            "algorithm.state_size (for a vector), num_states (for integers) or observations (for "
+            "several leaves) instead of image",
             "observation_spaces",
         )
     if space.shape != shape:
         raise InvalidInputError(
             f"observation_spaces: shape is {list(space.shape)}, but algorithm.image is "
-            f"{list(shape)}; set it to the environment's [height, width, channels]",
+            f"{list(shape)}; set it to the environment's shape if that is [height, width, "
+            "channels], or else wrap the environment",
             "observation_spaces",
         )
 
@@ -78,7 +79,7 @@ def validate_integers(spaces: Spaces, want: Space) -> None:
     space = spaces.get(OBSERVATION)
     if len(spaces) != 1 or not isinstance(space, type(want)):
         raise InvalidInputError(
-            f"observation_spaces: got {_describe(spaces)}; algorithm.num_states makes this "
+            f"observation_spaces: got {describe_leaves(spaces)}; algorithm.num_states makes this "
             f"algorithm read one {type(want).__name__} named {OBSERVATION!r}. Remove num_states "
             "to use the environment's observations",
             "observation_spaces",
@@ -106,7 +107,7 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
     if missing := sorted(leaves.keys() - spaces.keys()):
         raise InvalidInputError(
             f"{field}: algorithm.observations names {_join_names(missing)}, but the "
-            f"environment only has {_describe(spaces)}; correct the names",
+            f"environment only has {describe_leaves(spaces)}; correct the names",
             field,
         )
     if unread := sorted(spaces.keys() - leaves.keys()):
@@ -127,11 +128,12 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
         else:
             size = want.shape[0]
             fits = isinstance(space, Box | MultiBinary) and math.prod(space.shape) == size
-            says = f"{key}.size is {size}, the number of values in a Box"
+            says = f"{key}.size is {size}, the number of values in a Box or MultiBinary"
         if not fits:
+            has = f", n {_get_n(space)}" if isinstance(space, Discrete | MultiDiscrete) else ""
             raise InvalidInputError(
                 f"{field}: leaf {leaf!r} is a {type(space).__name__} of {space.dtype}, shape "
-                f"{list(space.shape)}, but {says}; change the setting, or wrap the "
+                f"{list(space.shape)}{has}, but {says}; change the setting, or wrap the "
                 f"environment{_name_wrapper({leaf: space})}",
                 field,
             )
@@ -156,9 +158,10 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Discrete) or (space.start != 0 and not any_start):
         raise InvalidInputError(
-            f"action_spaces: got {_describe(spaces)}; this algorithm is configured for one "
-            f"Discrete action named {ACTION!r}{'' if any_start else ', counted from 0'} (for "
-            "MultiDiscrete, make algorithm.num_actions a list, if the algorithm supports it)",
+            f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
+            f"Discrete action named {ACTION!r}{'' if any_start else ', counted from 0'}. If the "
+            "algorithm supports it, make algorithm.num_actions a list for MultiDiscrete, or set "
+            "algorithm.action_size instead for a Box; or else choose another algorithm",
             "action_spaces",
         )
     if space.n != num_actions:
@@ -171,7 +174,11 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
 
 
 def validate_multi_discrete(spaces: Spaces, num_actions: Sequence[int]) -> None:
-    """Checks that the action is several choices at once, of `num_actions` each.
+    """Checks that the action is one MultiDiscrete: several choices at once, flattened.
+
+    Args:
+      spaces: of the actions.
+      num_actions: number of actions of each choice.
 
     Raises:
       InvalidInputError: the action differs; the error says how, and which setting to change.
@@ -179,9 +186,10 @@ def validate_multi_discrete(spaces: Spaces, num_actions: Sequence[int]) -> None:
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, MultiDiscrete):
         raise InvalidInputError(
-            f"action_spaces: got {_describe(spaces)}; this algorithm is configured for one "
-            f"MultiDiscrete action named {ACTION!r}. For one Discrete action set num_actions "
-            "to a number; for continuous actions set action_size",
+            f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
+            f"MultiDiscrete action named {ACTION!r}. For one Discrete action set "
+            "algorithm.num_actions to a number; for a Box set algorithm.action_size instead, and "
+            "for other spaces algorithm.actions",
             "action_spaces",
         )
     if space.n != tuple(num_actions):
@@ -201,9 +209,10 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
     space = spaces.get(ACTION)
     if len(spaces) != 1 or not isinstance(space, Box):
         raise InvalidInputError(
-            f"action_spaces: got {_describe(spaces)}; this algorithm is configured for one "
-            f"continuous action (a Box) named {ACTION!r}. For discrete actions set num_actions "
-            "instead of action_size",
+            f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
+            f"continuous action (a Box) named {ACTION!r}. For discrete actions set "
+            "algorithm.num_actions instead of action_size, if the algorithm has that key, or else "
+            "choose another algorithm",
             "action_spaces",
         )
     if math.prod(space.shape) != size:
@@ -216,7 +225,11 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
 
 
 def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
-    """Checks the bounds of a continuous action; an environment without bounds accepts any.
+    """Checks the bounds of a continuous action; a component without a bound accepts any.
+
+    Args:
+      spaces: of the actions; `action` is a Box.
+      low, high: of the settings, `[size] float32`.
 
     Raises:
       InvalidInputError: the environment has other bounds; the error names both.
@@ -229,8 +242,8 @@ def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
 
     Args:
       spaces: of the actions.
-      leaves: leaf -> space according to the settings; the shape, the dtype and the first number of
-        discrete actions can differ.
+      leaves: leaf -> space according to the settings; the shape (not the number of components), the
+        dtype and the first number of discrete actions can differ.
 
     Raises:
       InvalidInputError: a leaf is missing, not listed, or does not fit; the error names it.
@@ -239,7 +252,7 @@ def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
     if missing := sorted(leaves.keys() - spaces.keys()):
         raise InvalidInputError(
             f"{field}: algorithm.actions names {_join_names(missing)}, but the environment only "
-            f"has {_describe(spaces)}; correct the names",
+            f"has {describe_leaves(spaces)}; correct the names",
             field,
         )
     if unread := sorted(spaces.keys() - leaves.keys()):
@@ -277,7 +290,7 @@ def _validate_bounds(space: Space, low: np.ndarray, high: np.ndarray, prefix: st
 
 
 def _name_wrapper(spaces: Spaces) -> str:
-    """Names the wrapper that converts other spaces to a vector; "" if all leaves are boxes."""
+    """Returns a hint to the wrapper that makes a vector; "" if all leaves are boxes."""
     if all(isinstance(space, Box) for space in spaces.values()):
         return ""
     return " (gymnasium.wrappers.FlattenObservation does that, with integers as one-hot vectors)"
@@ -300,8 +313,8 @@ def _describe_action(space: Space) -> str:
     return f"Box of {number} component(s)"
 
 
-def _describe(spaces: Spaces) -> str:
-    """Describes kinds, names and dtypes of the first few leaves."""
+def describe_leaves(spaces: Spaces) -> str:
+    """Returns kinds, names and dtypes of the first few leaves, for errors."""
     leaves = [
         f"{type(space).__name__} {name!r} of {space.dtype}"
         for name, space in list(spaces.items())[:5]

@@ -112,7 +112,8 @@ class YamlDocument:
       file: its path as given.
       data: nested dicts, lists and scalars.
       places: path of keys -> "FILE:LINE", or the flag that set it.
-      problems: (place, what is wrong) found while reading, to be reported with all others.
+      problems: (place, what is wrong) found while reading, such as duplicate keys; `Problems`
+        reports them together with those that it finds.
     """
 
     file: Path
@@ -121,7 +122,7 @@ class YamlDocument:
     problems: list[tuple[str, str]] = field(default_factory=list)
 
     def place(self, loc: Loc) -> str:
-        """Returns the place of a key, or of the nearest key above it."""
+        """Returns the place of a key, or of the nearest key above it, or else the file."""
         for length in range(len(loc), 0, -1):
             if loc[:length] in self.places:
                 return self.places[loc[:length]]
@@ -131,8 +132,8 @@ class YamlDocument:
         """Sets one key as `--set section.key=value` does; the value is read as YAML.
 
         Raises:
-          ConfigError: it is not such an assignment, its value is not YAML, or a part of its key is
-            not a section.
+          ConfigError: the flag is not such an assignment, its value is not YAML, or a part of its
+            key is not a section.
         """
         place = f"{_FLAG} {flag}"
         key, equals, text = flag.partition("=")
@@ -184,7 +185,7 @@ class _NodeReader:
             lines = str(error).splitlines()
             raise ConfigError(f"{self._name}: not valid YAML: {lines[0]}") from None
         except RecursionError:
-            raise ConfigError(f"{self._name}: nested too deeply; flatten the file") from None
+            raise ConfigError(f"{self._name}: nested too deeply; flatten it") from None
 
     def _describe(self, error: yaml.MarkedYAMLError, text: str) -> str:
         mark = error.problem_mark or error.context_mark
@@ -193,9 +194,12 @@ class _NodeReader:
         lines = text.splitlines()
         shown = lines[line] if line < len(lines) else ""
         if "\t" in shown[: len(shown) - len(shown.lstrip())]:
-            return f"{place}: the line starts with a tab; indent with spaces"
+            return f"{place}: the line is indented with a tab; indent it with spaces"
         context = f" ({error.context})" if error.context else ""
-        return f"{place}: not valid YAML: {error.problem}{context}"
+        # Constructors refuse valid YAML whose data is not supported here.
+        is_yaml = isinstance(error, yaml.constructor.ConstructorError)
+        kind = "not supported" if is_yaml else "not valid YAML"
+        return f"{place}: {kind}: {error.problem}{context}"
 
     def _place(self, line: int) -> str:
         return self._name if self._flag else f"{self._name}:{line + 1}"
@@ -203,7 +207,7 @@ class _NodeReader:
     def _construct(self, loader: _Loader, node: yaml.Node, loc: Loc) -> Any:
         self._nodes += 1
         if self._nodes > _MAX_NODES:
-            raise ConfigError(f"{self._name}: more than {_MAX_NODES} values; shorten the file")
+            raise ConfigError(f"{self._name}: more than {_MAX_NODES} values; shorten it")
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
             return self._construct_mapping(loader, node, loc)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
@@ -260,8 +264,8 @@ def read_yaml(path: Path) -> YamlDocument:
     """Reads a file that contains a mapping.
 
     Raises:
-      ConfigError: it cannot be read, is larger than 1 MiB, is not UTF-8, is not YAML, is empty, or
-        contains no mapping.
+      ConfigError: the file cannot be read, is larger than 1 MiB, is not UTF-8, is not YAML, is
+        empty, contains no mapping, or has more than 100 000 values.
     """
     reader = _NodeReader(str(path))
     data = reader.read(_read_text(path))
@@ -291,7 +295,10 @@ def _read_text(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the file: {error.strerror}") from None
     if len(raw) > _MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: larger than {_MAX_FILE_BYTES} bytes; is it a YAML file?")
+        raise ConfigError(
+            f"{path}: larger than {_MAX_FILE_BYTES} bytes, the limit for a YAML file; shorten it, "
+            "or name another file"
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -197,8 +197,8 @@ class Manifest:
         unknown = sorted(set(names) - {segment.name for segment in self.segments})
         if unknown:
             raise InvalidInputError(
-                f"values: unknown variable {unknown[0][:60]!r}. Do client and server use the same "
-                "algorithm folder?",
+                f"values: unknown variable {unknown[0][:60]!r}; use the same algorithm folder for "
+                "client and server",
                 "values",
             )
         ranges: list[slice] = []
@@ -230,7 +230,8 @@ class Manifest:
           [total_bytes] or [gradient_bytes] uint8.
 
         Raises:
-          InvalidInputError: wrong number of arrays, shape or dtype; the error names the segment.
+          InvalidInputError: wrong number of arrays, and the error names the first segments; or a
+            wrong shape or dtype, and the error names the segment.
         """
         segments = self.trainable if gradient else self.segments
         if len(arrays) != len(segments):
@@ -280,8 +281,8 @@ class Manifest:
         if segments is None:
             raise InvalidInputError(
                 f"unknown statistic {name[:60]!r}; this run has "
-                f"{', '.join(self.statistics) or 'no statistics'}. Does the model give its "
-                "variables kind statistic?",
+                f"{', '.join(self.statistics) or 'no statistics'}; name one of them, or add its "
+                f"three variables, of kind {STATISTIC}, to the model",
                 name,
             )
         if not 0 < moments.count <= _MAX_COUNT:
@@ -326,8 +327,8 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
     known = manifest.groups()
     for name in sorted(groups - known.keys()):
         raise InvalidInputError(
-            f"groups: unknown variable group {name[:60]!r}; this run has {', '.join(known)}. "
-            "Do client and server use the same algorithm folder?",
+            f"groups: unknown variable group {name[:60]!r}; this run has {', '.join(known)}; name "
+            "one of them, or use the same algorithm folder for client and server",
             "groups",
         )
     segments, end = [], 0
@@ -439,7 +440,7 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
 
 def _validate_variables(variables: Sequence[Variable]) -> None:
     if not variables:
-        raise InvalidInputError("no variables; a run needs at least one trainable array")
+        raise InvalidInputError("no variables; define at least one in the algorithm's model")
     seen = set()
     for variable in variables:
         name, value = variable.name, np.asarray(variable.value)
@@ -490,8 +491,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
     """Converts a received message to a manifest.
 
     Raises:
-      InvalidInputError: a segment is not an array, the sizes or the fingerprint contradict the
-        segments, or a running statistic is incomplete.
+      InvalidInputError: a segment has an unknown dtype or a negative axis, the sizes or the
+        fingerprint contradict the segments, or a running statistic is incomplete (see `Manifest`).
     """
     for segment in message.segments:
         if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:

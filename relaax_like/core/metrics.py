@@ -11,7 +11,9 @@ class Metrics(abc.ABC):
 
     @abc.abstractmethod
     def scalar(self, name: str, y: float, x: float | None = None) -> None:
-        """Records one point, without blocking. A point can be lost, but is never duplicated.
+        """Records one point, without waiting for a disk or another process.
+
+        A point can be lost, but is never duplicated.
 
         Args:
           name: name of the curve, 1 to 200 characters.

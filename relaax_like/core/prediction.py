@@ -61,7 +61,7 @@ class Prediction(NamedTuple):
     version: int
 
     def rows(self, start: int, stop: int) -> "Prediction":
-        """Returns the rows of one agent; views."""
+        """Returns rows `start` to `stop` - 1, those of one agent; views."""
         part = slice(start, stop)
         return Prediction(
             {name: array[part] for name, array in self.actions.items()},

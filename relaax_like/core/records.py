@@ -39,11 +39,11 @@ class Episode:
 
 @dataclass(frozen=True)
 class LearnRequest:
-    """A rollout to learn from. Without a rollout, a request for the newest values.
+    """A rollout to learn from; without one, counts to report and a request for the newest values.
 
     Attributes:
       number: repeated in the answer; unique among the requests in progress.
-      rollout: the rollout, whose arrays are not copied; None: only the newest values are requested.
+      rollout: the rollout, whose arrays are not copied; None: there is nothing to learn from.
       episodes: episodes that ended since the last request.
       env_steps: environment steps to count when the request is accepted: those of the rollout, and
         others that no rollout contains.
@@ -67,7 +67,8 @@ class LearnerUpdate:
     """A learner's answer to one or several requests.
 
     Attributes:
-      numbers: numbers of the requests, whose rollouts were learned from or could not be used.
+      numbers: numbers of the requests, whose agents can continue: each rollout was learned from, is
+        in a replay table, waits for an iteration that it does not complete, or cannot be used.
       version: version of the newest known values.
       global_t: newest known environment steps of all agents of the run.
       finished: what ended the training, or "".
@@ -86,7 +87,9 @@ class LearnerUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """The changes of one push; they take effect together or not at all.
+    """The changes of one push; they are accepted together or not at all.
+
+    An accepted gradient can still be held back or dropped; see `Outcome`.
 
     Attributes:
       client_id: name of the pushing agent, unique in the run.
@@ -95,7 +98,7 @@ class Push:
       gradient: [gradient_bytes] uint8, the manifest's trainable part (of `groups`), or None.
       gradient_version: version of the values with which the gradient was computed.
       gradient_epoch: epoch of those values; 0 if unknown.
-      env_steps: environment steps taken since the last push.
+      env_steps: environment steps to count that were in no earlier push.
       episodes: episodes that ended since the last push.
       fingerprint: of the manifest that the gradient follows.
       statistics: name of a running statistic -> moments of the rows since the last push.
@@ -136,8 +139,8 @@ class Reply:
     Attributes:
       outcome: what happened to the gradient.
       reason: why the gradient was dropped; "" if it was not.
-      durability: what a crash of the server can lose: "journal": nothing; "snapshot": everything
-        since the newest snapshot.
+      durability: what a crash of the server can lose: "journal": nothing that was acknowledged;
+        "snapshot": the pushes since the newest snapshot.
       version: version after the request: initially 0, +1 for each record that changed the values,
         by a gradient, statistics or a publication.
       global_t: environment steps of all clients together.
@@ -172,7 +175,7 @@ MAX_SERVED_CLIENTS = 100
 
 @dataclass(frozen=True, kw_only=True)
 class ServedClient:
-    """One environment that an rlx server serves; see `relaax.v1.ServedClient`."""
+    """One client that an rlx server serves; see `relaax.v1.ServedClient`."""
 
     name: str
     session: str
@@ -347,10 +350,10 @@ class PublishTicket(NamedTuple):
 
 
 class TrainReturn(NamedTuple):
-    """The training return.
+    """How well the run's training episodes went lately.
 
     Attributes:
-      mean: mean return of the newest episodes.
+      mean: mean return of the newest training episodes.
       window: number of newest episodes in the mean.
       episodes: number of episodes of the run so far.
     """

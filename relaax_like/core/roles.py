@@ -50,8 +50,8 @@ from relaax_like.wire.errors import LeasedError
 
 # Answer to a learner that wants to join a group where there is none.
 NO_GROUP = (
-    "relaax-parameter-server.combine.method: this run's parameter server applies each gradient "
-    "alone; set it to sync for parameter server and rlx servers alike"
+    "relaax-parameter-server.combine.method: the learner's is sync, but the parameter server's is "
+    "not; set it to sync for both, or to another method for both"
 )
 OnUpdate = Callable[[LearnerUpdate], None]
 
@@ -61,7 +61,9 @@ class Learner(abc.ABC):
 
     @abc.abstractmethod
     def start(self, on_update: OnUpdate) -> None:
-        """Calls `on_update` with the first values, then with each answer, from another thread.
+        """Calls `on_update` with the first values before it returns, and later with each answer.
+
+        Answers can come from another thread.
 
         Raises:
           ServerUnavailableError: no values are available yet; call it again later.
@@ -69,7 +71,11 @@ class Learner(abc.ABC):
 
     @abc.abstractmethod
     def submit(self, request: LearnRequest) -> None:
-        """Submits a request without waiting; it is answered, unless the learner is stopped."""
+        """Submits a request; it is answered, unless the learner is stopped.
+
+        A learner without a thread (`SerialLearner`) learns and answers before this returns; any
+        other does not make the caller wait.
+        """
 
     def leave(self, agent: str) -> None:  # noqa: B027 - optional
         """Reports that an agent submits nothing more, so that nothing waits for it."""
@@ -118,7 +124,7 @@ class ParameterServerBackend(abc.ABC):
 
     @abc.abstractmethod
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
-        """Applies one push and waits until it has taken effect.
+        """Handles one push, and waits until its changes are applied, or its gradient held back.
 
         A repeated push, with the same client, incarnation and sequence number, is answered as
         before and has no effect.
@@ -321,7 +327,14 @@ class Publisher(abc.ABC):
 
     @abc.abstractmethod
     def lease(self) -> Lease:
-        """Makes the caller the run's only learner: gradients of others are refused from now on."""
+        """Makes the caller the run's only learner: gradients of others are refused from now on.
+
+        A learner in a process of its own waits while another one holds the lease.
+
+        Raises:
+          InvalidInputError: the caller has a different model.
+          ServerUnavailableError: the caller was closed while it waited.
+        """
 
     @abc.abstractmethod
     def publish(self, publication: Publication) -> Reply:
@@ -345,7 +358,8 @@ class Publisher(abc.ABC):
         Raises:
           InvalidInputError: a number is negative or not finite; nothing was counted.
           LeasedError: another learner holds the lease; nothing was counted.
-          ServerUnavailableError: the server is closing; nothing was counted.
+          ServerUnavailableError: the server is closing, or it did not answer; in the latter case
+            the counts can have taken effect.
         """
 
     @property
@@ -409,7 +423,9 @@ class ExperienceSink(abc.ABC):
         timeout_sec: float,
         is_over: Callable[[], bool] = lambda: False,
     ) -> StreamProgress:
-        """Waits until a client's progress, or the version, has changed; returns the progress.
+        """Waits until a client's progress or the version has changed; returns the progress.
+
+        Also returns after `timeout_sec`, or if `is_over` returns true.
 
         Args:
           client_id: the client's id.
@@ -417,7 +433,7 @@ class ExperienceSink(abc.ABC):
           seen: the progress that the caller knows.
           version: the version that the caller knows.
           timeout_sec: longest wait.
-          is_over: ends the wait if it returns true; called after each change and each `wake`.
+          is_over: called after each change and each `wake`.
 
         Raises:
           ServerUnavailableError: the server is closing; nothing will change again.

@@ -90,7 +90,7 @@ def make_distribution(
 
     Args:
       space: the leaf.
-      parameters: the network's outputs, `[B, num_parameters(space)] float32`.
+      parameters: the network's outputs, `[B, n] float32`, n as `num_parameters` returns it.
       log_std: for a Box, if it is not among the outputs: `[d]` or `[B, d] float32`.
       bounded: as in `num_parameters`.
 
@@ -122,7 +122,7 @@ def make_numpy_distribution(
 
     Args:
       space: the leaf.
-      parameters: the network's outputs, `[B, num_parameters(space)] float32`.
+      parameters: the network's outputs, `[B, n] float32`, n as `num_parameters` returns it.
       log_std: for a Box, if it is not among the outputs: `[d]` or `[B, d] float32`.
       bounded: as in `num_parameters`.
     """
@@ -134,7 +134,8 @@ def make_policy(
 ) -> Any:
     """Returns the distribution of an action: in NumPy for arrays, in TensorFlow for tensors.
 
-    For the arguments, see `make_distribution`.
+    For the arguments, see `make_distribution`, also for the errors in TensorFlow; arrays are not
+    checked.
     """
     in_numpy = isinstance(parameters, np.ndarray)
     make = make_numpy_distribution if in_numpy else make_distribution
@@ -275,8 +276,8 @@ def _validate_box(space: Box, bounded: bool) -> None:
         return
     if space.low is None or space.high is None:
         raise InvalidInputError(
-            f"action space: Box of shape {shape} without bounds cannot be squashed; set low and "
-            "high of the space, or pass bounded=False",
+            f"action space: Box of shape {shape} without low and high cannot be squashed; set both "
+            "in the space, or pass bounded=False",
             "low",
         )
     with np.errstate(over="ignore"):

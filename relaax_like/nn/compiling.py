@@ -125,7 +125,10 @@ class CompiledFunction:
 
 
 def get_compile_seconds() -> float:
-    """Returns how long tracing and first calls have taken in this process, in all threads."""
+    """Returns the seconds that tracing and first calls of `CompiledFunction`s have taken so far.
+
+    Those of all threads of this process are added up.
+    """
     return _seconds
 
 
@@ -153,7 +156,7 @@ def _comes_from_cache(error: Exception, folder: Path) -> bool:
 
 
 def _describe_platform() -> str:
-    """Returns one name for each version of TensorFlow, type of processor and setting of XLA."""
+    """Returns a name that depends on TensorFlow's version, the processor and XLA_FLAGS."""
     version = "unknown"
     for distribution in _DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

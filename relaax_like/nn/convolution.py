@@ -78,7 +78,7 @@ class ResidualSection(Module):
         variables `.W` and `.b`.
       channels: length of the last axis of x.
       filters: number of filters in each convolution.
-      seeds: of the initial values; five are used.
+      seeds: of the initial values; the next five are taken.
     """
 
     def __init__(self, name: str, channels: int, filters: int, seeds: Iterator[int]):
@@ -95,6 +95,8 @@ class ResidualSection(Module):
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
         """Maps `[B, height, width, channels]` to `[B, height / 2, width / 2, filters]`, float32.
+
+        Halves are rounded up.
 
         Raises:
           TypeError: x is an array.
@@ -117,4 +119,6 @@ def scale_image(x: tf.Tensor) -> tf.Tensor:
 
 def _refuse_arrays(x: object) -> None:
     if isinstance(x, np.ndarray):
-        raise TypeError("expected a tensor, got an array; convolutions do not run in NumPy")
+        raise TypeError(
+            "expected a tensor, got an array; convolutions do not run in NumPy: pass tf.constant(x)"
+        )

@@ -2,8 +2,8 @@
 
 The last axis is one action's parameters; the axes before it are the batch: `[B]` below represents
 any batch axes, such as `[T, k]`. `log_prob`, `entropy` and `kl` sum over the components of an
-action and return `[B] float32`. Everything compiles with XLA and has a gradient with respect to the
-parameters.
+action and return `[B] float32`. Everything compiles with XLA; these three have a gradient with
+respect to the parameters, except those of `Deterministic` and of the epsilon-greedy policies.
 
 Actions count from zero and are flat: `action_heads` converts them to and from the wire format.
 """
@@ -48,7 +48,7 @@ class Distribution(abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
-        """Returns log P(action), or its log density, of each row, `[B] float32`."""
+        """Returns log P(action) of each row, or its log density if continuous, `[B] float32`."""
 
     @abc.abstractmethod
     def entropy(self) -> tf.Tensor:
@@ -65,8 +65,8 @@ class Distribution(abc.ABC):
     def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
         """Draws one action per row; returns the actions and their log-probabilities.
 
-        For costs that are differentiated with respect to both. The log-probability is that of the
-        draw, before the action is rounded.
+        For costs that are differentiated with respect to both. `TanhGaussian` computes the
+        log-probability from the draw, before the action is rounded.
         """
         actions = self.sample(generator)
         return actions, self.log_prob(actions)
@@ -207,6 +207,8 @@ class EpsilonGreedy(Categorical):
 
 class DrawnEpsilonGreedy(EpsilonGreedy):
     """An epsilon-greedy policy with random values; `mode` is the best action of their means.
+
+    `log_prob`, `entropy` and `kl` are those of the epsilon-greedy policy of the means.
 
     Args:
       means: `[B, n] float32`, finite; the mean value of each action.
@@ -476,7 +478,7 @@ class TanhGaussian(Distribution):
 
 
 def squash(u: tf.Tensor, low: np.ndarray, high: np.ndarray) -> tf.Tensor:
-    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box."""
+    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box, for `u: [..., d] float32`."""
     # Rounding can exceed the box.
     return tf.clip_by_value(0.5 * (low + high) + 0.5 * (high - low) * tf.tanh(u), low, high)
 

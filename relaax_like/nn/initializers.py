@@ -1,4 +1,7 @@
-"""Initial values of weight matrices, drawn in NumPy: a seed gives the same on every machine."""
+"""Initial values of weight matrices, drawn in NumPy: the same draws from a seed on every machine.
+
+An orthogonal matrix can differ by rounding between versions of the linear algebra library.
+"""
 
 from collections.abc import Mapping
 from typing import Literal, Protocol

@@ -90,12 +90,12 @@ class Module:
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
-        """All variables."""
+        """All variables, trainable or not, in the order of the class; each as a tf.Variable."""
         return tuple(as_tf_variable(variable) for variable in self.find_variables())
 
     @property
     def trainable_variables(self) -> tuple[tf.Variable, ...]:
-        """The trainable variables."""
+        """The trainable variables; see `variables`."""
         return tuple(as_tf_variable(v) for v in self.find_variables() if v.trainable)
 
     def find_variables(self) -> list[AnyVariable]:

@@ -107,7 +107,7 @@ class Network(Module):
 
         Raises:
           TypeError: x is an array, and the network has convolutions.
-          ValueError: the network has a memory, and none was passed.
+          ValueError: the network has a memory, and the argument `memory` was not passed.
         """
         if isinstance(x, np.ndarray) and memory is not _NOT_GIVEN:  # acting, without checks
             return self._step(x, memory)
@@ -223,12 +223,16 @@ def make_network(
     seed: int,
     output_gain: float = 1.0,
 ) -> Network:
-    """Builds a network with orthogonal weights, with gain sqrt(2) before an activation.
+    """Builds a network with orthogonal weights.
+
+    Those of dense and conv layers have gain sqrt(2), those of recurrent layers 1, and those of the
+    last, linear layer `output_gain`.
 
     Args:
       name: of the network. Variables are `NAME.LAYER.W` and so on; LAYER is the index of a dense or
-        conv layer in `config.layers`, `nature.0` or `nature.dense` in a stack, `lstm`, `gru` (with
-        U in addition to W; `lstm.2` or `gru.2`, with the index, from the second recurrent layer on)
+        conv layer in `config.layers`; `nature.0`, `nature.dense` and the like in a stack, and in
+        impala's sections `impala.0.in`, `impala.0.0.0` to `impala.2.1.1`; `lstm` or `gru` (with U
+        in addition to W; `lstm.2` or `gru.2`, with the index, from the second recurrent layer on);
         or `out`. Those of a branch are `NAME.BRANCH.LAYER.W` and so on.
       config: the layers.
       input_shape: of one observation, which is flattened unless a convolution comes first. Or the

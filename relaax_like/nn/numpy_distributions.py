@@ -1,7 +1,8 @@
-"""Distributions of actions in NumPy, for acting: the same as `distributions`, without TensorFlow.
+"""Distributions of actions in NumPy, for acting: those of `distributions`, without TensorFlow.
 
-They have the same names, parameters and results (the tests allow differences of 1e-5), and the same
-layout: the last axis is one action's parameters, the axes before it are the batch, `[B]` below.
+All but `Joint` are here, with the same names, parameters and results (the tests allow differences
+of 1e-5), and the same layout: the last axis is one action's parameters, the axes before it are the
+batch, `[B]` below.
 Parameters are float32. Draws come from a `np.random.Generator` and differ from TensorFlow's.
 """
 
@@ -43,7 +44,7 @@ class Distribution(abc.ABC):
 
     @abc.abstractmethod
     def log_prob(self, actions: np.ndarray) -> np.ndarray:
-        """Returns log P(action), or its log density, of each row, `[B] float32`."""
+        """Returns log P(action) of each row, or its log density if continuous, `[B] float32`."""
 
     @abc.abstractmethod
     def entropy(self) -> np.ndarray:
@@ -191,6 +192,8 @@ class EpsilonGreedy(Categorical):
 
 class DrawnEpsilonGreedy(EpsilonGreedy):
     """An epsilon-greedy policy with random values; `mode` is the best action of their means.
+
+    `log_prob`, `entropy` and `kl` are those of the epsilon-greedy policy of the means.
 
     Args:
       means: `[B, n] float32`, finite; the mean value of each action.
@@ -446,7 +449,7 @@ class TanhGaussian(Distribution):
 
 
 def squash(u: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box."""
+    """Returns low + (high - low) (tanh(u) + 1) / 2, in the box, for `u: [..., d] float32`."""
     # Rounding can exceed the box.
     return _clip(0.5 * (low + high) + 0.5 * (high - low) * np.tanh(u), low, high)
 

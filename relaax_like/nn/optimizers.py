@@ -66,7 +66,7 @@ class Optimizer:
         Args:
           gradients: one for each variable.
           step: 1 for the first step.
-          global_t: environment steps of all clients together, for the learning rate's schedule.
+          global_t: environment steps of the run so far, for the learning rate's schedule.
           wanted: `[] bool`; False: nothing changes.
         """
         weights, slots = _flatten(self._variables), self.slots.read_value()

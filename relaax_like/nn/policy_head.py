@@ -34,7 +34,7 @@ class PolicyHead(Module):
       space: the leaf.
       outputs: number of network outputs that the head needs.
       size: number of parameters that `complete` returns.
-      log_std: of a Box; otherwise None.
+      log_std: computes the log standard deviations of a Box, which needs it; otherwise None.
 
     Args:
       space: as the attribute.
@@ -80,9 +80,9 @@ class PolicyHead(Module):
         """Returns the policy's mean action, for the parameters from `complete`.
 
         Returns:
-          For a continuous action, its mean `[..., d]`, within its bounds, if any; for discrete
-          actions, the probability of each, choice by choice, `[..., n]`; for switches, the
-          probability of being on, `[..., d]`.
+          For a continuous action, its mean `[..., d]`, or with bounds the squashed mean, which is
+          the median; for discrete actions, the probability of each, choice by choice, `[..., n]`;
+          for switches, the probability of being on, `[..., d]`.
         """
         if isinstance(self.space, Box):
             return self.make_distribution(parameters).mode()

@@ -4,9 +4,9 @@
         batch.returns, values, next_values, batch.discount, batch.continues, gae_lambda
     )
 
-These functions take the fields of a `Batch` and compute the same numbers as `experience.returns`,
-which documents formulas and sources. Arrays are `[T, k] float32`, T at least 1; both lengths can be
-unknown until the graph is compiled:
+These functions take the fields of a `Batch` and compute the same numbers as `experience.returns`
+for rollouts without holes, but in float32. Arrays are `[T, k] float32`, T at least 1; both lengths
+can be unknown until the graph is compiled:
 
 - `rewards`: r_t of the action at t, t = 0 .. T - 1;
 - `values`: V(x_t); `next_values`: V(x_{t+1}), that of the last observation where an episode ended;

@@ -25,6 +25,7 @@ def get_threads() -> int:
 def limit_blas_threads() -> None:
     """Limits NumPy to one thread per matrix product, unless an environment variable sets a number.
 
+    The variables are OPENBLAS_NUM_THREADS, MKL_NUM_THREADS and OMP_NUM_THREADS.
     By default NumPy uses one thread per core, and these wait busily for the next product. Products
     of small networks gain nothing by that, and environments on the same machine lose the cores.
     """

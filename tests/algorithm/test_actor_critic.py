@@ -126,7 +126,7 @@ def test_statistics_follow_the_parameters_and_are_none():
         ({"image": (84, 84, 4)}, "not a convolution"),
         (
             {"layers": ("nature",), "image": (84, 84, 4), "normalize_observations": True},
-            "no normalisation",
+            "images are scaled to .*, not normalised",
         ),
         (
             {"num_actions": 1},
@@ -140,9 +140,12 @@ def test_statistics_follow_the_parameters_and_are_none():
         ({"action_size": 2, "action_low": -1.0}, "action_low has no effect without bounded"),
         (
             {"action_size": 2, "bounded": True, "action_low": -1.0},
-            "also needs action_size, action_low",
+            "a bounded action needs action_size, action_low",
         ),
-        ({"bounded": True, "action_low": -1.0, "action_high": 1.0}, "also needs action_size"),
+        (
+            {"bounded": True, "action_low": -1.0, "action_high": 1.0},
+            "a bounded action needs action_size",
+        ),
         (
             {"action_size": 2, "bounded": True, "action_low": -1.0, "action_high": (1.0, -1.0)},
             "action_low: .* expected less than action_high",
@@ -188,10 +191,10 @@ def test_several_choices_fit_an_environment_with_as_many():
     config.validate_spaces(OBSERVATION, {"action": MultiDiscrete(n=(3, 2), shape=(2,))})
     with pytest.raises(InvalidInputError, match=r"set it to \[2, 3\]"):
         config.validate_spaces(OBSERVATION, {"action": MultiDiscrete(n=(2, 3), shape=(2,))})
-    with pytest.raises(InvalidInputError, match="set num_actions to a number"):
+    with pytest.raises(InvalidInputError, match=r"set algorithm\.num_actions to a number"):
         config.validate_spaces(OBSERVATION, {"action": Discrete(n=3)})
     with pytest.raises(
-        InvalidInputError, match=r"for MultiDiscrete, make algorithm\.num_actions a list"
+        InvalidInputError, match=r"make algorithm\.num_actions a list for MultiDiscrete"
     ):
         make_config().validate_spaces(OBSERVATION, {"action": MultiDiscrete(n=(2,), shape=(1,))})
 

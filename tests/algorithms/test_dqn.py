@@ -337,7 +337,7 @@ def test_noisy_networks_draw_other_noise_for_each_value_and_learn_how_much(monke
             "{kind: categorical, v_min: 1, v_max: 1}",
             "v_min is 1.0 and v_max is 1.0, but kind: categorical needs",
         ),
-        ("{kind: categorical}", "v_min is None and v_max is None, but kind: categorical needs"),
+        ("{kind: categorical}", "v_min is null and v_max is null, but kind: categorical needs"),
         ("{kind: normal}", "categorical"),
     ],
 )

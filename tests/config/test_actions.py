@@ -95,12 +95,12 @@ _BAD = {
     "bounded without a bound": (
         "{a: {size: 2, bounded: true, low: -1}}",
         "",
-        "3: algorithm.actions.a: bounded: true also needs size, low and high",
+        "3: algorithm.actions.a: a bounded action needs size, low and high",
     ),
     "bounded switches": (
         "{a: {binary: 2, bounded: true, low: -1, high: 1}}",
         "",
-        "3: algorithm.actions.a: bounded: true also needs size, low and high",
+        "3: algorithm.actions.a: a bounded action needs size, low and high",
     ),
     "bounds the other way round": (
         "{a: {size: 1, bounded: true, low: 1, high: 0}}",

@@ -65,7 +65,7 @@ _UNUSABLE = {
     "too many values": (
         {"observation": Discrete(n=4097)},
         TWO,
-        "leaf 'observation' is a Discrete of 4097 values, but at most 4096",
+        "leaf 'observation', a Discrete, has an integer of 4097 values, but at most 4096",
     ),
     "nothing to see": (
         {"a": VECTOR, "b": Box(dtype="float32", shape=(0,))},

@@ -18,8 +18,8 @@ def load(name: str, *sets: str) -> Experiment:
 def test_algorithms_that_learn_from_their_own_actions_refuse_files(name: str) -> None:
     words = (
         r"learner\.offline: '/x', but this algorithm "
-        rf"\(.*/{name}/config\.py:\d+: plan is OnPolicy\) only learns from its own "
-        r"policy's experience; remove the key, or use an algorithm"
+        rf"\(.*/{name}/config\.py:\d+: plan is OnPolicy\) only learns from what "
+        r"its agents play; remove the key, or use an algorithm"
     )
     with pytest.raises(ConfigError, match=words):
         load(name, "learner.offline=/x", "learner.target_return=null")
@@ -30,15 +30,15 @@ def test_algorithms_that_learn_from_their_own_actions_refuse_files(name: str) ->
     [
         (
             "workers=2",
-            "workers: 2, but no environments are stepped in a run .*; set it to 0",
+            "workers: 2, but no training episodes are played in a run .*; set it to 0",
         ),
         (
             "target_return=10",
-            "target_return: 10.0, but no environments are stepped in a run .*; set it to null",
+            "target_return: 10.0, but no training episodes are played in a run .*; set it to null",
         ),
         (
             "collect_traj=true",
-            "collect_traj: true, but no environments are stepped in a run .*; set it to false",
+            "collect_traj: true, but no training episodes are played in a run .*; set it to false",
         ),
     ],
 )

@@ -301,7 +301,8 @@ def test_missing_initial_values_are_named_and_present_ones_made_absolute(
 ) -> None:
     path = write(MINIMAL + "relaax-parameter-server:\n  initial_values: start.npz\n")
     assert _problems(path) == [
-        "cartpole.yaml:3: relaax-parameter-server.initial_values: start.npz: no such file"
+        "cartpole.yaml:3: relaax-parameter-server.initial_values: start.npz: no such file; "
+        "correct the path, or remove the key"
     ]
     (tmp_path / "start.npz").touch()
     server = load_experiment(path).parameter_server

@@ -188,7 +188,7 @@ _MISFITS = {
     ),
     "kind": (
         {**SPACES, "0": Discrete(n=3)},
-        "leaf '0' is a Discrete of int64, shape [], but algorithm.observations.0.size is 3",
+        "leaf '0' is a Discrete of int64, shape [], n 3, but algorithm.observations.0.size is 3",
     ),
     "image's shape": (
         {**SPACES, "camera": Box(dtype="uint8", shape=(84, 84, 1))},

@@ -320,7 +320,7 @@ def test_a_refused_hello_is_one_line(
         (["--retry-sleep", "5"], "expected two values"),
         (["--name", ""], "name: expected 1 to 100"),
         (["--name", "x" * 101], "name: expected 1 to 100"),
-        (["--name", "a\nb"], "name: expected 1 to 100 printable"),
+        (["--name", "a\nb"], "name: expected 1 to 100 bytes without"),
         (["--env", "CartPole-v1"], "--env: unknown; --help"),
         (["--tls-ca", "ca.pem"], "--tls-ca: unknown; --help lists the flags, and README.md"),
     ],

@@ -346,7 +346,7 @@ def test_display_flag_begins_with_a_window_and_sigterm_ends_it(
     ("options", "env", "match"),
     [
         ((), {}, "no display available"),
-        ((), {"DISPLAY": ":987"}, "cannot open a window for CartPole-v1 - x"),
+        ((), {"DISPLAY": ":987"}, "cannot show CartPole-v1 - x in a window"),
     ],
     ids=["no DISPLAY", "wrong DISPLAY"],
 )
@@ -369,7 +369,7 @@ def test_an_environment_that_cannot_draw_says_so_and_training_goes_on(
     options = ("--env", "toy_envs:Nested-v0", "--display")
     code, _, err = finish(start(GYM, "--rlx-server", server.address, *options, DISPLAY=screen))
     assert code == 0
-    assert "without render_mode rgb_array" in err
+    assert "draws no frames; it needs render_mode rgb_array" in err
 
 
 def test_a_display_that_is_off_never_draws() -> None:

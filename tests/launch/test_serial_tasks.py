@@ -268,5 +268,5 @@ def test_recordings_of_several_tasks_are_refused(tmp_path: Path) -> None:
     place = find_line(FOLDER / "config.py", "def plan")
     refuse(
         write_experiment(tmp_path, learner=f"offline: {tmp_path}"),
-        rf"this algorithm \({place}plan is by task, .*only learns from its own policy",
+        rf"this algorithm \({place}plan is by task, .*only learns from what its agents",
     )

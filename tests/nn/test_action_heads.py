@@ -180,7 +180,11 @@ def test_a_network_with_the_wrong_number_of_outputs_is_refused():
         (Box(dtype="float32", shape=(0,)), {}, "Box of shape .0. has no components"),
         (MultiBinary(shape=(0,)), {}, "MultiBinary of shape .0. has no components"),
         (MultiDiscrete(n=(), shape=(0,)), {}, "MultiDiscrete of shape .0. has no components"),
-        (Box(dtype="float32", shape=(2,)), {"bounded": True}, "without bounds cannot be squashed"),
+        (
+            Box(dtype="float32", shape=(2,)),
+            {"bounded": True},
+            "without low and high cannot be squashed",
+        ),
         (box(-1, np.inf), {"bounded": True}, "expected low < high .*, and a finite difference"),
         (box(1, 1), {"bounded": True}, "expected low < high .*, and a finite difference"),
         (box(-3e38, 3e38), {"bounded": True}, "expected low < high .*, and a finite difference"),
