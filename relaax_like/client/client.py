@@ -55,8 +55,9 @@ class OutOfOrderError(RelaaxError, RuntimeError):
 class LateAnswerError(RelaaxError, TimeoutError):
     """The server has not answered within `answer_timeout_sec`.
 
-    The session continues: do what is safe, and pass it as `executed` to the next step. The late
-    answer is dropped.
+    The session continues. If the step had observations, do what is safe, and pass it as `executed`
+    to the next step; if it had none, begin the next episode. The late answer is dropped; its
+    episodes are in the result of a later step.
     """
 
 
@@ -156,8 +157,9 @@ class StepResult:
 class RlxClient:
     """One connection to an rlx server, driving one or several environment slots.
 
-    Connects when made. Each verb blocks until the server has answered, for at most `timeout_sec`.
-    Not thread-safe. Close it, or use it as a context manager.
+    Connects when made. Each verb blocks until the server has answered; if neither an answer nor a
+    sign of life arrives within `timeout_sec`, the session ends. Not thread-safe, except `ping`.
+    Close it, or use it as a context manager.
 
         with RlxClient("localhost:7001", observation_space, action_space) as client:
             action = client.act(state)                                # first step of an episode
@@ -223,10 +225,13 @@ class RlxClient:
 
         Raises:
           ConfigError: an argument is wrong, or a file that `security` names cannot be used.
-          ServerUnavailableError: no server answers there (only without `retry`, or after its last
-            attempt).
+          InvalidInputError: a Gymnasium space has a leaf that the protocol does not allow, or the
+            hello is too long.
+          ServerUnavailableError: no server answers there, or it is full or not ready (only without
+            `retry`, or after its last attempt).
           NotAllowedError: the server does not accept the token, or a certificate is not accepted.
-          ProtocolError: the server refused the hello.
+          ProtocolError: the server refused the hello, does not support `max_wait_ms`, or is not an
+            rlx server.
         """
         self.finished = ""
         self.session = ""
@@ -335,10 +340,13 @@ class RlxClient:
         """Connects, without retrying. Drops an open connection; the next step begins an episode.
 
         Raises:
-          ConfigError: the address is wrong, or a file that `security` names cannot be used.
-          ServerUnavailableError: no server answers there, or it is full.
+          ConfigError: the address or a timeout is wrong, or a file that `security` names cannot be
+            used.
+          InvalidInputError: the hello is too long.
+          ServerUnavailableError: no server answers there, or it is full or not ready.
           NotAllowedError: client or server does not trust the other.
-          ProtocolError: the server refused the hello.
+          ProtocolError: the server refused the hello, does not support `max_wait_ms`, or is not an
+            rlx server.
         """
         self._drop_connection()
         self._closed = False
@@ -400,8 +408,8 @@ class RlxClient:
 
         Raises:
           ServerUnavailableError: after the last of `retry.max_attempts`.
-          ConfigError, NotAllowedError, ProtocolError: see `connect`; another attempt would not
-            help.
+          ConfigError, InvalidInputError, NotAllowedError, ProtocolError: see `connect`; another
+            attempt would not help.
         """
         attempt = 1
         while True:
@@ -474,7 +482,8 @@ class RlxClient:
           leaves). None when training has finished.
 
         Raises:
-          OutOfOrderError: the last action's reward is due, or the client has several slots.
+          OutOfOrderError: the last action's reward is due, or the client is closed or has several
+            slots. Nothing was sent.
           InvalidInputError: the state does not fit its space. Nothing was sent.
           LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and begin a new episode.
@@ -506,8 +515,12 @@ class RlxClient:
         Returns:
           As `act`: the action, or None when training has finished.
 
-        Raises the same as `act`; OutOfOrderError if no action precedes the reward, if the last step
-        was not answered in time and `executed` is None, or if the agents cannot use `executed`.
+        Raises:
+          OutOfOrderError: no action precedes the reward, the last step was not answered in time and
+            `executed` is None, the agents cannot use `executed`, or the client is closed or has
+            several slots. Nothing was sent.
+          InvalidInputError: the reward, the state or `executed` is wrong. Nothing was sent.
+          LateAnswerError, ServerUnavailableError, ProtocolError: see `act`.
         """
         mark = self._mark_call()
         outcome = self._validate_reward("reward_and_act", reward, False, False)
@@ -604,9 +617,10 @@ class RlxClient:
     ) -> StepResult:
         """Reports what happened in all slots since the last answer; requests the next actions.
 
-        Arrays have the slot axis first; observations are bare arrays for a bare space, otherwise
-        dicts. The first step after connecting, or after a step without observations, has
-        observations only; any other has rewards too.
+        Arrays have the slot axis first. Observations and `executed` are arrays if the space is one
+        leaf, dicts of arrays if it is a dict of leaves, and nested as a Gymnasium space is. The
+        first step after connecting, or after a step without observations, has observations (and
+        `present`) only; any other has rewards too.
 
         Args:
           observations: `[k, ...]`. Where a slot's episode has just ended, this is the next
@@ -621,17 +635,17 @@ class RlxClient:
             actions are meaningless, and the next reward counts for their last action. Default: all.
           executed: `[k, ...]`, what was carried out instead of the last actions. Default: the
             last actions.
-          overridden: `[k]` bool: slots where something other than the policy decided. Default:
-            where `executed` differs from the last actions.
+          overridden: `[k]` bool: slots where something other than the policy decided; only with
+            `executed`. Default: where `executed` differs from the last actions.
 
         Returns:
           The next actions; see `StepResult`.
 
         Raises:
           OutOfOrderError: the first step has rewards, or a later one has none; the last step was
-            not answered in time and `executed` is None; or the agents cannot use `present` or
-            `executed`. Nothing was sent.
-          InvalidInputError: an array does not fit. Nothing was sent.
+            not answered in time and `executed` is None; the agents cannot use `present` or
+            `executed`; or the client is closed. Nothing was sent.
+          InvalidInputError: an array is missing or does not fit. Nothing was sent.
           LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and reset all
             environments.
@@ -679,8 +693,8 @@ class RlxClient:
         if self._rewards_due or any(part is not None for part in outcome):
             raise OutOfOrderError(
                 "step without rewards is only allowed as the first step after connecting, or "
-                "after all slots have ended, and then takes only observations; otherwise call "
-                "step(observations, rewards, terminated, truncated)"
+                "after a step without observations, and then takes only observations and present; "
+                "otherwise call step(observations, rewards, terminated, truncated)"
             )
 
     def _pack_ends(
@@ -750,7 +764,7 @@ class RlxClient:
     def _read_executed_row(
         self, executed: Any
     ) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-        """Returns what `_read_rest` does, for one slot that was overridden."""
+        """Returns what `_read_rest` does, for one slot; with `executed`, it was overridden."""
         if executed is None:
             return EMPTY, EMPTY
         self._validate_feature("executed", "executed")
@@ -833,7 +847,8 @@ class RlxClient:
         """Waits for a message.
 
         Raises:
-          LateAnswerError: it did not come in time.
+          LateAnswerError: it did not come within `answer_timeout_sec`; the session continues.
+          ServerUnavailableError, NotAllowedError, ProtocolError: see `Connection.receive`.
         """
         limit = self._answer_timeout_sec
         try:
@@ -845,11 +860,12 @@ class RlxClient:
             raise
         if body is None:
             self._rewards_due = self._is_unanswered = asks
-            cure = (
-                "do what is safe and pass it as executed to the next step"
-                if asks
-                else "begin the next episode"
-            )
+            if not asks:
+                cure = "begin the next episode"
+            elif "executed" in self.features:
+                cure = "do what is safe and pass it as executed to the next step"
+            else:  # the server would refuse it
+                cure = "do what is safe, call reconnect() and begin new episodes"
             raise LateAnswerError(
                 f"{self._address}: no answer to step {self._step_id} within {limit:g} s; {cure}"
             )
@@ -858,7 +874,9 @@ class RlxClient:
     def _open_connection(self) -> Connection:
         if self._connection is None:
             if self._closed:
-                raise OutOfOrderError("this client is closed; create a new one")
+                raise OutOfOrderError(
+                    "this client is closed; call connect(), or create a new client"
+                )
             raise ServerUnavailableError(
                 f"the connection to {self._address} is lost; call reconnect() and start new "
                 "episodes"
@@ -950,16 +968,20 @@ class RlxClient:
     def scalar(self, name: str, y: float, x: float | None = None) -> None:
         """Records one point of a curve for TensorBoard.
 
-        Buffered, and sent about once a second with the steps; there is no answer. At most once:
-        points that were not sent are lost when the process dies.
+        Buffered, and sent with the steps about once a second, or sooner when 1000 points wait;
+        there is no answer. At most once: points that were not sent are lost when the process dies,
+        and while the server is away only the newest 10 000 are kept.
 
         Args:
-          name: of the curve, 1 to 200 characters.
+          name: of the curve, 1 to 200 characters; the server drops points whose name is not
+            printable.
           y: a finite number.
           x: position on the x axis; default: the newest `global_t`.
 
         Raises:
-          InvalidInputError: bad name, or a number that is not finite.
+          InvalidInputError: a name of another length, or a number that is not finite.
+          NotAllowedError, ProtocolError: 1000 points were to be sent, but the server had closed the
+            connection with an Error.
         """
         self._scalars.append(name, y, x)
         if self._scalars.full and self._connection is not None:
@@ -973,7 +995,10 @@ class RlxClient:
             self._flush_scalars(connection)
 
     def _flush_scalars(self, connection: Connection, force: bool = False) -> None:
-        """Sends what is due. A lost connection is reported by the next step, with the cure."""
+        """Sends all buffered points; with `force`, the latency measured so far, too.
+
+        A lost connection is reported by the next step, with the cure.
+        """
         if force and (mean := self._latency.take()) is not None:
             self._scalars.append("client latency", mean, None)
         with self._talking, contextlib.suppress(ServerUnavailableError):

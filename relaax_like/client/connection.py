@@ -36,7 +36,10 @@ def parse_address(address: str) -> tuple[str, int]:
     Raises:
       ConfigError: it is not such an address.
     """
-    expected = f"expected HOST:PORT with a port of 1 to 65535, for example localhost:{DEFAULT_PORT}"
+    expected = (
+        f"expected HOST:PORT with a port of 1 to 65535, for example localhost:{DEFAULT_PORT} or "
+        f"[::1]:{DEFAULT_PORT}"
+    )
     host, colon, port = address.rpartition(":")
     # An IPv6 address contains colons, so it must be in brackets.
     if not (colon and port) or port.endswith("]") or (":" in host and not host.startswith("[")):
@@ -52,7 +55,7 @@ class Connection:
     """Sends `ClientMessage`s and receives `ServerMessage`s; each call blocks until it is done.
 
     Not thread-safe. Any error closes the connection, because the position in the stream is then
-    unknown.
+    unknown; only an InvalidInputError, for a message that is too long to send, does not.
 
         with Connection("localhost:7001") as connection:
             connection.send(rlx_pb2.ClientMessage(hello=hello))
@@ -77,7 +80,8 @@ class Connection:
         Args:
           address: "host:port" of the rlx server.
           connect_timeout_sec: longest wait for the TCP connection.
-          timeout_sec: longest wait for a complete message, in each direction.
+          timeout_sec: longest time to send a message, and longest wait for a complete message or a
+            ping of the server.
           max_message_bytes: longest message that is accepted or sent. Lower it with
             `max_send_bytes` once the server has reported its own bound.
           tls: certificates; None: no TLS.
@@ -85,8 +89,10 @@ class Connection:
         Raises:
           ConfigError: bad address, a time that is not positive, or a file of `tls` that cannot be
             used.
-          ServerUnavailableError: nothing listens there, or there was no answer in time.
-          NotAllowedError: the server's certificate is not accepted, or it does not use TLS.
+          ServerUnavailableError: nothing listens there, there was no answer in time, or the server
+            closed the connection during the TLS handshake.
+          NotAllowedError: with `tls`: the server's certificate is not accepted, the server does not
+            accept the client's, or it does not use TLS.
         """
         self.address = address
         self.max_send_bytes = max_message_bytes
@@ -114,7 +120,8 @@ class Connection:
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise ServerUnavailableError(
-                f"rlx server {self.address}: cannot connect ({reason}); is it running?"
+                f"rlx server {self.address}: cannot connect ({reason}); is the address correct, "
+                "and is the server running?"
             ) from None
         # Each step waits for its answer: without this, a small message can be delayed by 40 ms.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -164,8 +171,10 @@ class Connection:
 
         Raises:
           InvalidInputError: the message is longer than the server accepts. Nothing was sent.
-          ServerUnavailableError: the connection is lost.
-          ProtocolError: the server had closed the connection after an Error, which this reports.
+          ServerUnavailableError: the connection is lost, or the server did not read the message in
+            time.
+          NotAllowedError, ProtocolError: the server had closed the connection after an Error, which
+            this reports; or one end expects TLS, and the other does not.
         """
         self.send_bytes(message.SerializeToString())
 
@@ -184,7 +193,7 @@ class Connection:
             if not isinstance(error, TimeoutError):
                 with contextlib.suppress(ServerUnavailableError):
                     self.receive()
-            raise self._lost(error) from None
+            raise self._lost(error, f"it did not read a message of {len(body)} bytes") from None
         except BaseException:
             self.close()
             raise
@@ -195,6 +204,8 @@ class Connection:
         Raises:
           ServerUnavailableError: the connection is lost, no message arrived in time, or the
             server sent an Error after which a retry can succeed.
+          NotAllowedError: the server does not accept the token, or one end does not trust the
+            other's certificate or does not use TLS.
           ProtocolError: any other Error, or bytes that are not a valid message.
         """
         return self.parse(self.receive_bytes())
@@ -217,7 +228,7 @@ class Connection:
             raise
 
     def receive_within(self, seconds: float) -> bytes | None:
-        """Waits at most `seconds` for one message; None: it is incomplete and can still arrive.
+        """Waits at most `seconds` for one message; None: no complete one came, it still can.
 
         Raises the same as `receive`.
         """
@@ -288,7 +299,15 @@ class Connection:
     def _malformed(self, what: str) -> ProtocolError:
         return ProtocolError(f"{self.address} sent {what}; is it an rlx server?")
 
-    def _lost(self, error: OSError) -> ServerUnavailableError | NotAllowedError:
+    def _lost(
+        self, error: OSError, late: str = "no reply"
+    ) -> ServerUnavailableError | NotAllowedError:
+        """Closes the connection; returns what to raise.
+
+        Args:
+          error: what happened.
+          late: what a TimeoutError means.
+        """
         self.close()
         if isinstance(error, ServerUnavailableError):
             return error
@@ -296,11 +315,11 @@ class Connection:
             return NotAllowedError(f"the rlx server {self.address}: {mistake}")
         reason: Any = error.strerror or str(error)
         if isinstance(error, TimeoutError):
-            reason = f"no reply within {self._timeout_sec:g} s"
+            reason = f"{late} within {self._timeout_sec:g} s"
         elif not self._heard and self._tls is not None and self._tls.cert is None:
             reason = (
                 f"{reason} without sending anything; if it requires a client certificate, set "
-                "tls_cert"
+                "tls_cert and tls_key"
             )
         return ServerUnavailableError(f"lost the rlx server {self.address}: {reason}")
 

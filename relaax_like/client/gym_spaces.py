@@ -50,6 +50,7 @@ class SpaceCodec:
 
         Raises:
           ConfigError: another kind of space, or one without leaves.
+          InvalidInputError: a leaf that the protocol does not allow, such as a Box of longdouble.
         """
         self.leaves = _flatten(space)
         if not self.leaves:
@@ -69,11 +70,11 @@ class SpaceCodec:
         return next(iter(arrays.values())) if self._bare else arrays
 
     def write_row(self, into: Values, slot: int, value: Any) -> None:
-        """Writes one environment's nested value into row `slot`.
+        """Casts one environment's nested value, and writes it into row `slot`.
 
         Raises:
-          InvalidInputError: the value does not fit the space; the error names the leaf, and a slot
-            whose value has another shape or type.
+          InvalidInputError: a leaf is missing, has another shape, or does not consist of numbers;
+            the error names it. The range of the numbers is not checked.
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
@@ -141,7 +142,11 @@ class GymValues(SpaceValues):
         return super().to_leaves(leaves, 1, field)
 
     def count_slots(self, values: Any, field: str) -> int | None:
-        """See `SpaceValues`; takes nested values."""
+        """See `SpaceValues`; takes nested values.
+
+        Raises:
+          InvalidInputError: a leaf is missing.
+        """
         return super().count_slots(self._flatten(values, field), field)
 
     def from_leaves(self, leaves: Mapping[str, np.ndarray]) -> Any:
@@ -183,7 +188,7 @@ def _get_first(space: gym.Space, batch: Any) -> Any:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """Returns an array; of objects, if the value cannot be converted to numbers."""
+    """Returns an array; for lists of different lengths, one of shape [] and dtype object."""
     try:
         return np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -259,7 +264,10 @@ def _collect(space: gym.Space, path: tuple[str | int, ...], leaves: list[Leaf]) 
 
 
 def _unique_name(path: tuple[str | int, ...], taken: set[str]) -> str:
-    """Joins the path with "/"; characters that are not allowed on the wire become "_"."""
+    """Joins the path with "/"; characters that are not allowed on the wire become "_".
+
+    A name that is already taken gets a number.
+    """
     name = "/".join(_NOT_IN_NAMES.sub("_", str(key)) for key in path)[:190] or "_"
     unique, count = name, 1
     while unique in taken:

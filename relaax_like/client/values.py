@@ -31,7 +31,7 @@ class SpaceValues:
           name: "observation" or "action": the name of a bare leaf.
 
         Raises:
-          ConfigError: not a `Space`, or an empty dict.
+          ConfigError: neither a `Space` nor a dict of them, or an empty dict.
         """
         self.bare = isinstance(space, Space)
         self._name = name
@@ -51,7 +51,8 @@ class SpaceValues:
     def to_leaves(self, values: Any, slots: int, field: str) -> dict[str, np.ndarray]:
         """Checks `[slots, ...]` values and casts them to their spaces' dtypes.
 
-        float64 becomes float32 if the space declares that; integers must keep their value.
+        float64 becomes float32 if the space declares that. Where the kind of number changes, such
+        as floats for a space of integers, all values must stay the same.
 
         Raises:
           InvalidInputError: wrong structure, shape, dtype or range; the error names the leaf.
@@ -105,7 +106,11 @@ class SpaceValues:
         return {name: _first(self.spaces[name], leaf) for name, leaf in values.items()}
 
     def sample(self, slots: int, rng: np.random.Generator) -> Values:
-        """Draws random values, [slots, ...]: uniform, or normal where a Box has no bounds."""
+        """Draws random values, `[slots, ...]`: uniform between the limits of the space.
+
+        Components of a Box of floats that lack a bound are normal; with one bound, its distance has
+        the distribution of a normal number's magnitude.
+        """
         leaves = {name: _SAMPLERS[type(s)](s, slots, rng) for name, s in self.spaces.items()}
         return leaves[self._name] if self.bare else leaves
 
@@ -122,7 +127,8 @@ def _cast(array: np.ndarray, dtype: np.dtype, field: str) -> np.ndarray:
     """Casts numbers to `dtype`; other arrays are left to the space's own check.
 
     Raises:
-      InvalidInputError: a value would change.
+      InvalidInputError: the kind of number changes (float to integer, signed to unsigned), and a
+        value would change with it.
     """
     if array.dtype == dtype or array.dtype.kind not in "biuf":
         return array

@@ -156,7 +156,7 @@ def test_dict_spaces_take_and_give_dicts(serve: Serve) -> None:
         (lambda c: c.step(ZEROS[None], terminated=np.array([True])), "takes only observations"),
         (lambda c: (c.act(ZEROS), c.act(ZEROS)), "call reward_and_act.*or reward_and_reset"),
         (lambda c: (c.act(ZEROS), c.step(ZEROS[None])), "otherwise call step"),
-        (lambda c: (c.close(), c.act(ZEROS)), "closed; create a new one"),
+        (lambda c: (c.close(), c.act(ZEROS)), "closed; call connect"),
     ],
 )
 def test_a_verb_at_the_wrong_time_says_the_right_order(
@@ -268,7 +268,7 @@ def free_port() -> int:
 
 
 def test_refused_connection_says_so() -> None:
-    with pytest.raises(ServerUnavailableError, match=r"cannot connect .* is it running"):
+    with pytest.raises(ServerUnavailableError, match=r"cannot connect .* is the server running"):
         RlxClient(f"127.0.0.1:{free_port()}", STATE, MOVE)
 
 
