@@ -13,7 +13,10 @@ class DamagedError(Exception):
 
 
 class ConfigError(RelaaxError, ValueError):
-    """The YAML file, a flag or the algorithm's code is wrong. A retry would fail, too."""
+    """Settings, a file that they name, an argument or an algorithm's code is wrong.
+
+    A retry would fail, too.
+    """
 
 
 class InvalidInputError(RelaaxError, ValueError):
@@ -29,10 +32,13 @@ class InvalidInputError(RelaaxError, ValueError):
 
 
 class ProtocolError(RelaaxError):
-    """The peer refused a message, or violated the protocol. A retry would fail, too.
+    """The peer refused a message, or violated the protocol. A retry would usually fail, too.
+
+    The rlx server also raises it to end a session with the code UNAVAILABLE or OVERLOADED, after
+    which a retry can succeed; the client raises ServerUnavailableError for these.
 
     Attributes:
-      code: name of the `relaax.v1.ErrorCode`.
+      code: name of the `relaax.v1.ErrorCode`; "ERROR_CODE_" and the number for an unknown one.
       field: name of the wrong field, or "".
     """
 
@@ -51,7 +57,10 @@ class LeasedError(RelaaxError):
 
 
 class ServerUnavailableError(RelaaxError, ConnectionError):
-    """The peer cannot be reached or went away. Reconnect and begin a new episode."""
+    """The peer cannot be reached, went away, or is not ready or too busy. A retry can succeed.
+
+    An environment reconnects and begins a new episode.
+    """
 
 
 class SnapshotError(RelaaxError):
