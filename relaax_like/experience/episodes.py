@@ -69,7 +69,9 @@ class EpisodeCollector(Collector):
     ones are lost with the process. A data handler receives complete episodes, `[L, 1, ...]`.
 
     Attributes:
-      dropped_steps: number of steps that were dropped, because their episodes were not complete.
+      dropped_steps: number of steps that were dropped, because other steps of their episodes were
+        missing, their slots were forgotten, too many episodes were unfinished, or the data handler
+        failed.
     """
 
     def __init__(
@@ -143,6 +145,8 @@ class EpisodeCollector(Collector):
 
         Raises:
           InvalidInputError: also if a rollout has no `starts`.
+          Exception: raised by the data handler; then the episodes that ended in these rollouts, and
+            were not queued yet, are dropped.
         """
         layouts = [_validate(rollout) for rollout in exps]
         tickets: list[int] = []
@@ -213,7 +217,7 @@ class EpisodeCollector(Collector):
     def _add_slot(
         self, agent: int, rollout: Rollout, slot: int
     ) -> Iterator[tuple[int, _Unfinished]]:
-        """Adds a slot's steps; yields the episodes that end, and their last rows."""
+        """Adds a slot's steps; yields last row + 1, and the episode, for each that ends."""
         for start, stop in find_borders(rollout.next_alive[:, slot]):
             part = slice_steps(rollout, slot, start, stop)
             assert part.starts is not None
@@ -329,7 +333,11 @@ def _copy(rollout: Rollout) -> Rollout:
 
 
 def find_borders(next_alive: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields first step, and last step + 1, of each episode of a slot; `next_alive: [T]`."""
+    """Yields first step, and last step + 1, of each episode of a slot, also of an unfinished one.
+
+    Args:
+      next_alive: `[T]`.
+    """
     start = 0
     for last in np.flatnonzero(next_alive != ALIVE).tolist():
         yield start, last + 1
