@@ -80,4 +80,7 @@ class CollectorClosedError(RelaaxError):
 
 
 class ReplayClosedError(RelaaxError):
-    """A replay table is closed: it takes no more steps, or none is due. A retry would fail, too."""
+    """A replay table is closed: it takes no more steps, or no minibatch is due any more.
+
+    A retry would fail, too.
+    """
