@@ -36,7 +36,7 @@ def add_security_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_security(args: argparse.Namespace) -> ClientSecurity:
-    """Returns the settings from the flags; without a token in them, that of $RELAAX_TOKEN.
+    """Returns the settings from the flags; without a token in these, with that in $RELAAX_TOKEN.
 
     Raises:
       ConfigError: the flags contradict each other.

@@ -56,8 +56,8 @@ class LateAnswerError(RelaaxError, TimeoutError):
     """The server has not answered within `answer_timeout_sec`.
 
     The session continues. If the step had observations, do what is safe, and pass it as `executed`
-    to the next step; if it had none, begin the next episode. The late answer is dropped; its
-    episodes are in the result of a later step.
+    to the next step, or reconnect if `features` lacks `executed`. If it had none, begin the next
+    episode. The late answer is dropped; its episodes are in the result of a later step.
     """
 
 
@@ -790,9 +790,13 @@ class RlxClient:
 
     def _validate_told(self, executed: Any) -> None:
         if self._is_unanswered and executed is None:
+            cure = (
+                "pass what was carried out instead"
+                if "executed" in self.features
+                else "call reconnect() and begin new episodes, because the server cannot use it"
+            )
             raise OutOfOrderError(
-                "executed: missing, but the last step was not answered in time; pass what was "
-                "carried out instead"
+                f"executed: missing, but the last step was not answered in time; {cure}"
             )
         self._is_unanswered = False
 

@@ -264,7 +264,7 @@ class Connection:
             raise self._malformed("a message without a known body")
         if kind == "error":
             self.close()
-            raise _error_to_exception(message.error)
+            raise _error_to_exception(message.error, self.address)
         return message
 
     def _receive(self, timeout_sec: float) -> bytes:
@@ -332,12 +332,12 @@ class Connection:
 
 
 def _error_to_exception(
-    error: rlx_pb2.Error,
+    error: rlx_pb2.Error, address: str
 ) -> ProtocolError | ServerUnavailableError | NotAllowedError:
     if error.code in _WORTH_A_RETRY:
         return ServerUnavailableError(error.message or rlx_pb2.ErrorCode.Name(error.code))
     if error.code == rlx_pb2.UNAUTHENTICATED:
-        return NotAllowedError(f"the rlx server refused: {error.message}")
+        return NotAllowedError(f"the rlx server {address} refused: {error.message}")
     known = error.code in rlx_pb2.ErrorCode.values()
     code = rlx_pb2.ErrorCode.Name(error.code) if known else f"ERROR_CODE_{error.code}"
     return ProtocolError(error.message or code, code, error.field)

@@ -180,8 +180,8 @@ class Interactor:
           seed: of the random actions.
 
         Raises:
-          ConfigError: a number out of range, an action space that is not one, or random actions
-            for several slots that cannot be stepped one by one.
+          ConfigError: a number out of range, an action space that is not a `UserSpace`, or random
+            actions for several slots that cannot be stepped one by one.
         """
         _validate_bounds(random_steps, max_episode_steps, max_episodes, max_steps)
         self._partial_step = getattr(env_slots, "partial_step", None)

@@ -108,8 +108,8 @@ class SpaceValues:
     def sample(self, slots: int, rng: np.random.Generator) -> Values:
         """Draws random values, `[slots, ...]`: uniform between the limits of the space.
 
-        Components of a Box of floats that lack a bound are normal; with one bound, its distance has
-        the distribution of a normal number's magnitude.
+        Components of a Box of floats that lack a bound are drawn from a standard normal
+        distribution, folded to the inner side of the other bound, if there is one.
         """
         leaves = {name: _SAMPLERS[type(s)](s, slots, rng) for name, s in self.spaces.items()}
         return leaves[self._name] if self.bare else leaves

@@ -246,7 +246,10 @@ class RolloutBuffer:
         return self._take(next_inputs, absent_next)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished rollout, including actions that wait for their outcome."""
+        """Returns the unfinished rollout, including actions that wait for their outcome.
+
+        It must not have holes: all slots were present, and their actions were not overridden.
+        """
         assert self._holes is None, "environments of this process are always present"
         length = self._length
         stop = length + self._waiting

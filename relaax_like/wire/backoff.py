@@ -4,7 +4,7 @@ import random
 
 
 def draw_pause_sec(attempt: int, first_sec: float, longest_sec: float) -> float:
-    """Returns a pause in seconds: it doubles with each attempt, times a random 0.5 to 1.
+    """Returns a pause in seconds, doubled with each attempt, bounded, times 0.5 to 1 at random.
 
     So processes that failed at the same time do not retry at the same time.
 
