@@ -75,7 +75,7 @@ class EnvironmentSlots(Protocol):
 class SteppingAgent(Protocol):
     """Acts for all slots: an `RlxClient`, or an agent in the same process.
 
-    `step` takes these arguments of `RlxClient.step`, and returns what that method does. An agent
+    `step` takes the first arguments of `RlxClient.step`, and returns what that does. An agent
     that can be lost raises ServerUnavailableError and has `reconnect(error, stop) -> bool`. One
     that can resume from a state has `go_on()`, which returns what the last `step` before the state
     would have returned.

@@ -87,7 +87,7 @@ class EpisodeCollector(Collector):
 
         Args:
           steps: batch lengths are this times a power of two; rollouts can have other lengths.
-          episodes: number of each batch.
+          episodes: number of episodes in each batch.
           capacity: number of waiting episodes at which nothing more is accepted, at least
             `episodes`.
           max_steps: a longer episode is cut off at the end of a rollout, as if it were truncated

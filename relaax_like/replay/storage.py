@@ -113,9 +113,9 @@ class Storage:
       log_prob: [capacity] float32.
       extras: name -> [capacity, ...].
       links: [capacity, 8] int64.
-      keys: [capacity, 3] int64, a part of it: agent, episode, step.
-      versions: [capacity] int64, a part of it.
-      streams: [max_streams, 6] int64.
+      keys: [capacity, 3] int64, a part of `links`: agent, episode, step.
+      versions: [capacity] int64, a part of `links`.
+      streams: [max_streams, 6] int64; for the columns of both see `kernels`.
       oldest_id: id of the oldest row that was not evicted.
       next_id: of the next new row; ids are never used twice.
     """

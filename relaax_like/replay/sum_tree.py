@@ -25,7 +25,7 @@ class SumTree:
         """Starts with zeros.
 
         Args:
-          capacity: positions.
+          capacity: number of positions.
         """
         size = 1
         while size < capacity:

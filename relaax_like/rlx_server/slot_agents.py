@@ -59,7 +59,8 @@ class BatchAgents(abc.ABC):
         if agents.ready: decision = agents.decide(prediction_of(agents.request()))
 
     Attributes:
-      ready: False while the agents must wait for the learner; then `AgentHost.on_ready` is called.
+      ready: False while the agents must wait for the learner; `on_ready` is called afterwards, see
+        `AgentHost`.
       discarded_steps: environment steps that were not learned from because no learner was ready.
       unsupported: feature of the protocol -> why these agents cannot use it.
     """

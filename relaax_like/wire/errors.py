@@ -9,7 +9,10 @@ class RelaaxError(Exception):
 
 
 class DamagedError(Exception):
-    """A file is damaged. The code that knows the file converts this to a RelaaxError."""
+    """A file is damaged, of another kind, or cannot be read.
+
+    The code that knows the file converts this to a RelaaxError.
+    """
 
 
 class ConfigError(RelaaxError, ValueError):
@@ -53,7 +56,10 @@ class NotAllowedError(RelaaxError):
 
 
 class LeasedError(RelaaxError):
-    """The run has another learner, so gradients are not accepted. A retry would fail, too."""
+    """The run learns in another place, with another learner or with other tasks.
+
+    So what was sent, such as gradients or experience, is not accepted. A retry would fail, too.
+    """
 
 
 class ServerUnavailableError(RelaaxError, ConnectionError):
@@ -64,11 +70,11 @@ class ServerUnavailableError(RelaaxError, ConnectionError):
 
 
 class SnapshotError(RelaaxError):
-    """A snapshot on disk is damaged, belongs to another model, or cannot be written."""
+    """A snapshot or a file beside it is damaged, of another model, or cannot be read or written."""
 
 
 class JournalError(RelaaxError):
-    """The journal on disk is damaged or of another model, or cannot be appended to."""
+    """A journal on disk is damaged, of another model, or cannot be read or appended to."""
 
 
 class CollectorFullError(RelaaxError):
