@@ -104,7 +104,8 @@ class Connection:
         self._socket: socket.socket | None = None
         if not (connect_timeout_sec > 0 and timeout_sec > 0):
             raise ConfigError(
-                f"timeouts of {connect_timeout_sec} and {timeout_sec} s: expected more than 0"
+                f"connect_timeout_sec is {connect_timeout_sec}, timeout_sec is {timeout_sec}; "
+                "expected more than 0 for both"
             )
         self._socket = self._connect(connect_timeout_sec)
 
