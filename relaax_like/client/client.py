@@ -138,8 +138,8 @@ class StepResult:
     """The answer to one `step`.
 
     Attributes:
-      actions: `[k, ...]` in the action space's dtype, or a dict of them; None when the step had no
-        observations, or when training has finished.
+      actions: `[k, ...]` in the action space's dtype, or a dict of them, or nested as a Gymnasium
+        space is; None when the step had no observations, or when training has finished.
       episodes: episodes that ended in this step, or in earlier steps whose late answers were
         dropped.
       finished: not empty when training has ended: what ended it.
@@ -478,8 +478,8 @@ class RlxClient:
           state: observation without a slot axis (a dict of leaves if the space is a dict).
 
         Returns:
-          The action without a slot axis: an int for Discrete, otherwise an array (or a dict of
-          leaves). None when training has finished.
+          The action without a slot axis: an int for Discrete, otherwise an array; a dict of these,
+          or nested, as the space is. None when training has finished.
 
         Raises:
           OutOfOrderError: the last action's reward is due, or the client is closed or has several

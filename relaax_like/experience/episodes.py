@@ -281,8 +281,8 @@ class EpisodeCollector(Collector):
     def _note_dropped(self, steps: int) -> None:
         if not self.dropped_steps:
             logger.info(
-                "dropping an episode with missing steps, as after a crash or when its client "
-                "leaves; later ones are dropped without a log line"
+                "dropping an episode that cannot be completed, as after a crash or when its "
+                "client leaves; later ones are dropped without a log line"
             )
         self.dropped_steps += steps
 

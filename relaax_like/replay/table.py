@@ -190,7 +190,7 @@ class Table:
     def sample(
         self, minibatches: int = 1, *, timeout_sec: float | None = None
     ) -> Minibatches | None:
-        """Returns minibatches, `[U, B, ...]`.
+        """Returns U minibatches of B items; see `TransitionBatch` and `SequenceBatch`.
 
         Args:
           minibatches: U.

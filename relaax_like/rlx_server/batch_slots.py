@@ -74,7 +74,8 @@ class BatchSlots(BatchAgents):
     def _find_unsupported(self, cuts_traces: bool, takes_executed: bool) -> dict[str, str]:
         both = (PRESENT, EXECUTED)
         if not self._agent.can_be_absent:
-            return dict.fromkeys(both, "the agents of this algorithm store steps themselves")
+            why = "the agents of this algorithm store steps themselves, or have several tasks"
+            return dict.fromkeys(both, why)
         unsupported = {}
         if self._history is not None:
             unsupported[PRESENT] = f"observation_history is {self._history.length}, expected 1"
