@@ -1,4 +1,4 @@
-"""Hindsight: transitions whose goal is one that was reached later."""
+"""Hindsight: transitions whose goal is one that was reached in the same episode."""
 
 from collections.abc import Callable, Mapping
 

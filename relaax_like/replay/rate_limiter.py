@@ -12,8 +12,8 @@ class RateLimiter:
         limiter = RateLimiter(updates_per_step=1.0, warm_up_steps=1_000, max_segment_steps=64)
         if limiter.can_insert(64):
             limiter.note_insert(64)
-        if limiter.can_sample(8):
-            limiter.note_sample(8)
+        if limiter.can_sample(1):
+            limiter.note_sample(1)
 
     `updates_per_step` minibatches are *due* for each step after the first `warm_up_steps`; none is
     taken before it is due. The *deficit* is how many of these have not been taken yet; it stays
