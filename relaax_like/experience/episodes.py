@@ -70,8 +70,8 @@ class EpisodeCollector(Collector):
 
     Attributes:
       dropped_steps: number of steps that were dropped, because other steps of their episodes were
-        missing, their slots were forgotten, too many episodes were unfinished, or the data handler
-        failed.
+        missing, their slots were forgotten, too many episodes were unfinished, the data handler
+        failed, or what it returned was refused.
     """
 
     def __init__(
@@ -144,9 +144,10 @@ class EpisodeCollector(Collector):
         A data handler receives each complete episode that ends in the rollouts, `[L, 1, ...]`.
 
         Raises:
-          InvalidInputError: also if a rollout has no `starts`.
-          Exception: raised by the data handler; then the episodes that ended in these rollouts, and
-            were not queued yet, are dropped.
+          InvalidInputError: also if a rollout has no `starts`; or the data handler returned an
+            episode of another layout.
+          Exception: raised by the data handler. If it fails, or if what it returned is refused, the
+            episodes that ended in these rollouts, and were not queued yet, are dropped.
         """
         layouts = [_validate(rollout) for rollout in exps]
         tickets: list[int] = []
@@ -169,22 +170,24 @@ class EpisodeCollector(Collector):
                 episode = join_steps(ended[0].rollouts)
                 handled = handle_rollout(self._data_handler, episode)
                 layouts = [find_layout(part, len(part.next_alive)) for part in handled]
+                used = tuple(sorted(set(ended[0].tickets)))
+                with self._changed:
+                    first = self._layout or layouts[0]
+                    for layout in layouts:
+                        validate_layout(layout, first)
+                    self._layout = first
+                    for part in handled:
+                        if part.env_steps:
+                            self._put(Part(part, used, index))
+                            index += part.slots
+                    self._open.subtract(ended.pop(0).tickets)
+                    if self._has_batch():
+                        self._changed.notify_all()
             except Exception:
                 with self._changed:
                     for lost in ended:
                         self._drop(lost)
                 raise
-            used = tuple(sorted(set(ended[0].tickets)))
-            with self._changed:
-                for part, layout in zip(handled, layouts, strict=True):
-                    self._layout = self._layout or layout
-                    validate_layout(layout, self._layout)
-                    if part.env_steps:
-                        self._put(Part(part, used, index))
-                        index += part.slots
-                self._open.subtract(ended.pop(0).tickets)
-                if self._has_batch():
-                    self._changed.notify_all()
         return tickets
 
     def forget(self, agents: Sequence[int]) -> None:
