@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relaax_like.client.arrays import validate_array
 from relaax_like.client.connection import Connection
 from relaax_like.client.fast_path import EMPTY, ActionsReader, pack_step
 from relaax_like.client.outcome import (
@@ -268,6 +269,8 @@ class RlxClient:
         self._is_unanswered = False
         # Episodes of answers that were dropped.
         self._late_episodes: tuple[EpisodeResult, ...] = ()
+        # How many of the last result's episodes are such late ones; they are its first.
+        self._num_late = 0
         # When the last answer came; 0: not traced, or what follows is not the environment's time.
         self._answered = 0
         tracing.start_from_environment("environment", self.name)
@@ -573,11 +576,9 @@ class RlxClient:
         result = self._exchange_step(message, mark)
         if self.finished:
             return None
-        if len(result.episodes) != 1:
-            raise self._fail(
-                f"the server reported {len(result.episodes)} ended episodes, expected one"
-            )
-        return result.episodes[0].score
+        if len(result.episodes) == self._num_late:
+            raise self._fail("the server reported no score of the ended episode, expected one")
+        return result.episodes[-1].score
 
     def _validate_single_slot(self, verb: str) -> None:
         if self.slots != 1:
@@ -591,7 +592,7 @@ class RlxClient:
         self._validate_single_slot(verb)
         self._validate_rewards_due(verb)
         ends = np.array([terminated]), np.array([truncated])
-        return validate_outcome(1, np.asarray(reward)[None], *ends)
+        return validate_outcome(1, validate_array(reward, "rewards", ("r",))[None], *ends)
 
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
@@ -798,7 +799,6 @@ class RlxClient:
             raise OutOfOrderError(
                 f"executed: missing, but the last step was not answered in time; {cure}"
             )
-        self._is_unanswered = False
 
     def _number_step(self) -> int:
         """Returns the next step's number; 0 if the steps of this session have no numbers."""
@@ -830,6 +830,7 @@ class RlxClient:
         start = time.perf_counter()
         try:
             connection.send_bytes(step)
+            self._is_unanswered = False
             mark = tracing.end("send", mark)
         except InvalidInputError:
             raise  # too long: nothing was sent, the session continues
@@ -936,6 +937,7 @@ class RlxClient:
 
     def _take_late_episodes(self) -> tuple[EpisodeResult, ...]:
         episodes, self._late_episodes = self._late_episodes, ()
+        self._num_late = len(episodes)
         return episodes
 
     def _unpack_actions(self, message: rlx_pb2.Actions, asked: bool) -> StepResult:

@@ -173,9 +173,9 @@ class Connection:
         Raises:
           InvalidInputError: the message is longer than the server accepts. Nothing was sent.
           ServerUnavailableError: the connection is lost, or the server did not read the message in
-            time.
-          NotAllowedError, ProtocolError: the server had closed the connection after an Error, which
-            this reports; or one end expects TLS, and the other does not.
+            time; or it had closed the connection after an Error after which a retry can succeed.
+          NotAllowedError, ProtocolError: the server had closed the connection after another Error;
+            or one end expects TLS, and the other does not.
         """
         self.send_bytes(message.SerializeToString())
 
@@ -190,14 +190,24 @@ class Connection:
         try:
             connected.sendall(pack_frame(body))
         except OSError as error:
-            # The server says why before it closes; that is more useful than "broken pipe".
             if not isinstance(error, TimeoutError):
-                with contextlib.suppress(ServerUnavailableError):
-                    self.receive()
+                self._raise_received_error()
             raise self._lost(error, f"it did not read a message of {len(body)} bytes") from None
         except BaseException:
             self.close()
             raise
+
+    def _raise_received_error(self) -> None:
+        """Raises the Error that the server sent before it closed the connection, if there is one.
+
+        It is more useful than "broken pipe". Answers before it, such as late ones, are dropped.
+        """
+        while True:
+            try:
+                body = self.receive_bytes()
+            except ServerUnavailableError:
+                return  # nothing more was received
+            self.parse(body)
 
     def receive(self) -> rlx_pb2.ServerMessage:
         """Waits for one message.

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from relaax_like.client.arrays import validate_array
 from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
@@ -131,21 +132,16 @@ class GymValues(SpaceValues):
         self._codec = SpaceCodec(space)
         super().__init__(self._codec.space, name)
 
-    def to_leaves(self, values: Any, slots: int, field: str) -> dict[str, np.ndarray]:
-        """See `SpaceValues`; takes a nested batch `[slots, ...]`."""
+    def to_leaves(self, values: Any, slots: int | None, field: str) -> dict[str, np.ndarray]:
+        """See `SpaceValues`; takes a nested batch `[slots, ...]`, or one nested value."""
         return super().to_leaves(self._flatten(values, field), slots, field)
-
-    def row_to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray]:
-        """See `SpaceValues`; takes one nested value."""
-        row = self._flatten(values, field)
-        leaves = {name: value[None] for name, value in row.items()} if not self.bare else row[None]
-        return super().to_leaves(leaves, 1, field)
 
     def count_slots(self, values: Any, field: str) -> int | None:
         """See `SpaceValues`; takes nested values.
 
         Raises:
-          InvalidInputError: a leaf is missing.
+          InvalidInputError: a leaf is missing, or the first one consists of lists of different
+            lengths.
         """
         return super().count_slots(self._flatten(values, field), field)
 
@@ -162,11 +158,16 @@ class GymValues(SpaceValues):
         return self._codec.unpack(super().sample(slots, rng))
 
     def _flatten(self, values: Any, field: str) -> Any:
-        """Returns a bare array, or leaf name -> array, with any leading axes."""
+        """Returns a bare value, or leaf name -> value, with any leading axes.
+
+        Raises:
+          InvalidInputError: a leaf is missing, or one with an offset consists of lists of different
+            lengths.
+        """
         leaves = {}
         for leaf in self._codec.leaves:
             try:
-                value = np.asarray(_get(values, leaf.path))
+                value = _get(values, leaf.path)
             except (KeyError, IndexError, TypeError):
                 raise InvalidInputError(
                     f"{field}: {leaf.name!r} is missing, expected a value of {self._gym_space}"[
@@ -174,7 +175,10 @@ class GymValues(SpaceValues):
                     ],
                     field,
                 ) from None
-            leaves[leaf.name] = value if leaf.offset is None else value - leaf.offset
+            if leaf.offset is not None:
+                where = field if self.bare else f"{field}[{leaf.name}]"
+                value = validate_array(value, where, ("...", *leaf.space.shape)) - leaf.offset
+            leaves[leaf.name] = value
         return next(iter(leaves.values())) if self.bare else leaves
 
 
