@@ -44,11 +44,19 @@ class Agent(abc.ABC):
 
     @abc.abstractmethod
     def act(self, state: State) -> Any:
-        """Returns the action for the first state of an episode."""
+        """Returns the action for the first state of an episode.
+
+        Returns:
+          The action, or None when the training's budget is used up.
+        """
 
     @abc.abstractmethod
     def reward_and_act(self, reward: float, state: State) -> Any:
         """Receives the reward of the last action and returns the next action.
+
+        Args:
+          reward: of the last action; `[r]` float64 from a client that sends several.
+          state: after the last action.
 
         Returns:
           The action, or None when the training's budget is used up.

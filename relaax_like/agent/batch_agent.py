@@ -365,10 +365,13 @@ class BatchAgent(abc.ABC):
           action_repeat: steps of the environment per action, rewards summed; they count as one.
 
         Returns:
-          The total reward of each episode, not shaped. Every complete rollout was learned from.
+          The total reward of each episode, not shaped. All complete rollouts were learned from,
+          except discarded ones, and the newest `ahead`, which can still be in progress; see
+          `OnlineHelper`.
 
         Raises:
           ValueError: the agent has several slots.
+          InvalidInputError: see `observe`.
         """
         if self._slots != 1:
             raise ValueError(f"run: the agent has {self._slots} slots, expected 1; use slots=1")

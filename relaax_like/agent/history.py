@@ -111,10 +111,15 @@ class ObservationHistory:
 
     def _validate(self, name: str, array: np.ndarray) -> None:
         if array.ndim < 2 or len(array) != self._slots:
+            cure = (
+                "set observation_history: 1, or wrap the environment so that its observations are "
+                "vectors"
+                if array.ndim < 2
+                else f"pass one observation for each of the {self._slots} slots"
+            )
             raise InvalidInputError(
                 f"observation history: {name!r} has shape {list(array.shape)}, expected "
-                f"[{self._slots}, ..., d], joined on the last axis; set observation_history: "
-                "1, or wrap the environment so that its observations are vectors",
+                f"[{self._slots}, ..., d], joined on the last axis; {cure}",
                 name,
             )
 

@@ -1,4 +1,4 @@
-"""OnlineHelper: an agent's side of one ComputationTask; recent experience, used once."""
+"""OnlineHelper: an agent's side of one ComputationTask; it submits each rollout once."""
 
 import logging
 import threading
@@ -62,10 +62,12 @@ class OnlineHelper:
       ahead: number of rollouts that can be in progress while the agent acts. 0: each is learned
         from before the next action, which a repeatable serial run needs.
       on_learned: called, from another thread, when a rollout has been learned from.
-      max_wait_sec: longest wait for that; None: 2 s, but 50 s for the first rollout, whose gradient
-        must be compiled, and if `ahead` is 0, so that a repeatable run discards nothing when the
-        machine is briefly slow, or if the rollouts go to a replay table.
-      client: the agent's client, for logs.
+      max_wait_sec: longest time that the agent waits until a rollout has been learned from; None: 2
+        s, but 50 s for the first rollout, whose gradient must be compiled, and if `ahead` is 0, so
+        that a repeatable run discards nothing when the machine is briefly slow, or if the rollouts
+        go to a replay table.
+      client: the agent's client, for log lines and for the numbers of its slots in
+        `Rollout.starts`.
       overridden: what happens to steps whose action was overridden; see `OnPolicy`.
       max_segment_sec: a rollout that takes longer is submitted with the steps that it has; None:
         rollouts are always complete.
@@ -218,9 +220,10 @@ class OnlineHelper:
     ) -> None:
         """Stores the outcome of the actions; see `RolloutBuffer.add_outcome`.
 
-        If the rollout is now complete, submits it with the episodes that were added. It is
-        discarded, and only its steps are counted, if it has no valid rows or numbers that cannot be
-        learned from, or if the learner has not caught up in time.
+        If the rollout is now complete, submits it with the episodes that were added. If it has no
+        valid rows or numbers that cannot be learned from, it is discarded, and only its steps and
+        episodes are reported. It is also discarded if the learner has not caught up in time; then
+        its steps and newest episodes are reported with the next rollout, or by `close`.
 
         Raises:
           InvalidInputError: the third rollout in a row has numbers that cannot be learned from; the
@@ -308,7 +311,11 @@ class OnlineHelper:
             self._processor.leave(self._name)
 
     def _refuse(self, env_steps: int, error: InvalidInputError) -> None:
-        """Counts the steps of a rollout that is not learned from."""
+        """Reports the steps and episodes of a rollout that is not learned from.
+
+        Raises:
+          InvalidInputError: it is the third one in a row.
+        """
         self.refused_rollouts += 1
         self._refused_in_a_row += 1
         ended, self._episodes = self._episodes, []

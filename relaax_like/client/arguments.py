@@ -1,4 +1,4 @@
-"""Command-line flags that every environment program has: its token and TLS."""
+"""Command-line flags that all our Python environment programs have: token and TLS."""
 
 import argparse
 import os
@@ -36,7 +36,7 @@ def add_security_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_security(args: argparse.Namespace) -> ClientSecurity:
-    """Returns the settings from the flags and from $RELAAX_TOKEN.
+    """Returns the settings from the flags; without a token in these, with that in $RELAAX_TOKEN.
 
     Raises:
       ConfigError: the flags contradict each other.

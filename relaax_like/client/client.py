@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relaax_like.client.arrays import validate_array
 from relaax_like.client.connection import Connection
 from relaax_like.client.fast_path import EMPTY, ActionsReader, pack_step
 from relaax_like.client.outcome import (
@@ -55,8 +56,9 @@ class OutOfOrderError(RelaaxError, RuntimeError):
 class LateAnswerError(RelaaxError, TimeoutError):
     """The server has not answered within `answer_timeout_sec`.
 
-    The session continues: do what is safe, and pass it as `executed` to the next step. The late
-    answer is dropped.
+    The session continues. If the step had observations, do what is safe, and pass it as `executed`
+    to the next step, or reconnect if `features` lacks `executed`. If it had none, begin the next
+    episode. The late answer is dropped; its episodes are in the result of a later step.
     """
 
 
@@ -137,8 +139,8 @@ class StepResult:
     """The answer to one `step`.
 
     Attributes:
-      actions: `[k, ...]` in the action space's dtype, or a dict of them; None when the step had no
-        observations, or when training has finished.
+      actions: `[k, ...]` in the action space's dtype, or a dict of them, or nested as a Gymnasium
+        space is; None when the step had no observations, or when training has finished.
       episodes: episodes that ended in this step, or in earlier steps whose late answers were
         dropped.
       finished: not empty when training has ended: what ended it.
@@ -156,8 +158,9 @@ class StepResult:
 class RlxClient:
     """One connection to an rlx server, driving one or several environment slots.
 
-    Connects when made. Each verb blocks until the server has answered, for at most `timeout_sec`.
-    Not thread-safe. Close it, or use it as a context manager.
+    Connects when made. Each verb blocks until the server has answered; if neither an answer nor a
+    sign of life arrives within `timeout_sec`, the session ends. Not thread-safe, except `ping`.
+    Close it, or use it as a context manager.
 
         with RlxClient("localhost:7001", observation_space, action_space) as client:
             action = client.act(state)                                # first step of an episode
@@ -223,10 +226,13 @@ class RlxClient:
 
         Raises:
           ConfigError: an argument is wrong, or a file that `security` names cannot be used.
-          ServerUnavailableError: no server answers there (only without `retry`, or after its last
-            attempt).
+          InvalidInputError: a Gymnasium space has a leaf that the protocol does not allow, or the
+            hello is too long.
+          ServerUnavailableError: no server answers there, or it is full or not ready (only without
+            `retry`, or after its last attempt).
           NotAllowedError: the server does not accept the token, or a certificate is not accepted.
-          ProtocolError: the server refused the hello.
+          ProtocolError: the server refused the hello, does not support `max_wait_ms`, or is not an
+            rlx server.
         """
         self.finished = ""
         self.session = ""
@@ -263,6 +269,8 @@ class RlxClient:
         self._is_unanswered = False
         # Episodes of answers that were dropped.
         self._late_episodes: tuple[EpisodeResult, ...] = ()
+        # How many of the last result's episodes are such late ones; they are its first.
+        self._num_late = 0
         # When the last answer came; 0: not traced, or what follows is not the environment's time.
         self._answered = 0
         tracing.start_from_environment("environment", self.name)
@@ -335,10 +343,13 @@ class RlxClient:
         """Connects, without retrying. Drops an open connection; the next step begins an episode.
 
         Raises:
-          ConfigError: the address is wrong, or a file that `security` names cannot be used.
-          ServerUnavailableError: no server answers there, or it is full.
+          ConfigError: the address or a timeout is wrong, or a file that `security` names cannot be
+            used.
+          InvalidInputError: the hello is too long.
+          ServerUnavailableError: no server answers there, or it is full or not ready.
           NotAllowedError: client or server does not trust the other.
-          ProtocolError: the server refused the hello.
+          ProtocolError: the server refused the hello, does not support `max_wait_ms`, or is not an
+            rlx server.
         """
         self._drop_connection()
         self._closed = False
@@ -400,8 +411,8 @@ class RlxClient:
 
         Raises:
           ServerUnavailableError: after the last of `retry.max_attempts`.
-          ConfigError, NotAllowedError, ProtocolError: see `connect`; another attempt would not
-            help.
+          ConfigError, InvalidInputError, NotAllowedError, ProtocolError: see `connect`; another
+            attempt would not help.
         """
         attempt = 1
         while True:
@@ -470,11 +481,12 @@ class RlxClient:
           state: observation without a slot axis (a dict of leaves if the space is a dict).
 
         Returns:
-          The action without a slot axis: an int for Discrete, otherwise an array (or a dict of
-          leaves). None when training has finished.
+          The action without a slot axis: an int for Discrete, otherwise an array; a dict of these,
+          or nested, as the space is. None when training has finished.
 
         Raises:
-          OutOfOrderError: the last action's reward is due, or the client has several slots.
+          OutOfOrderError: the last action's reward is due, or the client is closed or has several
+            slots. Nothing was sent.
           InvalidInputError: the state does not fit its space. Nothing was sent.
           LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and begin a new episode.
@@ -506,8 +518,12 @@ class RlxClient:
         Returns:
           As `act`: the action, or None when training has finished.
 
-        Raises the same as `act`; OutOfOrderError if no action precedes the reward, if the last step
-        was not answered in time and `executed` is None, or if the agents cannot use `executed`.
+        Raises:
+          OutOfOrderError: no action precedes the reward, the last step was not answered in time and
+            `executed` is None, the agents cannot use `executed`, or the client is closed or has
+            several slots. Nothing was sent.
+          InvalidInputError: the reward, the state or `executed` is wrong. Nothing was sent.
+          LateAnswerError, ServerUnavailableError, ProtocolError: see `act`.
         """
         mark = self._mark_call()
         outcome = self._validate_reward("reward_and_act", reward, False, False)
@@ -560,11 +576,9 @@ class RlxClient:
         result = self._exchange_step(message, mark)
         if self.finished:
             return None
-        if len(result.episodes) != 1:
-            raise self._fail(
-                f"the server reported {len(result.episodes)} ended episodes, expected one"
-            )
-        return result.episodes[0].score
+        if len(result.episodes) == self._num_late:
+            raise self._fail("the server reported no score of the ended episode, expected one")
+        return result.episodes[-1].score
 
     def _validate_single_slot(self, verb: str) -> None:
         if self.slots != 1:
@@ -578,7 +592,7 @@ class RlxClient:
         self._validate_single_slot(verb)
         self._validate_rewards_due(verb)
         ends = np.array([terminated]), np.array([truncated])
-        return validate_outcome(1, np.asarray(reward)[None], *ends)
+        return validate_outcome(1, validate_array(reward, "rewards", ("r",))[None], *ends)
 
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
@@ -604,9 +618,10 @@ class RlxClient:
     ) -> StepResult:
         """Reports what happened in all slots since the last answer; requests the next actions.
 
-        Arrays have the slot axis first; observations are bare arrays for a bare space, otherwise
-        dicts. The first step after connecting, or after a step without observations, has
-        observations only; any other has rewards too.
+        Arrays have the slot axis first. Observations and `executed` are arrays if the space is one
+        leaf, dicts of arrays if it is a dict of leaves, and nested as a Gymnasium space is. The
+        first step after connecting, or after a step without observations, has observations (and
+        `present`) only; any other has rewards too.
 
         Args:
           observations: `[k, ...]`. Where a slot's episode has just ended, this is the next
@@ -621,17 +636,17 @@ class RlxClient:
             actions are meaningless, and the next reward counts for their last action. Default: all.
           executed: `[k, ...]`, what was carried out instead of the last actions. Default: the
             last actions.
-          overridden: `[k]` bool: slots where something other than the policy decided. Default:
-            where `executed` differs from the last actions.
+          overridden: `[k]` bool: slots where something other than the policy decided; only with
+            `executed`. Default: where `executed` differs from the last actions.
 
         Returns:
           The next actions; see `StepResult`.
 
         Raises:
           OutOfOrderError: the first step has rewards, or a later one has none; the last step was
-            not answered in time and `executed` is None; or the agents cannot use `present` or
-            `executed`. Nothing was sent.
-          InvalidInputError: an array does not fit. Nothing was sent.
+            not answered in time and `executed` is None; the agents cannot use `present` or
+            `executed`; or the client is closed. Nothing was sent.
+          InvalidInputError: an array is missing or does not fit. Nothing was sent.
           LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and reset all
             environments.
@@ -679,8 +694,8 @@ class RlxClient:
         if self._rewards_due or any(part is not None for part in outcome):
             raise OutOfOrderError(
                 "step without rewards is only allowed as the first step after connecting, or "
-                "after all slots have ended, and then takes only observations; otherwise call "
-                "step(observations, rewards, terminated, truncated)"
+                "after a step without observations, and then takes only observations and present; "
+                "otherwise call step(observations, rewards, terminated, truncated)"
             )
 
     def _pack_ends(
@@ -750,7 +765,7 @@ class RlxClient:
     def _read_executed_row(
         self, executed: Any
     ) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-        """Returns what `_read_rest` does, for one slot that was overridden."""
+        """Returns what `_read_rest` does, for one slot; with `executed`, it was overridden."""
         if executed is None:
             return EMPTY, EMPTY
         self._validate_feature("executed", "executed")
@@ -776,11 +791,14 @@ class RlxClient:
 
     def _validate_told(self, executed: Any) -> None:
         if self._is_unanswered and executed is None:
-            raise OutOfOrderError(
-                "executed: missing, but the last step was not answered in time; pass what was "
-                "carried out instead"
+            cure = (
+                "pass what was carried out instead"
+                if "executed" in self.features
+                else "call reconnect() and begin new episodes, because the server cannot use it"
             )
-        self._is_unanswered = False
+            raise OutOfOrderError(
+                f"executed: missing, but the last step was not answered in time; {cure}"
+            )
 
     def _number_step(self) -> int:
         """Returns the next step's number; 0 if the steps of this session have no numbers."""
@@ -812,6 +830,7 @@ class RlxClient:
         start = time.perf_counter()
         try:
             connection.send_bytes(step)
+            self._is_unanswered = False
             mark = tracing.end("send", mark)
         except InvalidInputError:
             raise  # too long: nothing was sent, the session continues
@@ -833,7 +852,8 @@ class RlxClient:
         """Waits for a message.
 
         Raises:
-          LateAnswerError: it did not come in time.
+          LateAnswerError: it did not come within `answer_timeout_sec`; the session continues.
+          ServerUnavailableError, NotAllowedError, ProtocolError: see `Connection.receive`.
         """
         limit = self._answer_timeout_sec
         try:
@@ -845,11 +865,12 @@ class RlxClient:
             raise
         if body is None:
             self._rewards_due = self._is_unanswered = asks
-            cure = (
-                "do what is safe and pass it as executed to the next step"
-                if asks
-                else "begin the next episode"
-            )
+            if not asks:
+                cure = "begin the next episode"
+            elif "executed" in self.features:
+                cure = "do what is safe and pass it as executed to the next step"
+            else:  # the server would refuse it
+                cure = "do what is safe, call reconnect() and begin new episodes"
             raise LateAnswerError(
                 f"{self._address}: no answer to step {self._step_id} within {limit:g} s; {cure}"
             )
@@ -858,7 +879,9 @@ class RlxClient:
     def _open_connection(self) -> Connection:
         if self._connection is None:
             if self._closed:
-                raise OutOfOrderError("this client is closed; create a new one")
+                raise OutOfOrderError(
+                    "this client is closed; call connect(), or create a new client"
+                )
             raise ServerUnavailableError(
                 f"the connection to {self._address} is lost; call reconnect() and start new "
                 "episodes"
@@ -914,6 +937,7 @@ class RlxClient:
 
     def _take_late_episodes(self) -> tuple[EpisodeResult, ...]:
         episodes, self._late_episodes = self._late_episodes, ()
+        self._num_late = len(episodes)
         return episodes
 
     def _unpack_actions(self, message: rlx_pb2.Actions, asked: bool) -> StepResult:
@@ -950,16 +974,20 @@ class RlxClient:
     def scalar(self, name: str, y: float, x: float | None = None) -> None:
         """Records one point of a curve for TensorBoard.
 
-        Buffered, and sent about once a second with the steps; there is no answer. At most once:
-        points that were not sent are lost when the process dies.
+        Buffered, and sent with the steps about once a second, or sooner when 1000 points wait;
+        there is no answer. At most once: points that were not sent are lost when the process dies,
+        and while the server is away only the newest 10 000 are kept.
 
         Args:
-          name: of the curve, 1 to 200 characters.
+          name: of the curve, 1 to 200 characters; the server drops points whose name is not
+            printable.
           y: a finite number.
           x: position on the x axis; default: the newest `global_t`.
 
         Raises:
-          InvalidInputError: bad name, or a number that is not finite.
+          InvalidInputError: a name of another length, or a number that is not finite.
+          NotAllowedError, ProtocolError: 1000 points were to be sent, but the server had closed the
+            connection with an Error.
         """
         self._scalars.append(name, y, x)
         if self._scalars.full and self._connection is not None:
@@ -973,7 +1001,10 @@ class RlxClient:
             self._flush_scalars(connection)
 
     def _flush_scalars(self, connection: Connection, force: bool = False) -> None:
-        """Sends what is due. A lost connection is reported by the next step, with the cure."""
+        """Sends all buffered points; with `force`, the latency measured so far, too.
+
+        A lost connection is reported by the next step, with the cure.
+        """
         if force and (mean := self._latency.take()) is not None:
             self._scalars.append("client latency", mean, None)
         with self._talking, contextlib.suppress(ServerUnavailableError):

@@ -36,7 +36,10 @@ def parse_address(address: str) -> tuple[str, int]:
     Raises:
       ConfigError: it is not such an address.
     """
-    expected = f"expected HOST:PORT with a port of 1 to 65535, for example localhost:{DEFAULT_PORT}"
+    expected = (
+        f"expected HOST:PORT with a port of 1 to 65535, for example localhost:{DEFAULT_PORT} or "
+        f"[::1]:{DEFAULT_PORT}"
+    )
     host, colon, port = address.rpartition(":")
     # An IPv6 address contains colons, so it must be in brackets.
     if not (colon and port) or port.endswith("]") or (":" in host and not host.startswith("[")):
@@ -52,7 +55,7 @@ class Connection:
     """Sends `ClientMessage`s and receives `ServerMessage`s; each call blocks until it is done.
 
     Not thread-safe. Any error closes the connection, because the position in the stream is then
-    unknown.
+    unknown; only an InvalidInputError, for a message that is too long to send, does not.
 
         with Connection("localhost:7001") as connection:
             connection.send(rlx_pb2.ClientMessage(hello=hello))
@@ -77,7 +80,8 @@ class Connection:
         Args:
           address: "host:port" of the rlx server.
           connect_timeout_sec: longest wait for the TCP connection.
-          timeout_sec: longest wait for a complete message, in each direction.
+          timeout_sec: longest time to send a message, and longest wait for a complete message or a
+            ping of the server.
           max_message_bytes: longest message that is accepted or sent. Lower it with
             `max_send_bytes` once the server has reported its own bound.
           tls: certificates; None: no TLS.
@@ -85,8 +89,10 @@ class Connection:
         Raises:
           ConfigError: bad address, a time that is not positive, or a file of `tls` that cannot be
             used.
-          ServerUnavailableError: nothing listens there, or there was no answer in time.
-          NotAllowedError: the server's certificate is not accepted, or it does not use TLS.
+          ServerUnavailableError: nothing listens there, there was no answer in time, or the server
+            closed the connection during the TLS handshake.
+          NotAllowedError: with `tls`: the server's certificate is not accepted, the server does not
+            accept the client's, or it does not use TLS.
         """
         self.address = address
         self.max_send_bytes = max_message_bytes
@@ -98,7 +104,8 @@ class Connection:
         self._socket: socket.socket | None = None
         if not (connect_timeout_sec > 0 and timeout_sec > 0):
             raise ConfigError(
-                f"timeouts of {connect_timeout_sec} and {timeout_sec} s: expected more than 0"
+                f"connect_timeout_sec is {connect_timeout_sec}, timeout_sec is {timeout_sec}; "
+                "expected more than 0 for both"
             )
         self._socket = self._connect(connect_timeout_sec)
 
@@ -114,7 +121,8 @@ class Connection:
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise ServerUnavailableError(
-                f"rlx server {self.address}: cannot connect ({reason}); is it running?"
+                f"rlx server {self.address}: cannot connect ({reason}); is the address correct, "
+                "and is the server running?"
             ) from None
         # Each step waits for its answer: without this, a small message can be delayed by 40 ms.
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -164,8 +172,10 @@ class Connection:
 
         Raises:
           InvalidInputError: the message is longer than the server accepts. Nothing was sent.
-          ServerUnavailableError: the connection is lost.
-          ProtocolError: the server had closed the connection after an Error, which this reports.
+          ServerUnavailableError: the connection is lost, or the server did not read the message in
+            time; or it had closed the connection after an Error after which a retry can succeed.
+          NotAllowedError, ProtocolError: the server had closed the connection after another Error;
+            or one end expects TLS, and the other does not.
         """
         self.send_bytes(message.SerializeToString())
 
@@ -180,14 +190,24 @@ class Connection:
         try:
             connected.sendall(pack_frame(body))
         except OSError as error:
-            # The server says why before it closes; that is more useful than "broken pipe".
             if not isinstance(error, TimeoutError):
-                with contextlib.suppress(ServerUnavailableError):
-                    self.receive()
-            raise self._lost(error) from None
+                self._raise_received_error()
+            raise self._lost(error, f"it did not read a message of {len(body)} bytes") from None
         except BaseException:
             self.close()
             raise
+
+    def _raise_received_error(self) -> None:
+        """Raises the Error that the server sent before it closed the connection, if there is one.
+
+        It is more useful than "broken pipe". Answers before it, such as late ones, are dropped.
+        """
+        while True:
+            try:
+                body = self.receive_bytes()
+            except ServerUnavailableError:
+                return  # nothing more was received
+            self.parse(body)
 
     def receive(self) -> rlx_pb2.ServerMessage:
         """Waits for one message.
@@ -195,6 +215,8 @@ class Connection:
         Raises:
           ServerUnavailableError: the connection is lost, no message arrived in time, or the
             server sent an Error after which a retry can succeed.
+          NotAllowedError: the server does not accept the token, or one end does not trust the
+            other's certificate or does not use TLS.
           ProtocolError: any other Error, or bytes that are not a valid message.
         """
         return self.parse(self.receive_bytes())
@@ -217,7 +239,7 @@ class Connection:
             raise
 
     def receive_within(self, seconds: float) -> bytes | None:
-        """Waits at most `seconds` for one message; None: it is incomplete and can still arrive.
+        """Waits at most `seconds` for one message; None: no complete one came, it still can.
 
         Raises the same as `receive`.
         """
@@ -253,7 +275,7 @@ class Connection:
             raise self._malformed("a message without a known body")
         if kind == "error":
             self.close()
-            raise _error_to_exception(message.error)
+            raise _error_to_exception(message.error, self.address)
         return message
 
     def _receive(self, timeout_sec: float) -> bytes:
@@ -288,7 +310,15 @@ class Connection:
     def _malformed(self, what: str) -> ProtocolError:
         return ProtocolError(f"{self.address} sent {what}; is it an rlx server?")
 
-    def _lost(self, error: OSError) -> ServerUnavailableError | NotAllowedError:
+    def _lost(
+        self, error: OSError, late: str = "no reply"
+    ) -> ServerUnavailableError | NotAllowedError:
+        """Closes the connection; returns what to raise.
+
+        Args:
+          error: what happened.
+          late: what a TimeoutError means.
+        """
         self.close()
         if isinstance(error, ServerUnavailableError):
             return error
@@ -296,11 +326,11 @@ class Connection:
             return NotAllowedError(f"the rlx server {self.address}: {mistake}")
         reason: Any = error.strerror or str(error)
         if isinstance(error, TimeoutError):
-            reason = f"no reply within {self._timeout_sec:g} s"
+            reason = f"{late} within {self._timeout_sec:g} s"
         elif not self._heard and self._tls is not None and self._tls.cert is None:
             reason = (
                 f"{reason} without sending anything; if it requires a client certificate, set "
-                "tls_cert"
+                "tls_cert and tls_key"
             )
         return ServerUnavailableError(f"lost the rlx server {self.address}: {reason}")
 
@@ -313,12 +343,12 @@ class Connection:
 
 
 def _error_to_exception(
-    error: rlx_pb2.Error,
+    error: rlx_pb2.Error, address: str
 ) -> ProtocolError | ServerUnavailableError | NotAllowedError:
     if error.code in _WORTH_A_RETRY:
         return ServerUnavailableError(error.message or rlx_pb2.ErrorCode.Name(error.code))
     if error.code == rlx_pb2.UNAUTHENTICATED:
-        return NotAllowedError(f"the rlx server refused: {error.message}")
+        return NotAllowedError(f"the rlx server {address} refused: {error.message}")
     known = error.code in rlx_pb2.ErrorCode.values()
     code = rlx_pb2.ErrorCode.Name(error.code) if known else f"ERROR_CODE_{error.code}"
     return ProtocolError(error.message or code, code, error.field)

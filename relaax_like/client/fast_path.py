@@ -86,15 +86,16 @@ def _make_step_layout(
 
 
 class ActionsReader:
-    """Reads answers with the layout and version of the last one, without parsing them.
+    """Reads answers with the layout and version of the remembered one, without parsing them.
 
     Args:
       spaces: action leaves.
       slots: k.
 
     Attributes:
-      version: of the weights that chose the newest actions.
-      numbers: other numbers of that answer, by name: `step_id`, and the fields of `Timings`.
+      version: of the weights, in the remembered answer and in each that `read` returns.
+      numbers: other numbers of the last answer that `read` returned, by name: `step_id`, and the
+        fields of `Timings`.
     """
 
     def __init__(self, spaces: Spaces, slots: int):

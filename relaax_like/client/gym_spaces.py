@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from relaax_like.client.arrays import validate_array
 from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
@@ -50,6 +51,7 @@ class SpaceCodec:
 
         Raises:
           ConfigError: another kind of space, or one without leaves.
+          InvalidInputError: a leaf that the protocol does not allow, such as a Box of longdouble.
         """
         self.leaves = _flatten(space)
         if not self.leaves:
@@ -69,11 +71,11 @@ class SpaceCodec:
         return next(iter(arrays.values())) if self._bare else arrays
 
     def write_row(self, into: Values, slot: int, value: Any) -> None:
-        """Writes one environment's nested value into row `slot`.
+        """Casts one environment's nested value, and writes it into row `slot`.
 
         Raises:
-          InvalidInputError: the value does not fit the space; the error names the leaf, and a slot
-            whose value has another shape or type.
+          InvalidInputError: a leaf is missing, has another shape, or does not consist of numbers;
+            the error names it. The range of the numbers is not checked.
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
@@ -130,18 +132,17 @@ class GymValues(SpaceValues):
         self._codec = SpaceCodec(space)
         super().__init__(self._codec.space, name)
 
-    def to_leaves(self, values: Any, slots: int, field: str) -> dict[str, np.ndarray]:
-        """See `SpaceValues`; takes a nested batch `[slots, ...]`."""
+    def to_leaves(self, values: Any, slots: int | None, field: str) -> dict[str, np.ndarray]:
+        """See `SpaceValues`; takes a nested batch `[slots, ...]`, or one nested value."""
         return super().to_leaves(self._flatten(values, field), slots, field)
 
-    def row_to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray]:
-        """See `SpaceValues`; takes one nested value."""
-        row = self._flatten(values, field)
-        leaves = {name: value[None] for name, value in row.items()} if not self.bare else row[None]
-        return super().to_leaves(leaves, 1, field)
-
     def count_slots(self, values: Any, field: str) -> int | None:
-        """See `SpaceValues`; takes nested values."""
+        """See `SpaceValues`; takes nested values.
+
+        Raises:
+          InvalidInputError: a leaf is missing, or the first one consists of lists of different
+            lengths.
+        """
         return super().count_slots(self._flatten(values, field), field)
 
     def from_leaves(self, leaves: Mapping[str, np.ndarray]) -> Any:
@@ -157,11 +158,16 @@ class GymValues(SpaceValues):
         return self._codec.unpack(super().sample(slots, rng))
 
     def _flatten(self, values: Any, field: str) -> Any:
-        """Returns a bare array, or leaf name -> array, with any leading axes."""
+        """Returns a bare value, or leaf name -> value, with any leading axes.
+
+        Raises:
+          InvalidInputError: a leaf is missing, or one with an offset consists of lists of different
+            lengths.
+        """
         leaves = {}
         for leaf in self._codec.leaves:
             try:
-                value = np.asarray(_get(values, leaf.path))
+                value = _get(values, leaf.path)
             except (KeyError, IndexError, TypeError):
                 raise InvalidInputError(
                     f"{field}: {leaf.name!r} is missing, expected a value of {self._gym_space}"[
@@ -169,7 +175,10 @@ class GymValues(SpaceValues):
                     ],
                     field,
                 ) from None
-            leaves[leaf.name] = value if leaf.offset is None else value - leaf.offset
+            if leaf.offset is not None:
+                where = field if self.bare else f"{field}[{leaf.name}]"
+                value = validate_array(value, where, ("...", *leaf.space.shape)) - leaf.offset
+            leaves[leaf.name] = value
         return next(iter(leaves.values())) if self.bare else leaves
 
 
@@ -183,7 +192,7 @@ def _get_first(space: gym.Space, batch: Any) -> Any:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """Returns an array; of objects, if the value cannot be converted to numbers."""
+    """Returns an array; for lists of different lengths, one of shape [] and dtype object."""
     try:
         return np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -259,7 +268,10 @@ def _collect(space: gym.Space, path: tuple[str | int, ...], leaves: list[Leaf]) 
 
 
 def _unique_name(path: tuple[str | int, ...], taken: set[str]) -> str:
-    """Joins the path with "/"; characters that are not allowed on the wire become "_"."""
+    """Joins the path with "/"; characters that are not allowed on the wire become "_".
+
+    A name that is already taken gets a number.
+    """
     name = "/".join(_NOT_IN_NAMES.sub("_", str(key)) for key in path)[:190] or "_"
     unique, count = name, 1
     while unique in taken:

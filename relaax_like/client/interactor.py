@@ -21,7 +21,7 @@ class Transition:
     Attributes:
       observations: `[k, ...]`, or a dict of them. Where a slot's episode ended this is the next
         episode's first observation.
-      rewards: `[k]` float.
+      rewards: `[k]` or `[k, r]` float.
       terminated: `[k]` bool: ended in a terminal state.
       truncated: `[k]` bool: cut off; never together with terminated.
       final_observations: `[k, ...]`: last observations of the slots that ended, other rows are
@@ -75,9 +75,10 @@ class EnvironmentSlots(Protocol):
 class SteppingAgent(Protocol):
     """Acts for all slots: an `RlxClient`, or an agent in the same process.
 
-    `step` takes and returns what `RlxClient.step` does. An agent that can be lost raises
-    ServerUnavailableError and has `reconnect(error, stop) -> bool`. One that can resume from a
-    state has `go_on()`, which returns what the last `step` before the state would have returned.
+    `step` takes the first arguments of `RlxClient.step`, and returns what that does. An agent
+    that can be lost raises ServerUnavailableError and has `reconnect(error, stop) -> bool`. One
+    that can resume from a state has `go_on()`, which returns what the last `step` before the state
+    would have returned.
     """
 
     def step(
@@ -113,15 +114,16 @@ class SlotEpisode:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """The counts and times of a run of an `Interactor`.
+    """The counts and times of an `Interactor`, of all its runs together.
 
     Attributes:
       episodes: number of episodes that ended; episodes lost with a server are not counted.
       steps: number of steps that the agent chose, in all slots together.
       finished: not empty when training has ended: what ended it.
       losses: how many times the server was lost.
-      environment_sec: time spent in the environments.
-      agent_sec: time spent waiting for actions.
+      environment_sec: seconds spent in steps of the environments, and in the resets that follow
+        from them; without the first reset of each session.
+      agent_sec: seconds spent waiting for actions.
     """
 
     episodes: int
@@ -144,7 +146,7 @@ class Interactor:
 
     Attributes:
       episodes: ended so far.
-      steps: chosen by the agent so far.
+      steps: chosen by the agent so far, in all slots together.
     """
 
     def __init__(
@@ -178,8 +180,8 @@ class Interactor:
           seed: of the random actions.
 
         Raises:
-          ConfigError: a number out of range, or random actions for slots that cannot be stepped
-            one by one.
+          ConfigError: a number out of range, an action space that is not a `UserSpace`, or random
+            actions for several slots that cannot be stepped one by one.
         """
         _validate_bounds(random_steps, max_episode_steps, max_episodes, max_steps)
         self._partial_step = getattr(env_slots, "partial_step", None)
@@ -215,8 +217,10 @@ class Interactor:
 
         Raises:
           ServerUnavailableError: the server is lost, and the agent cannot or will not reconnect.
+          ConfigError, NotAllowedError: see `RlxClient.connect`, which reconnecting calls.
           ProtocolError: the server refused a message.
           InvalidInputError: the environments returned a wrong value.
+          LateAnswerError: an answer did not come within the client's `answer_timeout_sec`.
         """
         while not self._done():
             try:
@@ -275,7 +279,7 @@ class Interactor:
         )
 
     def _run_session(self) -> None:
-        """Runs from a reset of all slots until the end, or until the server is lost."""
+        """Runs from a reset, or from `set_state`, until the end or until the server is lost."""
         if self._goes_on:
             self._goes_on = False
             actions = self._take(self._agent.go_on())  # type: ignore[attr-defined]  # optional

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.client.arrays import validate_array
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import write_ndarray
@@ -35,7 +36,8 @@ def validate_outcome(
             "terminal state is not a truncation, so set truncated to False",
             "truncated",
         )
-    return _validate_rewards(np.asarray(rewards), slots), terminated, truncated
+    rewards = validate_array(rewards, "rewards", (slots, "..."))
+    return _validate_rewards(rewards, slots), terminated, truncated
 
 
 def pack_outcome(
@@ -53,7 +55,7 @@ def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
     Raises:
       InvalidInputError: wrong shape or value.
     """
-    array = np.asarray(success)
+    array = validate_array(success, "success", (slots,))
     if array.shape != (slots,) or not np.isin(array, (-1, 0, 1)).all():
         raise InvalidInputError(
             f"success: {array.ravel()[:8].tolist()} of shape {list(array.shape)}, expected "
@@ -94,7 +96,7 @@ def validate_flags(flags: Any, slots: int, field: str) -> np.ndarray:
     """
     if flags is None:
         return np.zeros(slots, np.bool_)
-    array = np.asarray(flags)
+    array = validate_array(flags, field, (slots,))
     if array.shape != (slots,) or array.dtype != np.bool_:
         raise InvalidInputError(
             f"{field}: {array.dtype} {list(array.shape)}, expected bool [{slots}]", field

@@ -26,8 +26,8 @@ def run_program(program: str, description: str, make_slots: MakeSlots, arguments
       arguments: describes the keys of `--env-arg`.
 
     Returns:
-      0: done; 1: an error after which a retry can succeed; 2: an error that a retry cannot cure;
-      130: Ctrl-C.
+      0: done; 2: the configuration, the credentials, the spaces or the protocol version are wrong,
+      so a retry would fail, too; 1: any other error; 130: Ctrl-C.
     """
     args = _parse(program, description, arguments)
     try:

@@ -67,7 +67,7 @@ class ScalarBuffer:
         self._points.append(metrics_pb2.Scalar(name=name, y=y, x=x))
 
     def take(self) -> Iterator[metrics_pb2.StoreScalarsRequest]:
-        """Yields the points as messages; removes each one just before its message is yielded."""
+        """Yields the points as messages; removes a message's points just before it is yielded."""
         self._sent_at = self._clock()
         while self._points:
             count = min(len(self._points), _POINTS_PER_MESSAGE)

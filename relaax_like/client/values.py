@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.client.arrays import validate_array
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Spaces
@@ -31,7 +32,7 @@ class SpaceValues:
           name: "observation" or "action": the name of a bare leaf.
 
         Raises:
-          ConfigError: not a `Space`, or an empty dict.
+          ConfigError: neither a `Space` nor a dict of them, or an empty dict.
         """
         self.bare = isinstance(space, Space)
         self._name = name
@@ -48,10 +49,19 @@ class SpaceValues:
             )
         self.spaces: Spaces = dict(spaces)
 
-    def to_leaves(self, values: Any, slots: int, field: str) -> dict[str, np.ndarray]:
+    def to_leaves(self, values: Any, slots: int | None, field: str) -> dict[str, np.ndarray]:
         """Checks `[slots, ...]` values and casts them to their spaces' dtypes.
 
-        float64 becomes float32 if the space declares that; integers must keep their value.
+        Where the space declares floats, such as float32, numbers can be rounded. Where it declares
+        integers or bool, all values must stay the same.
+
+        Args:
+          values: as the user holds them.
+          slots: number of slots; None: values of one slot, which have no slot axis.
+          field: name of the values, for errors.
+
+        Returns:
+          Leaf name -> `[slots, ...]`, or `[1, ...]` without a slot axis.
 
         Raises:
           InvalidInputError: wrong structure, shape, dtype or range; the error names the leaf.
@@ -76,20 +86,21 @@ class SpaceValues:
         Raises:
           InvalidInputError: see `to_leaves`.
         """
-        if self.bare or not isinstance(values, Mapping):
-            return self.to_leaves(np.asarray(values)[None] if self.bare else values, 1, field)
-        return self.to_leaves({name: np.asarray(v)[None] for name, v in values.items()}, 1, field)
+        return self.to_leaves(values, None, field)
 
     def count_slots(self, values: Any, field: str) -> int | None:
         """Returns k of values `[k, ...]`; None: they have no slot axis.
 
         The axes of the first leaf decide. Values that do not fit the space at all count as having
         no slot axis.
+
+        Raises:
+          InvalidInputError: the first leaf consists of lists of different lengths.
         """
         name, space = next(iter(self.spaces.items()))
         if not self.bare:
             values = values.get(name) if isinstance(values, Mapping) else None
-        shape = np.shape(values)
+        shape = validate_array(values, field, space.shape).shape
         return shape[0] if len(shape) == len(space.shape) + 1 else None
 
     def from_leaves(self, leaves: Mapping[str, np.ndarray]) -> Values:
@@ -105,13 +116,21 @@ class SpaceValues:
         return {name: _first(self.spaces[name], leaf) for name, leaf in values.items()}
 
     def sample(self, slots: int, rng: np.random.Generator) -> Values:
-        """Draws random values, [slots, ...]: uniform, or normal where a Box has no bounds."""
+        """Draws random values, `[slots, ...]`: uniform between the limits of the space.
+
+        Components of a Box of floats that lack a bound are drawn from a standard normal
+        distribution, folded to the inner side of the other bound, if there is one.
+        """
         leaves = {name: _SAMPLERS[type(s)](s, slots, rng) for name, s in self.spaces.items()}
         return leaves[self._name] if self.bare else leaves
 
-    def _to_leaf(self, name: str, value: Any, slots: int, field: str) -> np.ndarray:
+    def _to_leaf(self, name: str, value: Any, slots: int | None, field: str) -> np.ndarray:
         space = self.spaces[name]
-        return space.validate(_cast(np.asarray(value), DTYPES[space.dtype], field), slots, field)
+        if slots is None:
+            array, slots = validate_array(value, field, space.shape)[None], 1
+        else:
+            array = validate_array(value, field, (slots, *space.shape))
+        return space.validate(_cast(array, DTYPES[space.dtype], field), slots, field)
 
 
 def _first(space: Space, leaf: np.ndarray) -> Any:
@@ -122,13 +141,14 @@ def _cast(array: np.ndarray, dtype: np.dtype, field: str) -> np.ndarray:
     """Casts numbers to `dtype`; other arrays are left to the space's own check.
 
     Raises:
-      InvalidInputError: a value would change.
+      InvalidInputError: `dtype` is an integer or bool, and a value would change.
     """
     if array.dtype == dtype or array.dtype.kind not in "biuf":
         return array
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
-    if not np.can_cast(array.dtype, dtype, "same_kind") and (cast != array).any():
+    fits = np.can_cast(array.dtype, dtype, "safe" if dtype.kind in "biu" else "same_kind")
+    if not fits and (cast != array).any():
         raise InvalidInputError(
             f"{field}: converting {array.dtype} to {dtype}, which the space declares, would "
             f"change values; pass values that {dtype} can represent",

@@ -95,7 +95,7 @@ class Buffer:
 
     @property
     def traj_idx(self) -> list[int]:
-        """Borders of the n trajectories, n + 1 numbers: 0, and the index after each one's end."""
+        """Borders of the n trajectories, n + 1 numbers: 0, and each one's last step + 1."""
         return list(self._traj_idx)
 
     @property

@@ -30,11 +30,13 @@ class TrainingData:
 
     Attributes:
       rollout: `[T, columns, ...]`; its `versions` are the oldest that acted at each step.
-      tickets: of the rollouts whose last column is in this batch; ascending.
-      env_steps: number of valid rows that were in no batch before. It differs from the counted
-        environment steps if a data handler makes several rollouts of one.
+      tickets: of the rollouts of which nothing is waiting any more since this batch was taken;
+        ascending.
+      env_steps: number of valid rows, without the first row of each column if rollouts overlap. It
+        differs from the counted environment steps if a data handler makes several rollouts of one.
       mean_version: mean of the version that acted, over all rows of the batch.
-      keys: `[columns, 2] int64`: ticket, and index of the column among those of its ticket.
+      keys: `[columns, 2] int64`: ticket (of an episode: that of its last rollout), and index of the
+        column among those of its ticket.
     """
 
     rollout: Rollout
@@ -49,7 +51,7 @@ class DataHandler(Protocol):
 
     An algorithm has one if its `algorithm.py` has a function `make_data_handler(config)`.
     Environment steps are counted before the handler is called: its changes do not affect the
-      counts.
+    counts.
 
     The methods are called in the thread that adds or learns, so possibly at the same time.
     """
@@ -57,9 +59,9 @@ class DataHandler(Protocol):
     def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
         """Modifies a rollout before it is queued, for example to relabel goals in hindsight.
 
-        With the plan `Episodes` it receives each complete episode, `[L, 1, ...]`, when it ends. A
+        With the plan `Episodes` it receives each complete episode, `[L, 1, ...]`, when that ends. A
         replay table on disk has rollouts as they arrived: the changes are made again when a
-        start reads it.
+        restarted run reads them.
 
         Returns:
           The rollout, another one, or several, which share its ticket; at least one.
@@ -91,7 +93,8 @@ def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequen
         return [handled]
     if not handled:
         raise InvalidInputError(
-            "the data handler's after_interact returned no rollouts, expected at least one",
+            "the data handler's after_interact returned no rollouts, expected at least one; return "
+            "the rollout itself to leave it unchanged",
             "after_interact",
         )
     return handled
@@ -138,8 +141,8 @@ class Collector:
     process.
 
     With `max_columns` a batch consists of complete rollouts: the fewest that have `columns`, or
-    twice, four times ... as many rollouts, if they are waiting. So batches grow with the agents,
-    but have few different shapes.
+    twice, four times ... as many rollouts, if they are waiting and have at most `max_columns`. So
+    batches grow with the agents, but have few different shapes.
 
     Thread-safe: many threads can add, one can take.
     """

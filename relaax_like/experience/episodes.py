@@ -69,7 +69,9 @@ class EpisodeCollector(Collector):
     ones are lost with the process. A data handler receives complete episodes, `[L, 1, ...]`.
 
     Attributes:
-      dropped_steps: number of steps that were dropped, because their episodes were not complete.
+      dropped_steps: number of steps that were dropped, because other steps of their episodes were
+        missing, their slots were forgotten, too many episodes were unfinished, the data handler
+        failed, or what it returned was refused.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class EpisodeCollector(Collector):
 
         Args:
           steps: batch lengths are this times a power of two; rollouts can have other lengths.
-          episodes: number of each batch.
+          episodes: number of episodes in each batch.
           capacity: number of waiting episodes at which nothing more is accepted, at least
             `episodes`.
           max_steps: a longer episode is cut off at the end of a rollout, as if it were truncated
@@ -142,7 +144,10 @@ class EpisodeCollector(Collector):
         A data handler receives each complete episode that ends in the rollouts, `[L, 1, ...]`.
 
         Raises:
-          InvalidInputError: also if a rollout has no `starts`.
+          InvalidInputError: also if a rollout has no `starts`; or the data handler returned an
+            episode of another layout.
+          Exception: raised by the data handler. If it fails, or if what it returned is refused, the
+            episodes that ended in these rollouts, and were not queued yet, are dropped.
         """
         layouts = [_validate(rollout) for rollout in exps]
         tickets: list[int] = []
@@ -165,22 +170,24 @@ class EpisodeCollector(Collector):
                 episode = join_steps(ended[0].rollouts)
                 handled = handle_rollout(self._data_handler, episode)
                 layouts = [find_layout(part, len(part.next_alive)) for part in handled]
+                used = tuple(sorted(set(ended[0].tickets)))
+                with self._changed:
+                    first = self._layout or layouts[0]
+                    for layout in layouts:
+                        validate_layout(layout, first)
+                    self._layout = first
+                    for part in handled:
+                        if part.env_steps:
+                            self._put(Part(part, used, index))
+                            index += part.slots
+                    self._open.subtract(ended.pop(0).tickets)
+                    if self._has_batch():
+                        self._changed.notify_all()
             except Exception:
                 with self._changed:
                     for lost in ended:
                         self._drop(lost)
                 raise
-            used = tuple(sorted(set(ended[0].tickets)))
-            with self._changed:
-                for part, layout in zip(handled, layouts, strict=True):
-                    self._layout = self._layout or layout
-                    validate_layout(layout, self._layout)
-                    if part.env_steps:
-                        self._put(Part(part, used, index))
-                        index += part.slots
-                self._open.subtract(ended.pop(0).tickets)
-                if self._has_batch():
-                    self._changed.notify_all()
         return tickets
 
     def forget(self, agents: Sequence[int]) -> None:
@@ -213,7 +220,7 @@ class EpisodeCollector(Collector):
     def _add_slot(
         self, agent: int, rollout: Rollout, slot: int
     ) -> Iterator[tuple[int, _Unfinished]]:
-        """Adds a slot's steps; yields the episodes that end, and their last rows."""
+        """Adds a slot's steps; yields last row + 1, and the episode, for each that ends."""
         for start, stop in find_borders(rollout.next_alive[:, slot]):
             part = slice_steps(rollout, slot, start, stop)
             assert part.starts is not None
@@ -277,8 +284,8 @@ class EpisodeCollector(Collector):
     def _note_dropped(self, steps: int) -> None:
         if not self.dropped_steps:
             logger.info(
-                "dropping an episode with missing steps, as after a crash or when its client "
-                "leaves; later ones are dropped without a log line"
+                "dropping an episode that cannot be completed, as after a crash or when its "
+                "client leaves; later ones are dropped without a log line"
             )
         self.dropped_steps += steps
 
@@ -329,7 +336,11 @@ def _copy(rollout: Rollout) -> Rollout:
 
 
 def find_borders(next_alive: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields first step, and last step + 1, of each episode of a slot; `next_alive: [T]`."""
+    """Yields first step, and last step + 1, of each episode of a slot, also of an unfinished one.
+
+    Args:
+      next_alive: `[T]`.
+    """
     start = 0
     for last in np.flatnonzero(next_alive != ALIVE).tolist():
         yield start, last + 1

@@ -17,8 +17,9 @@ _FEWEST = 64
 class GrowingArray:
     """Elements of one shape and dtype, stored one after another in one array.
 
-    The first element sets the shape, and the dtype unless one is given. The capacity doubles when
-    it is used up: an element costs amortized constant time, and up to half of the memory is unused.
+    The first element sets shape and dtype, unless the dtype of single numbers is given. The
+    capacity doubles when it is used up: an element costs amortized constant time, and up to half of
+    the memory is unused.
     The owner knows which rows are in use: those after them can be overwritten.
     """
 

@@ -72,10 +72,10 @@ def skip_holes(
 
 
 def cut_ends(rollout: Rollout) -> np.ndarray:
-    """Returns `next_alive` with a truncation at the last valid row of each column.
+    """Returns `next_alive` with truncations where copies follow the last valid row of a column.
 
-    The rows after it are copies, which do not follow it. The last row bootstraps from
-    `next_inputs`, as at the end of a rollout.
+    These copies are not its next steps, so it bootstraps from `next_inputs`, as at the end of a
+    rollout; where its episode terminated or was truncated, nothing is changed.
 
     Args:
       rollout: its valid rows are the first ones of each column.
@@ -98,10 +98,10 @@ class Dense:
 
     Attributes:
       rollout: its valid rows are the first ones of each column; slots without valid rows come last.
-        If the source has no holes, it is the source.
+        If the source has no holes, it is the source, without `valid`.
       order: rows of each column, see `find_order`; None: nothing was moved.
-      columns: `[k]`, the source of each column.
-      source: the rollout with holes.
+      columns: `[k]`, the source's column for each column; empty if nothing was moved.
+      source: the rollout that was passed to `make_dense`.
     """
 
     rollout: Rollout
@@ -122,7 +122,8 @@ class Dense:
 def make_dense(rollout: Rollout) -> Dense:
     """Returns a rollout without holes between its valid rows.
 
-    `next_alive` is not changed: see `cut_ends`.
+    `next_alive` is moved, but not cut: see `cut_ends`. `history` is left out: call `stack_history`
+    before.
     """
     valid = rollout.valid
     if valid is None or valid.all():

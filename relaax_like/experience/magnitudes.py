@@ -38,7 +38,7 @@ def validate_rollout(rollout: Rollout) -> None:
 
     Raises:
       InvalidInputError: a number cannot be learned from; the error names array, step and slot of
-        the first one.
+        the first one; in `history`, the row instead of the step.
     """
     arrays = {"rewards": rollout.rewards}
     for field in ("history", "inputs", "next_inputs"):
@@ -47,5 +47,6 @@ def validate_rollout(rollout: Rollout) -> None:
     for field, array in arrays.items():
         index = find_too_large(array)
         if index is not None:
-            where = f"{float(array[index]):g} at step {index[0]} of slot {index[1]}"
+            axis = "row" if field.startswith("history") else "step"
+            where = f"{float(array[index]):g} at {axis} {index[0]} of slot {index[1]}"
             raise InvalidInputError(f"{field}: {where}; {EXPECTED}", field)

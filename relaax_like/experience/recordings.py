@@ -1,4 +1,4 @@
-"""Recordings: rollouts of another run, which are read one by one when they are needed."""
+"""Recordings: rollouts that were played earlier, each of which is read when it is needed."""
 
 from pathlib import Path
 from typing import Protocol

@@ -1,7 +1,8 @@
 """Returns: pure functions of rewards, in NumPy; `nn.returns` has those for compiled graphs.
 
-All functions except `compute_discounted_returns` take a rollout of T steps of k slots, whose
-episodes can begin and end at any step. Two arrays, `[T, k]`, describe what follows step t:
+All functions except `compute_discounted_returns` and `normalize` take a rollout of T steps of k
+slots, whose episodes can begin and end at any step. Two arrays, `[T, k]`, describe what follows
+step t:
 
 - `next_alive[t]`: 1 the episode continues; 0 it terminated with this step: the value after it is 0;
   -1 it was truncated: it would have continued, but was not observed any further.
@@ -149,8 +150,9 @@ def compute_lambda_returns(
     """Computes G_t = r_t + d_t ((1 - lambda) V(x_{t+1}) + lambda G_{t+1}), where c_t = 1.
 
     Elsewhere, at the ends of episodes and of the rollout, G_t = r_t + d_t V(x_{t+1}). The mean of
-    the n-step returns with weights (1 - lambda) lambda^{n-1}: Sutton & Barto 2018, equations 12.2,
-    12.9 and, recursively, 12.18 (http://incompleteideas.net/book/the-book-2nd.html).
+    the n-step returns with weights (1 - lambda) lambda^{n-1}, where the longest one has the rest of
+    the weight: Sutton & Barto 2018, equations 12.2, 12.9 and, recursively, 12.18
+    (http://incompleteideas.net/book/the-book-2nd.html).
 
     Args:
       rewards: r_t of the action at t, t = 0 .. T - 1, `[T, k]`.
@@ -192,10 +194,10 @@ def compute_vtrace(
         advantage_t = rho_t (r_t + d_t v_{t+1} - V(x_t))
 
     Espeholt et al. 2018, equation 1, remark 2 (lambda) and section 4.2, the policy gradient
-    (https://arxiv.org/abs/1802.01561). The sum ends with the episode or the rollout; there,
-    v_{t+1} of the advantage is V(x_{t+1}). On-policy (all ratios 1) and with rho_bar and c_bar of
-    1 or more, v_t is the n-step return to the end of the rollout (equation 2), and with
-    gae_lambda < 1 the lambda-return.
+    (https://arxiv.org/abs/1802.01561); these c_i are not the c_t at the top of this file. The sum
+    ends with the episode or the rollout; there, v_{t+1} of the advantage is V(x_{t+1}). On-policy
+    (all ratios 1) and with rho_bar and c_bar of 1 or more, v_t is the n-step return to the end of
+    the rollout (equation 2), and with gae_lambda < 1 the lambda-return.
 
     Args:
       log_ratios: log pi(a_t|x_t) - log mu(a_t|x_t), t = 0 .. T - 1, `[T, k]`, for the learning
@@ -205,9 +207,10 @@ def compute_vtrace(
       next_values: V(x_{t+1}), t = 0 .. T - 1, `[T, k]`; `values[t + 1]` if the episode continues.
       next_alive: of t + 1, t = 0 .. T - 1, `[T, k]`: 1, 0 or -1.
       gamma: discount, 0 to 1.
-      rho_bar: bound of the ratio at t; determines to which policy's value v_t converges; if
+      rho_bar: bound of pi/mu in each rho_s; determines to which policy's value v_t converges; if
         infinite, that of the learning policy.
-      c_bar: bound of the ratios after t; determines the speed. At most rho_bar in the paper.
+      c_bar: bound of pi/mu in each c_i; determines how fast v_t converges. At most rho_bar in the
+        paper.
       gae_lambda: shortens the traces, 0 to 1.
       valid: `[T, k] bool`, False in holes; None: no holes.
 

@@ -92,7 +92,8 @@ class RolloutBuffer:
 
     A slot can be absent from a step: the row is a hole, and its reward is added to that of the
     slot's last row. If it is still absent when the rollout is complete, that last row moves to the
-    next rollout, because what follows it is not known yet.
+    next rollout, because what follows it is not known yet; with `overridden` "only" it stays, since
+    that is not needed.
 
     Args:
       steps: T.
@@ -246,7 +247,10 @@ class RolloutBuffer:
         return self._take(next_inputs, absent_next)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished rollout, including actions that wait for their outcome."""
+        """Returns the unfinished rollout, including actions that wait for their outcome.
+
+        It must not have holes: all slots were present, and their actions were not overridden.
+        """
         assert self._holes is None, "environments of this process are always present"
         length = self._length
         stop = length + self._waiting
@@ -536,7 +540,7 @@ class _Carried(NamedTuple):
       log_prob: [k].
       rewards: [k, r].
       states: name -> [k, ...].
-      version: the oldest.
+      version: the oldest that acted in these rows.
     """
 
     slots: np.ndarray

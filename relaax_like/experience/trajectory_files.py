@@ -39,17 +39,17 @@ _FILE_BYTES = 16_000_000
 
 
 class DamagedFileError(InvalidInputError):
-    """A file does not contain trajectories, or is damaged.
+    """A recording does not contain trajectories, or cannot be read.
 
     Attributes:
-      path: of the file.
+      path: of the file; of another recording, its name.
       reason: what is wrong with it.
     """
 
     def __init__(self, path: Path, reason: str):
         super().__init__(
-            f"{path}: no trajectories, or damaged ({reason}); remove the file, or pass the "
-            "folder of a run with learner.collect_traj",
+            f"{path}: no trajectories, or they cannot be read ({reason}); leave this recording "
+            "out, or record or download it again",
             str(path),
         )
         self.path = path
@@ -134,9 +134,9 @@ class TrajectoryWriter:
 class TrajectoryGatherer:
     """Joins rollouts side by side until they are large enough for a file; for small batches.
 
-    Rollouts that are not in a file when the process is killed are lost. A resumed run writes more
-    files, regardless of what it learned from since its newest snapshot. For each step, `versions`
-    of a file are the oldest of all its rollouts. Not thread-safe.
+    Rollouts that are not in a file when the process is killed are lost. A resumed run adds files to
+    those that are there, also to those that were written after the snapshot that it resumes from.
+    For each step, `versions` of a file are the oldest of all its rollouts. Not thread-safe.
 
     Args:
       writer: writes the files.
@@ -171,7 +171,10 @@ class TrajectoryGatherer:
 
 
 def find_trajectories(folder: Path) -> list[Path]:
-    """Returns the files of a folder, in the order of their iterations; [] if it does not exist."""
+    """Returns the files of a folder, sorted by name; [] if the folder does not exist.
+
+    The files of each learner are in the order of their iterations.
+    """
     return sorted(folder.glob(_PATTERN))
 
 

@@ -1,4 +1,4 @@
-"""Hindsight: transitions whose goal is one that was reached later."""
+"""Hindsight: transitions whose goal is one that was reached in the same episode."""
 
 from collections.abc import Callable, Mapping
 
@@ -20,18 +20,19 @@ ComputeRewards = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray
 
 
 class Hindsight(Transitions):
-    """Single steps, of which a share k / (k + 1) gets another goal when it is drawn.
+    """Single steps; each gets another goal with probability k / (k + 1) when it is drawn.
 
-    The goal is what was achieved after a step of the same episode: the drawn step or a
-    later one (`future`), the last one so far (`final`), or any (`episode`). It replaces the desired
-    goal in the observations, and reward and discount are computed from it. None of this is stored.
+    The goal is what was achieved after a step of the same episode, among the steps that are in the
+    table without a gap: the drawn step or a later one (`future`), the last one so far (`final`), or
+    any (`episode`). It replaces the desired goal in the observations, and reward and discount are
+    computed from it. None of this is stored.
 
     Source: hindsight experience replay, Andrychowicz et al. 2017,
     https://arxiv.org/abs/1707.01495: algorithm 1, and the strategies of section 4.5.
 
     Args:
-      compute_rewards: returns rewards and episode ends for achieved and desired goals; its rewards
-        replace those of the environment, which must have one reward.
+      compute_rewards: returns rewards and episode ends for achieved and desired goals; where the
+        goal is changed, its rewards replace those of the environment, which must have one reward.
       achieved: name of the observation that says which goal has been reached.
       desired: name of the observation that says which one is to be reached.
       strategy: key in `STRATEGIES`.
@@ -87,7 +88,7 @@ class Hindsight(Transitions):
         achieved = following.reshape(-1, *following.shape[2:])[changed]
         rewards, ended = self._compute_rewards(achieved, goals)
         _validate(rewards, len(changed), "rewards")
-        _validate(ended, len(changed), "whether episodes end")
+        _validate(ended, len(changed), "ends of episodes")
         for observations in (batch.observations, batch.next_observations):
             desired = observations[self._desired]
             desired.reshape(-1, *desired.shape[2:])[changed] = goals

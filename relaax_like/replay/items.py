@@ -140,7 +140,7 @@ class Transitions:
     Fewer rewards are added up where an episode ends, or where the next step is missing: after a
     termination the discount is 0; after a truncation, or before a gap, the value of the last
     observation stands for the rest. An item is complete once the observation after its n-th step is
-    there, or its episode has ended.
+    there, or its episode has ended or is cut by a gap.
 
     Source: n-step returns, Sutton and Barto 2018, equation 7.1; truncation, Pardo et al. 2018,
     https://arxiv.org/abs/1712.00378, section 3.1.
@@ -166,7 +166,7 @@ class Transitions:
 
     @property
     def rule(self) -> ItemRule:
-        """Each step is an item, complete once n - 1 more steps follow or its chain has ended."""
+        """Each step is an item, complete once n - 1 more steps follow, or its chain has ended."""
         return ItemRule(lookahead=self.n_step - 1, period=1)
 
     def gather(
@@ -306,7 +306,7 @@ class Sequences(_SequenceItems):
 
     @property
     def rule(self) -> ItemRule:
-        """Every `period`-th row, once all steps of its sequence have been inserted."""
+        """Every `period`-th step, once all steps of its sequence follow, or its chain has ended."""
         return ItemRule(lookahead=self.steps - self.burn_in - 1, period=self.period)
 
     def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> SequenceBatch:

@@ -318,7 +318,9 @@ def _evict_rows(
     links: np.ndarray,
     removed: np.ndarray,
 ) -> int:
-    """Finds the items that are lost with evicted rows: theirs, and those that stack them.
+    """Finds the items that are lost with evicted rows.
+
+    These are the items that begin there, and those whose first observation is joined with theirs.
 
     Returns:
       Number of items in `removed`.
@@ -718,6 +720,9 @@ def _compile(kernel: Kernel) -> Callable[..., Any]:
 
 
 def compile_kernels() -> None:
-    """Compiles every loop into numba's cache, so that later starts load them from there."""
+    """Compiles every loop into numba's cache, so that later starts load them from there.
+
+    Without numba, does nothing.
+    """
     for name in KERNELS:
         load_kernel(name)

@@ -12,15 +12,16 @@ class RateLimiter:
         limiter = RateLimiter(updates_per_step=1.0, warm_up_steps=1_000, max_segment_steps=64)
         if limiter.can_insert(64):
             limiter.note_insert(64)
-        if limiter.can_sample(8):
-            limiter.note_sample(8)
+        if limiter.can_sample(1):
+            limiter.note_sample(1)
 
     `updates_per_step` minibatches are *due* for each step after the first `warm_up_steps`; none is
     taken before it is due. The *deficit* is how many of these have not been taken yet; it stays
-    between 0 and `tolerance`. If the tolerance is at least `updates_per_step * max_segment_steps +
-    max_minibatches`, insertion and sampling never wait at the same time: an insertion waits only if
-    the deficit is above `tolerance - updates_per_step * max_segment_steps`, sampling only if it is
-    below `max_minibatches`.
+    between 0 and `tolerance`, unless steps are counted although `can_insert` is False, as `Table`
+    does while there is nothing to sample, or with `slip`. If the tolerance is at least
+    `updates_per_step * max_segment_steps + max_minibatches`, insertion and sampling never wait at
+    the same time: an insertion waits only if the deficit is above `tolerance - updates_per_step *
+    max_segment_steps`, sampling only if it is below `max_minibatches`.
 
     The limiter only counts; `Table` has the lock, and waits. Source of the idea: Cassirer et al.
     2021, https://arxiv.org/abs/2102.04736, section 3.4 (samples per insert).

@@ -182,13 +182,13 @@ def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | 
       available: bytes; None: unknown, and nothing is refused.
 
     Raises:
-      ConfigError: the table does not fit; the error names needed and available memory, and the
-        largest capacity that fits.
+      ConfigError: the table does not fit; the error names needed and available memory, and about
+        the largest capacity that fits.
     """
     if available is None or needed <= available:
         return
     fitting = max(0, int(capacity * (available / needed)))
-    cure = f"set capacity to at most {fitting:,}" if fitting > 1 else "free memory"
+    cure = f"set capacity to less than about {fitting:,}" if fitting > 1 else "free memory"
     raise ConfigError(
         f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB ({spec.row_bytes:,} bytes "
         f"per row for its columns), but only {available / _GIB:,.2f} GiB of memory are available; "

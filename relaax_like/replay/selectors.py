@@ -54,14 +54,18 @@ class Selector(Protocol):
         """
 
     def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
-        """Updates priorities from the results of an update; other selectors ignore it.
+        """Updates priorities from the results of an update; without priorities, does nothing.
 
         Args:
           ids: [n] int64.
           errors: [n] float64.
 
         Returns:
-          How many of the items were removed since they were drawn; these are ignored.
+          How many of the items were removed since they were drawn, which are ignored; 0 without
+          priorities.
+
+        Raises:
+          InvalidInputError: an error is not finite; nothing was changed.
         """
 
     def get_state(self) -> dict[str, Any]:
@@ -131,7 +135,7 @@ class Uniform(_Unweighted):
 
 
 class Fifo(_Unweighted):
-    """Draws each item once, in the order in which items became complete."""
+    """Draws each item once, in the order in which they became complete; skips evicted ones."""
 
     bytes_per_row = 24
 
@@ -254,7 +258,7 @@ class Prioritized:
 
     @property
     def total(self) -> float:
-        """Sum of all priorities, to the power of alpha."""
+        """Sum of `p_k^alpha` over all items."""
         return self._tree.total
 
     def start(self, capacity: int) -> None:

@@ -113,9 +113,9 @@ class Storage:
       log_prob: [capacity] float32.
       extras: name -> [capacity, ...].
       links: [capacity, 8] int64.
-      keys: [capacity, 3] int64, a part of it: agent, episode, step.
-      versions: [capacity] int64, a part of it.
-      streams: [max_streams, 6] int64.
+      keys: [capacity, 3] int64, a part of `links`: agent, episode, step.
+      versions: [capacity] int64, a part of `links`.
+      streams: [max_streams, 6] int64; for the columns of both see `kernels`.
       oldest_id: id of the oldest row that was not evicted.
       next_id: of the next new row; ids are never used twice.
     """
@@ -133,7 +133,8 @@ class Storage:
 
         Args:
           spec: of the rows.
-          capacity: rows; each step is one, and each last observation before an end.
+          capacity: rows; each step is one, and each last observation before an end or a gap, and,
+            with a history, each of the observations before the first step of a chain.
           history: input -> observations that the model sees, joined on the last axis, 2 or more;
             each is stored once.
           max_streams: slots whose chain is open; beyond it, that of the slot that was silent for
@@ -157,7 +158,7 @@ class Storage:
             if name not in spec.observations or not spec.observations[name].shape:
                 raise ConfigError(
                     f"replay: history of {name!r}, expected an input with at least one axis, of "
-                    f"{sorted(spec.observations)}; correct the name"
+                    f"{sorted(spec.observations)}; correct the name, or remove the history"
                 )
         self._available_bytes = available_bytes
         self.spec = spec
@@ -235,8 +236,8 @@ class Storage:
           remover: chooses the rows to evict.
 
         Raises:
-          InvalidInputError: the segment does not fit the spec, the history or the capacity, or two
-            slots have the same number; nothing was changed.
+          InvalidInputError: the segment does not fit the spec, the history, the capacity or
+            `max_streams`, or two slots have the same number; nothing was changed.
         """
         next_alive, valid, differs, steps, finals, upper = self._validate(rollout)
         length, width = next_alive.shape

@@ -16,15 +16,16 @@ class SumTree:
     they depend on the numbers alone, not on earlier ones. A batch costs O(n log capacity).
 
     Attributes:
-      nodes: [2 * size, 2] float64, sum and largest; node 1 is the root, node i has the children
-        2 i and 2 i + 1, and position p is node size + p.
+      nodes: [2 * size, 2] float64, sum and largest; size is the capacity, rounded up to a power of
+        two; node 1 is the root, node i has the children 2 i and 2 i + 1, and position p is node
+        size + p.
     """
 
     def __init__(self, capacity: int):
         """Starts with zeros.
 
         Args:
-          capacity: positions.
+          capacity: number of positions.
         """
         size = 1
         while size < capacity:

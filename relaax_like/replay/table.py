@@ -44,7 +44,7 @@ class TableCounts:
       minibatches: number of minibatches that were sampled.
       evicted_items: items that were evicted.
       dropped_priorities: errors that were ignored, because their items had been evicted.
-      deficit: minibatches that are due; 0 without a limiter.
+      deficit: minibatches that are due and were not sampled; 0 without a limiter.
     """
 
     rows: int
@@ -97,7 +97,7 @@ class Table:
           selector: which of them; belongs to the table.
           minibatch_size: B.
           remover: which rows make room; None: the oldest.
-          limiter: belongs to the table; None: nothing waits, except for the first items.
+          limiter: belongs to the table; None: nothing waits, except sampling for the first items.
           seed: of the random generator.
 
         Raises:
@@ -190,7 +190,7 @@ class Table:
     def sample(
         self, minibatches: int = 1, *, timeout_sec: float | None = None
     ) -> Minibatches | None:
-        """Returns minibatches, `[U, B, ...]`.
+        """Returns U minibatches of B items; see `TransitionBatch` and `SequenceBatch`.
 
         Args:
           minibatches: U.
@@ -232,7 +232,7 @@ class Table:
             return self._items.gather(self._storage, Drawn(ids, weights), self._random)
 
     def can_insert(self, steps: int) -> bool:
-        """Returns whether a segment of `steps` steps would be inserted at once."""
+        """Returns whether the limiter would let a segment of `steps` steps be inserted at once."""
         with self._changed:
             return self._can_insert(steps)
 

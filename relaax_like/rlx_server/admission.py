@@ -25,7 +25,10 @@ class Newcomer(Protocol):
     address: str
 
     def turn_away(self, error: ProtocolError) -> None:
-        """Sends the error and closes at once. Admission has forgotten the connection already."""
+        """Sends the error, if the peer can receive it yet, and closes at once.
+
+        Admission has forgotten the connection already.
+        """
 
 
 class Admission:
@@ -42,7 +45,7 @@ class Admission:
 
     Args:
       max_clients: maximum number of clients.
-      min_free_memory_mb: minimum available memory for another client to be admitted.
+      min_free_memory_mb: minimum available memory, in MiB, for another client to be admitted.
       max_unknown: maximum number of unknown connections.
       hello_bytes: maximum number of bytes that unknown connections hold together.
     """
@@ -92,8 +95,8 @@ class Admission:
         if victim is not None:
             victim.turn_away(
                 ProtocolError(
-                    f"{self._max_unknown} connections have not sent a hello yet, and this is "
-                    "the oldest one from the address with the most; send the hello "
+                    f"more than {self._max_unknown} connections have no accepted hello yet, and "
+                    "this is the oldest one from the address with the most; send the hello "
                     "immediately, or retry later",
                     "OVERLOADED",
                 )
@@ -102,7 +105,7 @@ class Admission:
     def reserve(self, connection: Newcomer, size: int) -> None:
         """Counts `size` more bytes that an unknown connection holds; ignores a client.
 
-        If all together hold too much, the largest connection of the address that holds the most
+        While all together hold too much, the largest connection of the address that holds the most
         is closed, which can be this one.
         """
         victims = []

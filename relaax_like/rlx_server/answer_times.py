@@ -15,14 +15,14 @@ _NUM_BINS = 27 * _BINS_PER_OCTAVE  # 1 us to 134 s
 
 
 class AnswerTimes:
-    """Counts the answers to one client by how long they took. Used by one thread.
+    """Counts the answers to one client by how long they took. One thread adds, any can read.
 
         times = AnswerTimes(metrics, limit_sec=0.02, now=time.monotonic())
         times.add(seconds, now)
         p50, p99 = times.find_percentiles(0.5, 0.99)
 
-    Records curves about once a second: `server latency`, the mean, and `late answers`, their number
-    if there is a limit.
+    Records curves about once a second, while answers come: `server latency`, their mean in seconds,
+    and, if there is a limit, `late answers`, the number of late ones.
 
     Args:
       metrics: the recorder.
@@ -68,8 +68,9 @@ class AnswerTimes:
     def find_percentiles(self, *shares: float) -> list[float] | None:
         """Returns the seconds within which these shares of the answers came; None: no answers yet.
 
-        Shares are from 0 to 1. The answers of the newest 10 to 20 seconds count. Each result is at
-        most 9 % too large, and 134 s at most.
+        Shares are from 0 to 1. The answers of the current window and of the one before count; a
+        window ends with the first answer after 10 s. Each result is at most 9 % too large, except
+        for times below 1 us, and 134 s at most.
         """
         bins = self._bins + _count(self._newest)
         if self._bins_before is not self._bins:

@@ -35,7 +35,7 @@ class BatchSlots(BatchAgents):
       processor: of the agent; knows when the training has finished.
       action_spaces: of the hello.
       shapes: leaf -> shape of one observation as the model's inputs have it, where it differs.
-      starts: leaf -> the client's smallest integer, if it is not 0 as in the model.
+      starts: leaf of integers -> the client's smallest one, which is 0 for the model.
       cuts_traces: whether the plan can learn from steps with gaps between them.
       takes_executed: whether the plan can use steps whose action was overridden.
       history: joins the newest observations; None: the model sees one at a time.
@@ -74,7 +74,8 @@ class BatchSlots(BatchAgents):
     def _find_unsupported(self, cuts_traces: bool, takes_executed: bool) -> dict[str, str]:
         both = (PRESENT, EXECUTED)
         if not self._agent.can_be_absent:
-            return dict.fromkeys(both, "the agents of this algorithm store steps themselves")
+            why = "the agents of this algorithm store steps themselves, or have several tasks"
+            return dict.fromkeys(both, why)
         unsupported = {}
         if self._history is not None:
             unsupported[PRESENT] = f"observation_history is {self._history.length}, expected 1"
@@ -102,7 +103,8 @@ class BatchSlots(BatchAgents):
         """Passes a transition to the agent.
 
         Raises:
-          InvalidInputError: the number of rewards per slot is not the model's.
+          InvalidInputError: the number of rewards per slot is not the model's, or the third rollout
+            in a row has numbers that cannot be learned from.
         """
         self._goes_on = transition.observations is not None
         if transition.rewards is None:
@@ -142,7 +144,11 @@ class BatchSlots(BatchAgents):
         return self._agent.request()
 
     def decide(self, prediction: Prediction | None) -> Decision | None:
-        """Converts the prediction to the answer; None if there is another request first."""
+        """Converts the prediction to the answer; None if there is another request first.
+
+        Raises:
+          AgentFailure: the model has an action that the client does not have.
+        """
         if prediction is None:
             return Decision(actions=None, finished=self._finished(), version=0)
         actions = self._agent.take(prediction)
@@ -152,7 +158,12 @@ class BatchSlots(BatchAgents):
         return Decision(actions=self._given, finished="", version=prediction.version)
 
     def take_state(self) -> dict[str, Any] | None:
-        """Removes and returns what the agent needs to resume, after `observe`; see `BatchAgent`."""
+        """Removes and returns what the agent needs to resume, after `observe`.
+
+        Returns:
+          Arrays and JSON types, nested; None, and nothing is removed, while a rollout is being
+          learned from; see `BatchAgent`.
+        """
         agent = self._agent.take_state()
         history = None if self._history is None else self._history.get_state()
         return None if agent is None else {"agent": agent, "history": history}
@@ -174,7 +185,10 @@ class BatchSlots(BatchAgents):
             )
 
     def _shape(self, observations: Arrays | None) -> Arrays | None:
-        """Reshapes every client's rows to the model's shape, so that they can be packed."""
+        """Gives rows the model's shape, and makes integers start at 0.
+
+        So the rows of all clients can be packed.
+        """
         if observations is None or not self._shapes:
             return observations
         if self._starts:
@@ -201,7 +215,10 @@ class BatchSlots(BatchAgents):
         return self._history.add(observations, ended)
 
     def _find_executed(self, executed: Arrays, overridden: np.ndarray | None) -> Executed | None:
-        """Returns the executed actions, and the slots in which these replace the policy's."""
+        """Returns the executed actions, and the slots where they replace the policy's.
+
+        None: they do so in no slot.
+        """
         if overridden is None:
             overridden = np.zeros(len(next(iter(executed.values()))), np.bool_)
             for name, array in executed.items():

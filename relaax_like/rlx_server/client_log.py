@@ -77,14 +77,15 @@ class ClientLog:
     def write(
         self, level: int, message: str, *arguments: object, trace: str = "", budget: str = ""
     ) -> None:
-        """Writes one line.
+        """Writes one line, or nothing if the level is off or the budget is used up.
 
         Args:
           level: a level of `logging`.
           message: with the placeholders of `logging`.
           arguments: for the placeholders.
           trace: a stack trace that follows the line.
-          budget: key of an additional budget; "": only the address's budget applies.
+          budget: the line counts only against the address's separate budget of this name; "": only
+            against its common one.
         """
         if not self._logger.isEnabledFor(level):
             return

@@ -156,7 +156,11 @@ class Connection(asyncio.BufferedProtocol):
             self._make_room()
 
     def eof_received(self) -> bool:
-        """Notes that the client will send no more; what it has sent is still answered."""
+        """Notes that the client will send no more; without TLS, what it sent is still answered.
+
+        Returns:
+          Whether the transport stays open for the answers.
+        """
         if self._start != self._end and not self._closing:
             self._warn("disconnected in the middle of a message")
         self._client_done = True
@@ -185,16 +189,19 @@ class Connection(asyncio.BufferedProtocol):
     # What the server calls.
 
     def abort(self) -> None:
-        """Aborts the connection without a message, because the client does not read."""
+        """Aborts the connection without a message: the client does not read, or sends too much."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
 
     def describe_stall(self, now: float) -> str:
-        """Returns which side has been silent for a long time, and its last message; "": neither.
+        """Returns which side has been silent for a long time, and the client's last message.
 
         Args:
           now: monotonic seconds.
+
+        Returns:
+          "" if neither has been silent for more than 10 s, or before the hello has been answered.
         """
         silent = now - self.last_heard
         if silent <= _STALL_SEC or self._closing or not self.session.greeted:
@@ -302,7 +309,8 @@ class Connection(asyncio.BufferedProtocol):
     def _make_room(self) -> None:
         """Moves an unfinished message to the front of a buffer twice as large as what has arrived.
 
-        So memory grows with what was sent, not with what was announced, and never beyond that.
+        So memory grows with what was sent, not with what was announced. The buffer is at least 32
+        KiB larger than what has arrived; beyond that, it is no larger than what was announced.
         """
         begun = self._input[self._start : self._end]
         room = max(_INPUT_BYTES, len(begun))
@@ -364,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         self._start = self._end = 0
 
     def _set_reading(self) -> None:
-        """Reads while neither messages wait for their turn nor answers for the client.
+        """Reads while no message waits for its turn, no answer for the client, and no pause is on.
 
         After the last message, reads everything that the client still had in transit.
         """
@@ -494,7 +502,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._thread.submit(function, *arguments)
 
     def _close_soon(self) -> None:
-        """Lets the client read the last answer: closing with unread input would discard it."""
+        """Closes when the client had time to read the last answer.
+
+        Closing at once, with unread input, would discard the answer.
+        """
         self._closing = True
         self._drop_input()
         self._set_reading()

@@ -86,7 +86,8 @@ class AgentHost(abc.ABC):
         Raises:
           ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
           InvalidInputError: `max_wait_sec` is set, but the agents can block.
-          ServerUnavailableError: the parameter server cannot be reached.
+          ServerUnavailableError: the parameter server or the learner is not ready.
+          RelaaxError: the agent class names a task that the algorithm does not have.
         """
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
@@ -175,7 +176,7 @@ class BatchHost(AgentHost):
         client: str = "",
         max_wait_sec: float | None = None,
     ) -> BatchAgent:
-        """Builds an agent without a session; for scripts, which call its `run`.
+        """Builds an agent for k slots; scripts call this without a session, and then its `run`.
 
         Args:
           slots: k.
@@ -185,7 +186,8 @@ class BatchHost(AgentHost):
           max_wait_sec: longest time from a step to its answer; None: no limit.
 
         Raises:
-          ServerUnavailableError: the parameter server cannot be reached.
+          ServerUnavailableError: the parameter server or the learner is not ready.
+          RelaaxError: the agent class names a task that the algorithm does not have.
         """
         wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
         plans = {task: get_task_plan(self._config, task) for task in self._get_processors()}
@@ -209,7 +211,12 @@ class BatchHost(AgentHost):
         return self._agent_class(helpers, slots, config=self._config, learning=learning)
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
-        """Answers the requests of all agents, in one call for each task."""
+        """Answers the requests of all agents, in one call for each task.
+
+        Raises:
+          ConfigError: the policy reads variables that `Model.acting` does not name.
+          RelaaxError: an agent asked for a task that does not exist, or learning has failed.
+        """
         return self._predict(requests)
 
     def take_state(self) -> dict[str, Any]:

@@ -57,10 +57,11 @@ class LateHost(AgentHost):
     ) -> SlotAgents:
         """Builds the agents of k slots; the first client that trains defines the run's spaces.
 
-        Blocks until parameter server and learner are ready.
+        Blocks until parameter server and learner are ready, for about 45 s at most.
 
         Raises:
           ProtocolError: SPACE_MISMATCH: the algorithm cannot use the spaces, or the run has others.
+          InvalidInputError, RelaaxError: see `AgentHost`.
           ServerUnavailableError: the parameter server or the learner is not ready in time, or the
             client exploits and the spaces are not known yet.
         """
@@ -68,7 +69,9 @@ class LateHost(AgentHost):
         proposal = None if exploit else RunSpaces(observation_spaces, action_spaces)
         host = self._get_host(proposal, end)
         if not self._wait_loaded(host, end - time.monotonic()):
-            raise ServerUnavailableError("the learner is not ready; retry later")
+            raise ServerUnavailableError(
+                "the parameter server or the learner is not ready; retry later"
+            )
         return host.make_slot_agents(
             observation_spaces,
             action_spaces,

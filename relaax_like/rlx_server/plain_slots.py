@@ -50,6 +50,7 @@ class PlainSlots(PlainAgents):
           AgentFailure: an agent raised or answered with something that is not an action.
           InvalidInputError: a reward or an observation is too large to learn from. Plain agents
             build their own rollouts, so the step is refused instead of a rollout.
+          ServerUnavailableError: an agent could not reach the parameter server.
         """
         if self._learning:
             _validate_magnitudes(transition)

@@ -17,6 +17,10 @@ POINTS_PER_SECOND_TOGETHER = 20_000
 # Maximum number of points of one message; number of points stored in one turn of the event loop.
 MAX_POINTS = 10_000
 POINTS_PER_TURN = 500
+_LIMITS = (
+    f"more than {POINTS_PER_SECOND:,} points per second from this client, "
+    f"{POINTS_PER_SECOND_TOGETHER:,} from all, or {MAX_POINTS:,} in one message; send fewer"
+)
 
 
 class PointBudget:
@@ -59,7 +63,7 @@ def make_shared_budget() -> PointBudget:
 
 
 class SumMetric:
-    """Sends the sum of what was added, about once a second and at the end."""
+    """Sends the sum of what was added: with an `add` about once a second, and on `flush`."""
 
     def __init__(self, metrics: Metrics, name: str, interval_sec: float = 1.0):
         self._metrics = metrics
@@ -85,7 +89,7 @@ class SumMetric:
 class ClientPoints:
     """Passes the points of one client to the recorder, as many as the budgets allow.
 
-        points.take(message.scalars.scalars, "walker")
+        points.take(message.scalars.scalars, "walker", log)
         while points.store():
             ...                     # others have their turn
 
@@ -111,7 +115,7 @@ class ClientPoints:
         self._mistake: Exception | None = None
 
     def ignore(self, scalars: Sequence[metrics_pb2.Scalar]) -> None:
-        """Counts a message that is not stored, but costs as much to read."""
+        """Counts a message against the client's budget, but stores nothing: it costs as much."""
         self.dropped = len(scalars) - self._budget.take(min(len(scalars), MAX_POINTS))
 
     def take(self, scalars: Sequence[metrics_pb2.Scalar], client_name: str, log: ClientLog) -> None:
@@ -132,7 +136,7 @@ class ClientPoints:
     def store(self) -> bool:
         """Stores some points of the newest message; returns whether some are left.
 
-        Drops a point that is invalid, and no others.
+        Of the points that the budgets allow, it drops those that are invalid, and no others.
         """
         if not self._scalars:
             return False
@@ -170,5 +174,5 @@ class ClientPoints:
             self._client_name,
             dropped,
             len(self._scalars),
-            self._mistake or "the limit of points per second was exceeded",
+            self._mistake or _LIMITS,
         )

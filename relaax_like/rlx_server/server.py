@@ -149,6 +149,7 @@ class RlxServer:
         Raises:
           RelaaxError: the address cannot be bound; if the port is taken, the error names the
             process that holds it.
+          ConfigError: a TLS file cannot be used.
         """
         self.loop = asyncio.get_running_loop()
         try:
@@ -196,7 +197,7 @@ class RlxServer:
         return lambda: Handshake(self, options)
 
     async def stop(self) -> None:
-        """Accepts no more clients, notifies the others, and closes their sessions."""
+        """Accepts no more clients, notifies the others, and closes their sessions: 3 s at most."""
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
@@ -215,7 +216,7 @@ class RlxServer:
         return bool(self.connections or self.closing)
 
     def predict_soon(self, connection: Connection) -> None:
-        """Answers a connection's pending step with the next round of predictions."""
+        """Answers a pending step with the next predictions, once its session is ready."""
         if not connection.session.ready:
             self._waiting.add(connection)
             limit = connection.session.max_wait_sec
@@ -288,7 +289,11 @@ class RlxServer:
             session.log.write(
                 logging.ERROR, "%s: the prediction failed", session.client_name, trace=trace
             )
-            asking[0].fail(ProtocolError(f"the prediction failed: {error!r}", "AGENT_FAILED"))
+            asking[0].fail(
+                ProtocolError(
+                    f"the prediction failed: {error!r}; see the rlx server's log", "AGENT_FAILED"
+                )
+            )
             return
         for connection, prediction in zip(asking, predictions, strict=True):
             try:
@@ -327,7 +332,11 @@ class RlxServer:
             self.predict_soon(connection)
 
     async def _sweep(self) -> None:
-        """Disconnects clients that are silent for too long."""
+        """Checks all connections, again and again.
+
+        Pings clients that wait, reports silences, and disconnects clients that are silent for too
+        long or do not read.
+        """
         interval = min(self._hello_timeout_sec, self._idle_timeout_sec) / 4
         while True:
             await asyncio.sleep(min(max(interval, 0.02), 1.0))
@@ -359,11 +368,14 @@ class RlxServer:
             greeted = connection.session.greeted
             timeout = self._idle_timeout_sec if greeted else self._hello_timeout_sec
             if now - connection.last_heard > timeout and not connection.busy:
+                cure = (
+                    "reconnect once the environment is ready"
+                    if greeted
+                    else "reconnect, and send the hello at once"
+                )
                 connection.fail(
                     ProtocolError(
-                        f"no complete message received for {timeout:g} s; reconnect once the "
-                        "environment is ready",
-                        "UNAVAILABLE",
+                        f"no complete message received for {timeout:g} s; {cure}", "UNAVAILABLE"
                     )
                 )
 

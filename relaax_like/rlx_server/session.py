@@ -420,7 +420,11 @@ class Session:
         return "a prediction" if agents.ready else "the learner, with a rollout of this client"
 
     def describe(self, stall: str = "") -> ServedClient:
-        """Returns the status of a greeted client."""
+        """Returns the status of a greeted client.
+
+        Args:
+          stall: see `Connection.describe_stall`.
+        """
         assert self._greeting is not None
         times, agents = self.times, self._batch_agents
         found = times.find_percentiles(0.5, 0.99)
@@ -474,7 +478,7 @@ class Session:
             trace=shorten(trace, MAX_TRACE_LENGTH),
         )
         what = str(error) if isinstance(error, RelaaxError) else repr(error)
-        return ProtocolError(f"the agent failed: {what}", "AGENT_FAILED")
+        return ProtocolError(f"the agent failed: {what}; see the rlx server's log", "AGENT_FAILED")
 
     def _greet(self, hello: rlx_pb2.Hello) -> bytes:
         if self._greeting is not None:
@@ -598,7 +602,8 @@ class Session:
         self._validate_feature(STEP_ID)
         if step_id <= self._step_id:
             raise InvalidInputError(
-                f"step_id: {step_id}, expected more than {self._step_id}, the previous step's",
+                f"step_id: {step_id}, expected more than {self._step_id}, the previous step's (0 "
+                "before the first step)",
                 "step_id",
             )
         self._step_id = step_id
@@ -680,7 +685,8 @@ class Session:
     def _check_time_limit(self) -> None:
         if self._deadline is not None and time.monotonic() > self._deadline:
             raise ProtocolError(
-                "this session has reached its time limit; reconnect, possibly to another server",
+                "this session has reached its time limit (session_timeout_sec of the server); "
+                "reconnect, possibly to another server",
                 "UNAVAILABLE",
             )
 

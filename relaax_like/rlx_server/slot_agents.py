@@ -18,7 +18,7 @@ class Decision(NamedTuple):
     """The agents' answer to one step.
 
     Attributes:
-      actions: leaf -> [k, ...] in the leaf's dtype; None if every slot has ended.
+      actions: leaf -> [k, ...] in the leaf's dtype; None if every slot or the training has ended.
       finished: what ended the training; "": it has not ended.
       version: of the weights that chose the actions.
     """
@@ -59,7 +59,8 @@ class BatchAgents(abc.ABC):
         if agents.ready: decision = agents.decide(prediction_of(agents.request()))
 
     Attributes:
-      ready: False while a rollout is being learned from; `on_ready` is called afterwards.
+      ready: False while the agents must wait for the learner; `on_ready` is called afterwards, see
+        `AgentHost`.
       discarded_steps: environment steps that were not learned from because no learner was ready.
       unsupported: feature of the protocol -> why these agents cannot use it.
     """

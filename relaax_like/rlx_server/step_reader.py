@@ -44,7 +44,7 @@ class StepReader:
         self._nowhere.flags.writeable = False
 
     def remember(self, body: bytes | memoryview, transition: Transition) -> None:
-        """Stores the layout of a step that was parsed and is valid, to read the next ones."""
+        """Stores the layout of a parsed, valid step to read the next ones, if it is ordinary."""
         if transition.observations is None or transition.rewards is None:
             return
         if transition.final_observations is not None or transition.success is not None:

@@ -19,16 +19,16 @@ _OUTCOME = ("rewards", "terminated", "truncated")
 
 
 class Transition(NamedTuple):
-    """One step of k slots. A session's first has observations only.
+    """One step of k slots. The first of a session, or after all slots ended, has no outcome.
 
     Attributes:
       observations: leaf -> [k, ...]; None when every slot has ended and no new episode has begun.
-      rewards: [k, r] float64, or None at the start of episodes.
+      rewards: [k, r] float64; None without an outcome, as the next two.
       terminated: [k] bool.
-      truncated: [k] bool.
+      truncated: [k] bool, not where terminated.
       ended: [k] bool, terminated or truncated; None if no slot's episode has ended.
       success: [k] int8 (1 solved, 0 not solved, -1 unknown), or None.
-      final_observations: leaf -> [k, ...], rows of slots that ended; or None.
+      final_observations: leaf -> [k, ...], meaningless rows where no episode ended; or None.
       episodes: that ended in this step.
       step_id: number of the step; 0: it has no number.
       absent: [k] bool, slots that take no part in this step; None: all take part.
@@ -64,8 +64,10 @@ def read_step(
       running: whether actions were sent whose rewards are due.
 
     Raises:
-      ProtocolError: OUT_OF_ORDER: a part is missing, or was sent at the wrong time.
-      InvalidInputError: a part has a wrong shape, dtype or value; the error names it.
+      ProtocolError: OUT_OF_ORDER: a part of the outcome is missing, or a part was sent at the wrong
+        time.
+      InvalidInputError: another part is missing, or a part has a wrong shape, dtype or value; the
+        error names it.
     """
     observations = None
     if step.observations:
@@ -86,8 +88,8 @@ def read_step(
         return Transition(observations=observations, step_id=step.step_id, absent=absent)
     if len(outcome_parts) != 3:
         raise ProtocolError(
-            "a step after actions needs rewards, terminated and truncated, but only has "
-            f"{', '.join(outcome_parts) or 'observations'}",
+            "a step after actions needs rewards, terminated and truncated, but has "
+            f"{', '.join(outcome_parts) or 'none of them'}; send all three",
             "OUT_OF_ORDER",
         )
     executed, overridden = None, None
@@ -112,21 +114,26 @@ def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
     if step.executed or step.HasField("overridden"):
         field = "executed" if step.executed else "overridden"
         raise ProtocolError(
-            f"{field} received before any action was sent; the first step of a session, and the "
-            "step after reward_and_reset, must only have observations",
+            f"{field} received before any action was sent for this episode; the first step of a "
+            "session, and the step after reward_and_reset, must only have observations (and "
+            "present)",
             "OUT_OF_ORDER",
             field,
         )
     if outcome_parts:
         raise ProtocolError(
-            f"{outcome_parts[0]} received before any action was sent; the first step of a "
-            "session, and the step after reward_and_reset, must only have observations",
+            f"{outcome_parts[0]} received before any action was sent for this episode; the first "
+            "step of a session, and the step after reward_and_reset, must only have observations "
+            "(and present)",
             "OUT_OF_ORDER",
             outcome_parts[0],
         )
     if not step.observations:
         raise ProtocolError(
-            "an empty step; observations are required", "OUT_OF_ORDER", "observations"
+            "a step without observations, although no action was sent before it; send the first "
+            "observations of all slots",
+            "OUT_OF_ORDER",
+            "observations",
         )
 
 
@@ -226,7 +233,8 @@ def _read_final(
         if truncated.any():
             raise InvalidInputError(
                 f"final_observations: missing, but slot {np.flatnonzero(truncated)[0]} was "
-                "truncated; its value is estimated from the last observation",
+                "truncated; send the last observation of that episode, from which its value is "
+                "estimated",
                 "final_observations",
             )
         return None

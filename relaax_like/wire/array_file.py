@@ -96,7 +96,8 @@ def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
 
     Raises:
       FileNotFoundError: there is no such file.
-      DamagedError: it is not a file of arrays, is damaged, or is of another kind or version.
+      DamagedError: it is not a file of arrays, is damaged, cannot be read, or is of another kind
+        or version.
     """
     with finding_damage(), zipfile.ZipFile(path) as archive:
         found = _get_kind(archive)
@@ -115,7 +116,7 @@ def read_kind(path: Path) -> str:
 
     Raises:
       FileNotFoundError: there is no such file.
-      DamagedError: it is damaged, or not a file of arrays.
+      DamagedError: it is not an archive, or cannot be read. Its arrays are not checked.
     """
     with finding_damage(), zipfile.ZipFile(path) as archive:
         return _get_kind(archive)

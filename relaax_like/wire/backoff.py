@@ -4,7 +4,7 @@ import random
 
 
 def draw_pause_sec(attempt: int, first_sec: float, longest_sec: float) -> float:
-    """Returns a pause that doubles with each attempt, half of it drawn at random.
+    """Returns a pause in seconds, doubled with each attempt, bounded, times 0.5 to 1 at random.
 
     So processes that failed at the same time do not retry at the same time.
 

@@ -9,11 +9,17 @@ class RelaaxError(Exception):
 
 
 class DamagedError(Exception):
-    """A file is damaged. The code that knows the file converts this to a RelaaxError."""
+    """A file is damaged, of another kind, or cannot be read.
+
+    The code that knows the file converts this to a RelaaxError.
+    """
 
 
 class ConfigError(RelaaxError, ValueError):
-    """The YAML file, a flag or the algorithm's code is wrong. A retry would fail, too."""
+    """Settings, a file that they name, an argument or an algorithm's code is wrong.
+
+    A retry would fail, too.
+    """
 
 
 class InvalidInputError(RelaaxError, ValueError):
@@ -29,10 +35,13 @@ class InvalidInputError(RelaaxError, ValueError):
 
 
 class ProtocolError(RelaaxError):
-    """The peer refused a message, or violated the protocol. A retry would fail, too.
+    """The peer refused a message, or violated the protocol. A retry would usually fail, too.
+
+    The rlx server also raises it to end a session with the code UNAVAILABLE or OVERLOADED, after
+    which a retry can succeed; the client raises ServerUnavailableError for these.
 
     Attributes:
-      code: name of the `relaax.v1.ErrorCode`.
+      code: name of the `relaax.v1.ErrorCode`; "ERROR_CODE_" and the number for an unknown one.
       field: name of the wrong field, or "".
     """
 
@@ -47,19 +56,25 @@ class NotAllowedError(RelaaxError):
 
 
 class LeasedError(RelaaxError):
-    """The run has another learner, so gradients are not accepted. A retry would fail, too."""
+    """The run learns in another place, with another learner or with other tasks.
+
+    So what was sent, such as gradients or experience, is not accepted. A retry would fail, too.
+    """
 
 
 class ServerUnavailableError(RelaaxError, ConnectionError):
-    """The peer cannot be reached or went away. Reconnect and begin a new episode."""
+    """The peer cannot be reached, went away, or is not ready or too busy. A retry can succeed.
+
+    An environment reconnects and begins a new episode.
+    """
 
 
 class SnapshotError(RelaaxError):
-    """A snapshot on disk is damaged, belongs to another model, or cannot be written."""
+    """A snapshot or a file beside it is damaged, of another model, or cannot be read or written."""
 
 
 class JournalError(RelaaxError):
-    """The journal on disk is damaged or of another model, or cannot be appended to."""
+    """A journal on disk is damaged, of another model, or cannot be read or appended to."""
 
 
 class CollectorFullError(RelaaxError):
@@ -71,4 +86,7 @@ class CollectorClosedError(RelaaxError):
 
 
 class ReplayClosedError(RelaaxError):
-    """A replay table is closed: it takes no more steps, or none is due. A retry would fail, too."""
+    """A replay table is closed: it takes no more steps, or no minibatch is due any more.
+
+    A retry would fail, too.
+    """

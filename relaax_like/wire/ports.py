@@ -33,7 +33,7 @@ def describe_port_holder(host: str, port: int) -> str:
 
 
 def describe_bind_failure(host: str, port: int) -> str:
-    """Describes in one sentence why a server cannot listen there, and the cure.
+    """Describes in one sentence the likely reason why a server cannot listen there, and the cure.
 
     For example "port 7000 is in use by pid 123 (python server.py): stop it or choose another port".
     """
@@ -41,8 +41,9 @@ def describe_bind_failure(host: str, port: int) -> str:
     if holder:
         return f"port {port} is in use by {holder}: stop it or choose another port"
     return (
-        f"{host} is not an address of this machine, or this user is not allowed to use port "
-        f"{port}; choose another address"
+        f"no process listens on port {port}, so probably {host} is not an address of this machine, "
+        "this user is not allowed to use the port, or an open connection uses it; choose another "
+        "address or port"
     )
 
 

@@ -42,8 +42,8 @@ class Report:
 class Reporter:
     """Reports to `relaax run`; without a pipe it does nothing. Never blocks; thread-safe.
 
-    reporter = Reporter.from_environment()
-    reporter.report(Event.JOINED, "cartpole-1")
+        reporter = Reporter.from_environment()
+        reporter.report(Event.JOINED, "cartpole-1")
 
     Args:
       descriptor: of the pipe; None: no reports.

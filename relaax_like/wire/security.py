@@ -251,12 +251,12 @@ def _validate_token(token: str, place: str) -> None:
     if not MIN_TOKEN_LENGTH <= len(token) <= MAX_TOKEN_LENGTH:
         raise ConfigError(
             f"{place}: a token of {len(token)} characters, expected {MIN_TOKEN_LENGTH} to "
-            f"{MAX_TOKEN_LENGTH}; make a new token with: openssl rand -hex 32"
+            f"{MAX_TOKEN_LENGTH}; make a new token for both ends with: openssl rand -hex 32"
         )
     if not token.isprintable():
         raise ConfigError(
-            f"{place}: the token contains an unprintable character; make a new token with: openssl "
-            "rand -hex 32"
+            f"{place}: the token contains an unprintable character; make a new token for both ends "
+            "with: openssl rand -hex 32"
         )
 
 

@@ -50,8 +50,8 @@ class Space:
         only differ in this are equal.
 
     Raises:
-      InvalidInputError: an unknown dtype, or a shape or mirror that is not possible. Subclasses
-        raise it for their own attributes, too.
+      InvalidInputError: an unknown dtype, a shape with too many or negative axes, or a mirror that
+        is too long. Subclasses raise it for their own attributes, too.
     """
 
     dtype: str

@@ -32,7 +32,9 @@ _VERIFY_CURES = {
 # Parts of OpenSSL's names of the errors for a peer that does not use TLS, and for a peer's alerts
 # about our certificate.
 _PLAIN = ("WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
-_CLIENT_CERT_CURE = "set tls_cert and tls_key to a certificate signed by the server's tls_ca"
+_CLIENT_CERT_CURE = (
+    "set tls_cert and tls_key to a certificate that is valid and signed by the server's tls_ca"
+)
 _CLIENT_CERT = ("CERTIFICATE", "UNKNOWN_CA", "HANDSHAKE_FAILURE", "DECRYPT_ERROR", "ACCESS_DENIED")
 
 
@@ -200,7 +202,8 @@ def describe_tls_error(error: OSError) -> str:
         return "it does not use TLS on this port: remove tls_ca, or set up TLS on the server"
     if any(part in reason for part in _CLIENT_CERT):
         return (
-            f"it rejected our certificate ({reason.lower().replace('_', ' ')}): {_CLIENT_CERT_CURE}"
+            "it requires a client certificate, or rejected our certificate "
+            f"({reason.lower().replace('_', ' ')}): {_CLIENT_CERT_CURE}"
         )
     return ""
 

@@ -66,8 +66,8 @@ _now = time.perf_counter_ns
 class Recorder:
     """Writes the spans of this process to its file. Thread-safe.
 
-    The newest `capacity` spans are kept. The complete disk space is allocated at the start, so that
-    a disk that fills up later cannot end the process.
+    The newest `capacity` spans and values of counters are kept. The complete disk space is
+    allocated at the start, so that a disk that fills up later cannot end the process.
 
     Attributes:
       path: the file.
@@ -77,7 +77,7 @@ class Recorder:
       folder: of the file; created if it does not exist.
       role: of the process, such as "rlx server".
       name: identifies this process among those of its role, or "".
-      capacity: number of spans that are kept.
+      capacity: number of spans and values that are kept.
 
     Raises:
       ConfigError: the file cannot be created.

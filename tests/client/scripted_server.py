@@ -16,6 +16,8 @@ from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
 from relaax_like.wire.spaces import Box, Space, Spaces, messages_to_spaces, unpack_arrays
 
+_FEATURES_WITH_LIMIT = ("executed", "max_wait", "step_id", "timings")
+
 
 @dataclass
 class Role:
@@ -36,6 +38,10 @@ class Role:
     # Replaces the answer to this step by raw bytes.
     garbage_at: int | None = None
     garbage: bytes = b""
+    # Answers steps only while this is set.
+    answers: threading.Event | None = None
+    # Sends these bytes when the first step arrives, and closes without reading it.
+    close_unread: bytes | None = None
     max_message_bytes: int = 1 << 26
     # observations -> actions, leaf name -> [k, ...]; default: random within the spaces.
     policy: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
@@ -51,6 +57,7 @@ class ReceivedStep:
     truncated: np.ndarray | None = None
     success: np.ndarray | None = None
     final_observations: dict[str, np.ndarray] | None = None
+    executed: dict[str, np.ndarray] | None = None
     actions: dict[str, np.ndarray] | None = None
 
 
@@ -130,7 +137,7 @@ class ScriptedServer:
     def _serve(self, connection: socket.socket) -> None:
         with connection:
             try:
-                for answer in self._converse(_messages(connection)):
+                for answer in self._converse(connection):
                     connection.sendall(answer)
             except Violation as violation:
                 self.violations.append(str(violation))
@@ -143,7 +150,8 @@ class ScriptedServer:
                 with self._changed:
                     self._changed.notify_all()
 
-    def _converse(self, messages: Iterator[rlx_pb2.ClientMessage]) -> Iterator[bytes]:
+    def _converse(self, connection: socket.socket) -> Iterator[bytes]:
+        messages = _messages(connection)
         first = next(messages, None)
         if first is None:
             return
@@ -159,9 +167,17 @@ class ScriptedServer:
             self._changed.notify_all()
         yield _frame(
             ready=rlx_pb2.Ready(
-                protocol_version=1, session=f"s{number}", max_message_bytes=role.max_message_bytes
+                protocol_version=1,
+                session=f"s{number}",
+                max_message_bytes=role.max_message_bytes,
+                features=_FEATURES_WITH_LIMIT if session.hello.max_wait_ms else (),
             )
         )
+        if role.close_unread is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            connection.recv(1, socket.MSG_PEEK)
+            yield role.close_unread
+            return
         scores = np.zeros(session.hello.slots)
         lengths = np.zeros(session.hello.slots, int)
         for message in messages:
@@ -176,6 +192,8 @@ class ScriptedServer:
                 self.steps += 1
                 self._changed.notify_all()
             count = len(session.steps)
+            if role.answers is not None:
+                role.answers.wait(60)
             if role.drop_at.get(number) == count:
                 return
             if role.error_at == count:
@@ -187,6 +205,7 @@ class ScriptedServer:
             if role.hang_at is not None and count >= role.hang_at:
                 continue
             actions = self._answer(session, step, scores, lengths)
+            actions.step_id = message.step.step_id
             if role.finish_after is not None and self.steps >= role.finish_after:
                 actions.finished = "max_global_step reached"
                 actions.actions.clear()
@@ -311,6 +330,10 @@ def _validate_step(session: Session, message: rlx_pb2.Step) -> ReceivedStep:
             if message.observations
             else None
         )
+        if message.executed:
+            step.executed = unpack_arrays(
+                message.executed, session.action_spaces, slots, "executed"
+            )
         outcome = ("rewards", "terminated", "truncated")
         for name in (*outcome, "success"):
             if message.HasField(name):  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Role, ScriptedServer
 
-from relaax_like.client import OutOfOrderError, Retry, RlxClient
+from relaax_like.client import LateAnswerError, OutOfOrderError, Retry, RlxClient
 from relaax_like.client.connection import parse_address
 from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
 from relaax_like.client.values import SpaceValues
@@ -28,6 +28,7 @@ from relaax_like.wire.errors import (
     ProtocolError,
     ServerUnavailableError,
 )
+from relaax_like.wire.framing import pack_frame
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
@@ -36,6 +37,15 @@ STATE = Box(dtype="float32", shape=(4,))
 MOVE = Discrete(n=2)
 QUICK = Retry(min_sleep_sec=0.0, max_sleep_sec=0.01)
 ZEROS = np.zeros(4, np.float32)
+RAGGED = [[1, 2], [3]]
+
+
+@pytest.fixture
+def answers() -> threading.Event:
+    """For `Role.answers`; set."""
+    event = threading.Event()
+    event.set()
+    return event
 
 
 def make_client(server: ScriptedServer, **options: Any) -> RlxClient:
@@ -156,7 +166,7 @@ def test_dict_spaces_take_and_give_dicts(serve: Serve) -> None:
         (lambda c: c.step(ZEROS[None], terminated=np.array([True])), "takes only observations"),
         (lambda c: (c.act(ZEROS), c.act(ZEROS)), "call reward_and_act.*or reward_and_reset"),
         (lambda c: (c.act(ZEROS), c.step(ZEROS[None])), "otherwise call step"),
-        (lambda c: (c.close(), c.act(ZEROS)), "closed; create a new one"),
+        (lambda c: (c.close(), c.act(ZEROS)), "closed; call connect"),
     ],
 )
 def test_a_verb_at_the_wrong_time_says_the_right_order(
@@ -193,6 +203,15 @@ def test_a_single_slot_verb_on_many_slots_is_refused(serve: Serve) -> None:
         (lambda c: c.step(ZEROS[None], [1.0], None, [True]), "slot 0 was truncated"),
         (lambda c: c.step(None, [1.0]), "not all slots have ended"),
         (lambda c: c.step(ZEROS[None], [1.0], [True], success=[2]), r"1 \(solved\)"),
+        (
+            lambda c: c.reward_and_act(1.0, RAGGED),
+            r"state: lists of different lengths, \[\[1, 2\], \[3\]\]; .* of shape \[4\]",
+        ),
+        (lambda c: c.reward_and_act(RAGGED, ZEROS), r"rewards: lists of .* of shape \[r\]"),
+        (lambda c: c.step(RAGGED, [1.0]), r"observations: lists of .* of shape \[1, 4\]"),
+        (lambda c: c.step(ZEROS[None], RAGGED), r"rewards: lists of .* of shape \[1, \.\.\.\]"),
+        (lambda c: c.step(ZEROS[None], [1.0], RAGGED), r"terminated: lists of .* of shape \[1\]"),
+        (lambda c: c.step(None, [1.0], [True], success=RAGGED), "success: lists of different"),
     ],
 )
 def test_a_bad_value_is_refused_before_it_is_sent(
@@ -218,6 +237,42 @@ def test_integers_must_keep_their_value() -> None:
         values.to_leaves([7, 256], 2, "x")
     with pytest.raises(InvalidInputError, match="which the space declares, would change values"):
         values.to_leaves([0.5, 1.0], 2, "x")
+
+
+@pytest.mark.parametrize(
+    ("space", "fits", "wrong"),
+    [
+        (Box(dtype="int8", shape=()), [-128, 127], np.array([0, 300])),
+        (Box(dtype="int32", shape=()), [0, 1 << 30], np.array([0, 1 << 40])),
+        (Box(dtype="uint16", shape=()), [0, 65_535], np.array([0, 65_536], np.uint32)),
+        (Box(dtype="bool", shape=()), [0, 1], np.array([0, 2], np.uint8)),
+        (Discrete(n=9, dtype="int8"), [0, 8], np.array([0, 256])),
+        (MultiBinary(shape=()), [0, 1], np.array([0, 257])),
+    ],
+)
+def test_integers_do_not_wrap(space: Space, fits: list[int], wrong: np.ndarray) -> None:
+    values = SpaceValues(space, "observation")
+    assert values.to_leaves(fits, 2, "x")["observation"].tolist() == fits
+    with pytest.raises(InvalidInputError, match=f"converting {wrong.dtype} to {space.dtype}, "):
+        values.to_leaves(wrong, 2, "x")
+
+
+@pytest.mark.parametrize("numbers", [np.array([0.1, 1 / 3]), np.array([7, (1 << 24) + 1])])
+def test_floats_can_be_rounded(numbers: np.ndarray) -> None:
+    values = SpaceValues(Box(dtype="float32", shape=()), "observation")
+    leaf = values.to_leaves(numbers, 2, "x")["observation"]
+    np.testing.assert_array_equal(leaf, numbers.astype(np.float32))
+
+
+def test_lists_of_different_lengths_name_their_leaf() -> None:
+    values = SpaceValues({"a": STATE, "b": MOVE}, "observation")
+    with pytest.raises(InvalidInputError, match=r"x\[a\]: lists of .* of shape \[4\]") as raised:
+        values.row_to_leaves({"a": RAGGED, "b": 0}, "x")
+    assert raised.value.field == "x[a]"
+    with pytest.raises(InvalidInputError, match=r"x\[a\]: lists of .* of shape \[2, 4\]"):
+        values.to_leaves({"a": RAGGED, "b": [0, 1]}, 2, "x")
+    with pytest.raises(InvalidInputError, match="x: lists of different lengths"):
+        values.count_slots({"a": RAGGED, "b": 0}, "x")
 
 
 @pytest.mark.parametrize("space", [{}, None, {"a": 3}, [STATE]])
@@ -268,7 +323,7 @@ def free_port() -> int:
 
 
 def test_refused_connection_says_so() -> None:
-    with pytest.raises(ServerUnavailableError, match=r"cannot connect .* is it running"):
+    with pytest.raises(ServerUnavailableError, match=r"cannot connect .* is the server running"):
         RlxClient(f"127.0.0.1:{free_port()}", STATE, MOVE)
 
 
@@ -317,6 +372,100 @@ def test_an_error_in_the_session_names_code_and_field(serve: Serve) -> None:
         assert (raised.value.code, raised.value.field) == ("INVALID_FIELD", "rewards")
         with pytest.raises(ServerUnavailableError, match=r"reconnect\(\) and start new episodes"):
             client.act(ZEROS)
+
+
+def make_error(code: int) -> bytes:
+    message = rlx_pb2.ServerMessage(error={"code": code, "message": "come back later"})
+    return pack_frame(message.SerializeToString())
+
+
+LATE_ANSWER = pack_frame(rlx_pb2.ServerMessage(actions={"version": 1}).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("sent", "match"),
+    [
+        (make_error(rlx_pb2.UNAVAILABLE), "^come back later$"),
+        (make_error(rlx_pb2.OVERLOADED), "^come back later$"),
+        (LATE_ANSWER + make_error(rlx_pb2.UNAVAILABLE), "^come back later$"),
+        (LATE_ANSWER, "lost the rlx server"),
+        (b"", "lost the rlx server"),
+    ],
+    ids=["unavailable", "overloaded", "answer and unavailable", "answer", "nothing"],
+)
+def test_what_a_server_sent_before_it_closed_is_raised_by_the_next_message(
+    serve: Serve, sent: bytes, match: str
+) -> None:
+    size = 32 << 20  # more than sockets buffer: the server closes while the client is sending
+    server = serve(Role(close_unread=sent))
+    with RlxClient(server.address, Box(dtype="uint8", shape=(size,)), MOVE) as client:
+        with pytest.raises(ServerUnavailableError, match=match):
+            client.act(np.zeros(size, np.uint8))
+
+
+# Late answers.
+
+
+def make_limited(server: ScriptedServer) -> RlxClient:
+    return make_client(server, max_wait_ms=1000, answer_timeout_sec=1.0)
+
+
+def play_until_act_is_late(client: RlxClient, answers: threading.Event) -> None:
+    """Gets no answer to the end of an episode, and to the begin of the next one, in time."""
+    client.act(ZEROS)
+    answers.clear()
+    with pytest.raises(LateAnswerError, match="begin the next episode"):
+        client.reward_and_reset(1.0)
+    with pytest.raises(LateAnswerError, match="pass it as executed"):
+        client.act(ZEROS)
+    answers.set()
+
+
+def test_an_episode_has_its_own_score_after_late_answers(
+    serve: Serve, answers: threading.Event
+) -> None:
+    with make_limited(serve(Role(answers=answers))) as client:
+        play_until_act_is_late(client, answers)
+        assert client.reward_and_reset(2.0, executed=1) == 2.0
+        assert client.late_answers == 2
+        client.act(ZEROS)
+        assert client.reward_and_reset(3.0) == 3.0
+
+
+def test_the_score_of_a_late_episode_is_not_taken_for_a_missing_one(
+    serve: Serve, answers: threading.Event
+) -> None:
+    answer = rlx_pb2.ServerMessage(actions={"version": 1, "step_id": 4})
+    role = Role(answers=answers, garbage_at=4, garbage=pack_frame(answer.SerializeToString()))
+    with make_limited(serve(role)) as client:
+        play_until_act_is_late(client, answers)
+        with pytest.raises(ProtocolError, match="no score of the ended episode"):
+            client.reward_and_reset(2.0, executed=1)
+
+
+def test_after_a_late_answer_executed_is_due_until_a_step_is_sent(
+    serve: Serve, answers: threading.Event
+) -> None:
+    server = serve(Role(answers=answers))
+    with make_limited(server) as client:
+        answers.clear()
+        with pytest.raises(LateAnswerError, match="pass it as executed"):
+            client.act(ZEROS)
+        answers.set()
+        for refused in (
+            lambda: client.reward_and_act(1.0, [0, 0, 0], executed=1),
+            lambda: client.step(None, [1.0], executed=[1]),
+            lambda: client.step([[0, 0, 0]], [1.0], executed=[1]),
+        ):
+            with pytest.raises(InvalidInputError):
+                refused()
+            with pytest.raises(OutOfOrderError, match="executed: missing"):
+                client.reward_and_act(1.0, ZEROS)
+        client.reward_and_act(1.0, ZEROS, executed=1)
+        client.reward_and_act(1.0, ZEROS)
+    _, second, third = server.sessions[0].steps
+    assert second.executed == {"action": np.array([1])}
+    assert third.executed is None
 
 
 def test_server_that_never_answers_times_out(serve: Serve) -> None:

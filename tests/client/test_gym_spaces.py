@@ -157,6 +157,11 @@ def test_gymnasium_spaces_are_taken_with_nested_values(
                 client.act(wrong)
         with pytest.raises(InvalidInputError, match=r"state\[arm/joints\]: shape"):
             client.act({**state, "arm": {"joints": np.zeros(3)}})
+        ragged = [[1, 2], [3]]
+        with pytest.raises(InvalidInputError, match=r"state\[arm/joints\]: lists of different"):
+            client.act({**state, "arm": {"joints": ragged}})
+        with pytest.raises(InvalidInputError, match=r"state\[tools/0\]: lists of different"):
+            client.act({**state, "tools": (ragged,)})
     (session,) = server.sessions
     assert session.observation_spaces["arm/joints"].low.tolist() == [-1, -1]
     for step in session.steps[:2]:

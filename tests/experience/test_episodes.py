@@ -320,6 +320,36 @@ def test_a_data_handler_that_fails_costs_the_episodes_at_hand_and_nothing_waits_
     assert [data.tickets for data in batches] == [(1,), (), (), (2,)]
 
 
+@pytest.mark.parametrize("wrong_part", [0, 1])
+def test_a_data_handler_that_returns_another_layout_costs_the_episodes_at_hand(
+    wrong_part: int,
+) -> None:
+    class Changes:
+        def after_interact(self, rollout: Rollout) -> list[Rollout]:
+            parts = [rollout, rollout]
+            if rollout.rewards[0, 0, 0] == 200:
+                wide = np.repeat(rollout.inputs["x"], 2, axis=-1)
+                parts[wrong_part] = dataclasses.replace(rollout, inputs={"x": wide})
+            return parts
+
+        def after_learn(self, training_data: TrainingData, policy_data: Any) -> None:
+            pass
+
+    # Episode 1 ends in the second rollout, and 2, which is refused, and 3 after it.
+    A, D = ALIVE, TERMINATED
+    rollouts = make_rollouts([(alive,) for alive in (A, D, A, A, D, A, D, D, D, D, D, D)])
+    collector = make_collector(data_handler=Changes())
+    collector.add(rollouts[0])
+    with pytest.raises(InvalidInputError, match=r"inputs\['x'\] is float32 of \[2\]"):
+        collector.add(rollouts[1])
+    assert collector.dropped_steps == 3
+    batches = take_all(collector)
+    assert read_episodes(batches) == [[0, 1], [0, 1], [100, 101, 102], [100, 101, 102]]
+    assert [data.tickets for data in batches] == [(), (), (), (1, 2)]
+    collector.add(rollouts[2])
+    assert [data.tickets for data in take_all(collector)][-1] == (3,)
+
+
 def test_slots_that_leave_are_forgotten_and_others_arrays_are_not_kept() -> None:
     A, D = ALIVE, TERMINATED
     rollouts = make_rollouts([(A,) * 50] * 3 + [(A, *[D] * 49)] + [(A,) * 50] * 4)

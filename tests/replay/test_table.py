@@ -401,7 +401,8 @@ def test_a_capacity_that_does_not_fit_into_memory_is_refused_with_the_figures():
         actions={"action": Column((), np.dtype(np.int64))},
     )
     figures = (
-        r"capacity 1,000,000 needs 6\.6\d GiB.*7,1\d\d bytes.*only 4\.00 GiB.*at most 60\d,\d\d\d"
+        r"capacity 1,000,000 needs 6\.6\d GiB.*7,1\d\d bytes.*only 4\.00 GiB.*"
+        r"less than about 60\d,\d\d\d"
     )
     with pytest.raises(ConfigError, match=figures):
         Storage(spec, 1_000_000, history={"screen": 4}, available_bytes=4 << 30)
