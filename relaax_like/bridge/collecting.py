@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import grpc
 
 from relaax_like.bridge import chunks, frames, messages
-from relaax_like.bridge.errors import PARAMETER_SERVER, to_exception
+from relaax_like.bridge.errors import PARAMETER_SERVER, to_exception, translate
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import Experience, Reply, StreamProgress
@@ -70,12 +70,8 @@ class GrpcCall(Call):
             request_serializer=frames.to_bytes,
             response_deserializer=frames.to_experience_reply,
         )
-        try:
+        with translate(address, server):
             self._call: Any = open_call(iter(self._outbox.get, None))
-        except ValueError as error:  # gRPC's error for a closed channel
-            raise ServerUnavailableError(
-                f"this process has closed its connection to {address} ({error}); open a new one"
-            ) from None
 
     def __next__(self) -> frames.ExperienceReply:
         try:

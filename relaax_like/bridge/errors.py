@@ -3,6 +3,8 @@
 The client decides by the codes, and only repeats the texts.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import NoReturn
 
 import grpc
@@ -98,3 +100,30 @@ def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SER
         reason = details if own else _REASONS.get(code, details)
         return ServerUnavailableError(f"no answer from {server} at {address}: {reason}")
     return ProtocolError(f"{server} at {address} answered {code.name}: {details}")
+
+
+@contextlib.contextmanager
+def translate(address: str, server: str = PARAMETER_SERVER) -> Iterator[None]:
+    """Converts gRPC's errors in its block to our exceptions.
+
+    Args:
+      address: of the server, for the text.
+      server: what the server is, for the text.
+
+    Raises:
+      ServerUnavailableError: this process has closed the channel, as at its end; see `to_exception`
+        for other errors.
+    """
+    try:
+        yield
+    except grpc.RpcError as error:
+        # The error is the call itself: objects in its frames, such as shared memory, would be kept
+        # until the next garbage collection.
+        error.__traceback__ = None
+        raise to_exception(error, address, server) from None
+    except InvalidInputError:
+        raise
+    except ValueError as error:  # gRPC's error for a closed channel
+        raise ServerUnavailableError(
+            f"this process has closed its connection to {address} ({error}); open a new one"
+        ) from None

@@ -4,6 +4,7 @@ from relaax_like.bridge.client import BufferingClient, make_client_id
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Push, Reply
 from relaax_like.core.roles import GroupConnection, ParameterServerBackend
+from relaax_like.wire.errors import ServerUnavailableError
 
 _TIMEOUT_SEC = 60.0
 
@@ -29,7 +30,10 @@ class InProcessClient(BufferingClient):
         self._backend = backend
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        return push_pull(self._backend, push, want_values, have_version, _TIMEOUT_SEC)
+        try:
+            return push_pull(self._backend, push, want_values, have_version, _TIMEOUT_SEC)
+        except TimeoutError as error:
+            raise ServerUnavailableError(str(error)) from None
 
     def _open_group(self) -> GroupConnection:
         return self._backend.join_group(self.client_id)

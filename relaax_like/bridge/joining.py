@@ -153,7 +153,8 @@ class GroupStream(GroupConnection):
       InvalidInputError: the name is not valid, or the learner has another model than the run.
       LeasedError: learners of this run update independently.
       NotAllowedError: an agent's token is required.
-      ServerUnavailableError: there was no answer, or there are too many learners.
+      ServerUnavailableError: there was no answer, there are too many learners, or the channel has
+        been closed.
       ProtocolError: the answer is not valid.
     """
 
@@ -168,7 +169,8 @@ class GroupStream(GroupConnection):
                 data, group_pb2.GroupAnswerPart, _MAX_HEADER_BYTES
             ),
         )
-        self._call: Any = join(iter(self._outbox.get, None))
+        with errors.translate(address):
+            self._call: Any = join(iter(self._outbox.get, None))
         self._put(
             group_pb2.GroupRequest(format=FORMAT, learner=learner, fingerprint=manifest.fingerprint)
         )

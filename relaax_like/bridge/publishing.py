@@ -1,6 +1,5 @@
 """The lease and the publications of a learner in a process of its own, as messages."""
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -24,7 +23,7 @@ from relaax_like.core.records import (
 )
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import publisher_pb2
-from relaax_like.wire.errors import InvalidInputError, ProtocolError, ServerUnavailableError
+from relaax_like.wire.errors import InvalidInputError, ProtocolError
 
 FORMAT = 1
 MAX_EPISODES = 65_536
@@ -255,7 +254,7 @@ class PublisherStub:
         request = publisher_pb2.AcquireRequest(
             format=FORMAT, holder=holder, address=address, fingerprint=manifest.fingerprint
         )
-        with self._translating():
+        with errors.translate(self._address):
             parts = iter(self._acquire(request, timeout=_PUBLISH_SEC))
             first = next(parts, None)
             if not isinstance(first, publisher_pb2.LeasePart):
@@ -299,7 +298,7 @@ class PublisherStub:
           timeout_sec: longest wait.
         """
         request = publisher_pb2.RenewRequest(term=term, overdue_updates=overdue_updates)
-        with self._translating():
+        with errors.translate(self._address):
             return message_to_state(self._renew(request, timeout=timeout_sec))
 
     def publish(self, item: Publication | Counts) -> RunState:
@@ -309,28 +308,14 @@ class PublisherStub:
           InvalidInputError: a number is not finite or out of range, or a length is wrong; nothing
             took effect. See the class for other errors.
         """
-        with self._translating():
+        with errors.translate(self._address):
             return message_to_state(self._publish(_item_to_parts(item), timeout=_PUBLISH_SEC))
 
     def find_learner(self, timeout_sec: float = _TIMEOUT_SEC) -> str:
         """Returns the address at which the run's learner takes experience; "": no learner yet."""
         request = publisher_pb2.FindLearnerRequest()
-        with self._translating():
+        with errors.translate(self._address):
             return str(self._find(request, timeout=timeout_sec).address)
-
-    @contextlib.contextmanager
-    def _translating(self) -> Iterator[None]:
-        try:
-            yield
-        except grpc.RpcError as error:
-            raise errors.to_exception(error, self._address) from None
-        except InvalidInputError:
-            raise
-        except ValueError as error:  # gRPC's error for a closed channel
-            raise ServerUnavailableError(
-                f"this process has closed its connection to {self._address} ({error}); open a "
-                "new one"
-            ) from None
 
 
 def state_to_message(state: RunState) -> publisher_pb2.RunState:

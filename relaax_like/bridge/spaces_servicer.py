@@ -90,12 +90,6 @@ def propose_spaces(
         response_deserializer=spaces_pb2.Spaces.FromString,
     )
     request = spaces_pb2.Spaces() if spaces is None else run_spaces_to_message(spaces)
-    try:
+    with errors.translate(address):
         answer = call(request, timeout=timeout_sec)
-    except grpc.RpcError as error:
-        raise errors.to_exception(error, address) from None
-    except ValueError as error:  # the channel has been closed
-        raise ServerUnavailableError(
-            f"this process has closed its connection to {address} ({error}); open a new one"
-        ) from None
     return _read(answer)

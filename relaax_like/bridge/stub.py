@@ -25,7 +25,7 @@ from relaax_like.core.roles import GroupConnection
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.backoff import draw_pause_sec
-from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
+from relaax_like.wire.errors import ServerUnavailableError
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class ParameterServerStub(BufferingClient):
         """Probes an unavailable server briefly before each call, so that agents do not stall."""
         health = self._health
         try:
-            with _translate_errors(self._address):
+            with errors.translate(self._address):
                 if health.away:
                     health.wait(self._ask, f"{errors.PARAMETER_SERVER} at {self._address}")
                 yield
@@ -233,7 +233,7 @@ def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) ->
       ProtocolError: something else listens at the address.
     """
     stub = pb_grpc.ParameterServerStub(channel)
-    with _translate_errors(address):
+    with errors.translate(address):
         return messages.message_to_status(
             stub.GetStatus(pb.GetStatusRequest(), timeout=timeout_sec)
         )
@@ -251,7 +251,7 @@ def report_clients(
       NotAllowedError: an agent's token is required.
     """
     stub = pb_grpc.ParameterServerStub(channel)
-    with _translate_errors(address):
+    with errors.translate(address):
         stub.ReportClients(messages.report_to_message(report), timeout=timeout_sec)
 
 
@@ -267,7 +267,7 @@ def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0
       NotAllowedError: an operator's token is required.
     """
     stub = pb_grpc.ParameterServerStub(channel)
-    with _translate_errors(address):
+    with errors.translate(address):
         return stub.Save(pb.SaveRequest(), timeout=timeout_sec).path
 
 
@@ -280,26 +280,8 @@ def request_stop(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) 
       NotAllowedError: an operator's token is required.
     """
     stub = pb_grpc.ParameterServerStub(channel)
-    with _translate_errors(address):
+    with errors.translate(address):
         stub.Stop(pb.StopRequest(), timeout=timeout_sec)
-
-
-@contextlib.contextmanager
-def _translate_errors(address: str, server: str = errors.PARAMETER_SERVER) -> Iterator[None]:
-    try:
-        yield
-    except grpc.RpcError as error:
-        # The error is the call itself: objects in its frames, such as shared memory, would be kept
-        # until the next garbage collection.
-        error.__traceback__ = None
-        raise errors.to_exception(error, address, server) from None
-    except InvalidInputError:
-        raise
-    except ValueError as error:
-        # gRPC's error if our own side has closed the channel, as at the end of the process.
-        raise ServerUnavailableError(
-            f"this process has closed its connection to {address} ({error}); open a new one"
-        ) from None
 
 
 def wait_for_manifest(
@@ -330,7 +312,7 @@ def wait_for_manifest(
     attempt = 0
     while True:
         try:
-            with _translate_errors(address, server):
+            with errors.translate(address, server):
                 return message_to_manifest(stub.GetManifest(pb.GetManifestRequest(), timeout=5.0))
         except ServerUnavailableError as error:
             reason = error

@@ -23,11 +23,10 @@ def check_folder(folder: Path, to_last_good: bool) -> int:
 
     Raises:
       ConfigError: there is no such folder, or it does not belong to a run.
-      SnapshotError: a parameter server is running there, all snapshots are damaged, or one has an
-        unknown format.
+      SnapshotError: a parameter server is running there, the lock file cannot be locked, all
+        snapshots are damaged, or one has an unknown format.
       JournalError: a journal has records but no snapshot, or another model or format; or it cannot
         be read or moved.
-      OSError: the folder's lock file cannot be opened.
     """
     checkpoints = _find_checkpoints(folder)
     with contextlib.closing(lock_folder(checkpoints)):

@@ -164,6 +164,7 @@ def resume(
     log: LogOption = LogMode.AUTO,
     ray: WorkersRayOption = None,
     accept_loss: AcceptLossOption = False,
+    insecure: InsecureOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> None:
     """Continue a run, in one process or several, as it was started.
@@ -175,7 +176,8 @@ def resume(
     def start() -> int:
         from relaax_like.cli.training import resume
 
-        return resume(folder, context.args, sets, trace, log, ray, accept_loss)
+        overrides = allow_insecure(insecure, sets)
+        return resume(folder, context.args, overrides, trace, log, ray, accept_loss)
 
     run_main(start)
 

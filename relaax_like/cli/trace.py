@@ -21,7 +21,9 @@ def show_trace(run_dir: Path, output: Path | None) -> int:
     output = output or folder / "trace.json.gz"
     events = write_chrome_trace(traces, output)
     report = compute_report(traces)
-    print(f"{len(traces)} processes, {report.window_sec:.1f} s during which all roles were running")
+    processes = "1 process" if len(traces) == 1 else f"{len(traces)} processes"
+    what = "during which" if report.is_common else "in total; there was no time when"
+    print(f"{processes}, {report.window_sec:.1f} s {what} all roles were running")
     for trace in traces:
         if trace.overwritten:
             print(

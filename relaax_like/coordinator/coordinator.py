@@ -134,7 +134,7 @@ class Coordinator:
       ConfigError: the folder cannot be created, is not the folder of a coordinator, is of another
         version of relaax_like, or its file of jobs is damaged.
       JournalError: the queue's journal is damaged, or cannot be written.
-      SnapshotError: another process uses the folder.
+      SnapshotError: another process uses the folder, or its lock file cannot be locked.
     """
 
     def __init__(

@@ -79,7 +79,7 @@ class JobLearner:
 
     Raises:
       ConfigError: the folder cannot be used.
-      SnapshotError: another slave uses the folder.
+      SnapshotError: another slave uses the folder, or its lock file cannot be locked.
     """
 
     def __init__(self, folder: Path, program: Sequence[str] = RELAAX):

@@ -109,7 +109,9 @@ def _show(space: Any, contexts: np.ndarray) -> np.ndarray:
     elif isinstance(space, MultiDiscrete):
         numbers = np.where(contexts[:, None], np.asarray(space.n) - 1, 0)
         return numbers.astype(space.dtype)
+    elif isinstance(space, MultiBinary):
+        low, high = 0, 1
     elif np.issubdtype(space.dtype, np.integer):
-        low, high = 0, 255
+        low, high = 0, min(255, np.iinfo(space.dtype).max)
     numbers = np.where(contexts, high, low).reshape(-1, *[1] * len(space.shape))
     return np.broadcast_to(numbers, (len(contexts), *space.shape)).astype(space.dtype)

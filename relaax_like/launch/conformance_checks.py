@@ -20,6 +20,7 @@ from relaax_like.learn.tally import Tally
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.supervision.process import without_native_stderr
+from relaax_like.wire.errors import ConfigError
 
 _SLOTS = 5
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
@@ -230,10 +231,8 @@ def check_export(subject: Subject) -> None:
     try:
         with without_native_stderr():
             import_libraries()
-    except ModuleNotFoundError as error:
-        raise NotApplicable(
-            f"{error.name} is not installed; pip install 'relaax_like[export]'"
-        ) from None
+    except ConfigError as error:  # of `without_native_stderr`: a library is not installed
+        raise NotApplicable(str(error)) from None
     from relaax_like.algorithm.greedy import GreedyPolicy
 
     values = [variable.value for variable in _get_variables(model)]

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -115,12 +115,11 @@ class PublishedValues(ParameterServerBackend):
         return self._publisher.metrics()
 
 
-def run_learner(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
+def run_learner(experiment: Experiment) -> int:
     """Learns until the training has finished, or a signal arrives; then ends the process.
 
     Args:
       experiment: has `learner.placement: standalone`.
-      overrides: of keys of its file.
 
     Raises:
       ConfigError: the settings are wrong, other machines could connect without TLS and tokens, or

@@ -403,7 +403,7 @@ class Applier:
         if self._publications is None:
             return False
         published = self._publications.read(self._store.export_state())
-        if published is None or (snapshot is not None and _age(published) <= _age(snapshot)):
+        if published is None or (snapshot is not None and published.age <= snapshot.age):
             return False
         with self._record_lock:
             self._take_up(published, "the newest publication")
@@ -541,8 +541,3 @@ def _read_received(data: Mapping[str, Any], place: str) -> dict[str, Received]:
             "another version of relaax_like. Resume with that version, or use another "
             "checkpoint_dir"
         ) from None
-
-
-def _age(state: State) -> tuple[int, int]:
-    """Returns a state's version and steps; steps can be counted without a new version."""
-    return state.version, state.global_t

@@ -21,10 +21,21 @@ def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
       what: kind of server, for the error.
 
     Raises:
-      SnapshotError: another process holds the lock; the error names its pid.
-      OSError: the lock file cannot be opened or locked.
+      SnapshotError: another process holds the lock, and the error names its pid; or the lock file
+        cannot be locked.
     """
-    file = open(directory / "lock", "a+", encoding="ascii")  # noqa: SIM115
+    path = directory / "lock"
+    try:
+        return _lock(path, what)
+    except OSError as error:
+        raise SnapshotError(
+            f"{path}: cannot be locked: {error.strerror or error}; it must be a file that this "
+            "user can create and write to. Change that, or choose another folder"
+        ) from error
+
+
+def _lock(path: Path, what: str) -> IO[str]:
+    file = open(path, "a+", encoding="ascii")  # noqa: SIM115
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -34,7 +45,7 @@ def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
         if not isinstance(error, BlockingIOError):
             raise
         raise SnapshotError(
-            f"{directory}: in use by another {what}, pid {holder}; stop it, or use another folder"
+            f"{path.parent}: in use by another {what}, pid {holder}; stop it, or use another folder"
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))

@@ -86,7 +86,7 @@ def _find_start(checkpoints: Path, snapshot: State | None) -> Position:
     index = int(snapshot.statistics.get(JOURNAL_INDEX, 0))
     published = PublishedState(checkpoints).read(snapshot)
     newest = snapshot
-    if published is not None and published.version > snapshot.version:
+    if published is not None and published.age > snapshot.age:
         newest = published
     return Position(index, newest.version, newest.global_t)
 

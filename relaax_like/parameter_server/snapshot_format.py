@@ -61,6 +61,14 @@ class State:
     pending: Mapping[tuple[str, ...], tuple[np.ndarray, int]] = field(default_factory=dict)
     score: float | None = None
 
+    @property
+    def age(self) -> tuple[int, int]:
+        """Version and steps, which are larger in newer states.
+
+        Steps can be counted without a new version.
+        """
+        return self.version, self.global_t
+
 
 def write_files(directory: Path, state: State, score: float | None) -> None:
     """Writes the files of a snapshot, and syncs them.

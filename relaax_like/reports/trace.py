@@ -100,6 +100,7 @@ class Report:
     Attributes:
       window_sec: time in which all roles were running, or the complete time if there is none; all
         shares refer to it.
+      is_common: whether all roles were running in that time.
       threads: the busiest first within each role.
       counters: of all roles.
       cpu: share of the cores used by the traced processes, on the busiest machine; 0: not known.
@@ -107,6 +108,7 @@ class Report:
     """
 
     window_sec: float
+    is_common: bool
     threads: tuple[ThreadTime, ...]
     counters: tuple[CounterValues, ...]
     cpu: float
@@ -164,7 +166,7 @@ def load_traces(folder: Path) -> tuple[list[ProcessTrace], list[str]]:
 
 def compute_report(traces: Sequence[ProcessTrace]) -> Report:
     """Computes where the time went, from one or more traces, each with at least one span."""
-    start, stop = _find_window(traces)
+    start, stop, is_common = _find_window(traces)
     seconds = (stop - start) / 1e9
     kinds: dict[tuple[str, str], list[_ThreadSpans]] = {}
     for trace in traces:
@@ -177,6 +179,7 @@ def compute_report(traces: Sequence[ProcessTrace]) -> Report:
     cpu, cores = _measure_cpu(traces, start, stop)
     return Report(
         window_sec=seconds,
+        is_common=is_common,
         threads=tuple(sorted(threads, key=lambda thread: (thread.role, -thread.busy))),
         counters=tuple(_sum_up_counters(traces, start, stop)),
         cpu=cpu,
@@ -277,8 +280,8 @@ class _ThreadSpans:
     whole_ns: np.ndarray
 
 
-def _find_window(traces: Sequence[ProcessTrace]) -> tuple[int, int]:
-    """Returns start and end of the time in which all roles were running, in ns since 1970.
+def _find_window(traces: Sequence[ProcessTrace]) -> tuple[int, int, bool]:
+    """Returns start and end of the report's time, in ns since 1970, and if all roles ran in it.
 
     A ring buffer that was full has no information about the time before its oldest span. If roles
     never ran at the same time, it is the complete time.
@@ -295,10 +298,9 @@ def _find_window(traces: Sequence[ProcessTrace]) -> tuple[int, int]:
     full = [int(trace.spans["start"][0]) for trace in traces if trace.overwritten]
     start, stop = max([*begins.values(), *full], default=0), min(ends.values(), default=0)
     if start < stop:
-        return start, stop
-    # Roles that never ran at the same time: the complete time.
+        return start, stop, True
     start = min(int(trace.spans["start"][0]) for trace in traces)
-    return start, max(start + 1, *(int(trace.spans["end"].max()) for trace in traces))
+    return start, max(start + 1, *(int(trace.spans["end"].max()) for trace in traces)), False
 
 
 def _split_threads(trace: ProcessTrace, start: int, stop: int) -> Iterator[_ThreadSpans]:

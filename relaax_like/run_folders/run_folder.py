@@ -111,8 +111,8 @@ def validate_not_held(experiment: Experiment) -> None:
     """Checks that no parameter server is using the run's folder.
 
     Raises:
-      SnapshotError: a parameter server is using it; the error names its pid.
-      OSError: the folder's lock file cannot be opened.
+      SnapshotError: a parameter server is using it, and the error names its pid; or its lock file
+        cannot be locked.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     if checkpoints.is_dir():

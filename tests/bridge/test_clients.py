@@ -10,6 +10,7 @@ from support.bridge import ONES, VARIABLES, make_backend
 from support.event_files import read_scalars
 
 from relaax_like.bridge import client as client_module
+from relaax_like.bridge import stub as stub_module
 from relaax_like.core.manifest import Variable
 from relaax_like.core.records import MAX_EPISODES
 from relaax_like.metrics.recorder import TensorBoardRecorder
@@ -113,6 +114,23 @@ def test_episodes_beyond_those_of_one_message_go_ahead_of_it(connect, backend):
     # The last 100 are the newest.
     assert backend.status().mean_return == 2 * MAX_EPISODES + 500 - 50.5
     assert backend.global_t == 7
+
+
+def test_a_push_that_was_withdrawn_from_the_queue_is_discarded_and_counted(
+    connect, backend, monkeypatch
+):
+    def refuse(push, timeout_sec):
+        raise TimeoutError("waited in the queue and was withdrawn")
+
+    client = connect(backend)
+    monkeypatch.setattr(stub_module, "_RETRY_SEC", 0.0)
+    with monkeypatch.context() as blocked:
+        blocked.setattr(backend, "push", refuse)
+        values = client.push_pull(ONES)
+    np.testing.assert_array_equal(values[0], VARIABLES[0].value)
+    assert client.discarded_pushes == 1
+    client.push_pull(ONES)
+    assert (client.version, client.discarded_pushes) == (1, 1)
 
 
 @pytest.mark.parametrize(

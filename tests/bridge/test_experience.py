@@ -950,7 +950,7 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
     ),
     "an observation with a longer name than any": (
         change(inputs={"x" * 5000: OBSERVATION}, next_inputs={"x" * 5000: OBSERVATION}),
-        "names of at most 200",
+        "name of an array has 5000 characters, expected at most 200",
     ),
     "five numbers instead of four": (
         see(np.zeros((STEPS, 2, 5), np.float32)),

@@ -138,6 +138,14 @@ def test_without_sync_a_learner_is_refused() -> None:
             one.join_group()
 
 
+def test_a_closed_connection_is_an_unavailable_server(served: Served) -> None:
+    link = BridgeControl().connect(served.address)
+    client = link.parameter_server_stub(client_id="one")
+    link.close()
+    with pytest.raises(ServerUnavailableError, match="has closed its connection"):
+        client.join_group()
+
+
 def make_header(**fields: Any) -> bytes:
     return pb.GroupPart(header=pb.GroupRequest(**fields)).SerializeToString()
 

@@ -5,6 +5,7 @@
 import os
 import shutil
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from relaax_like.journal.head import Claim, JournalHead
 from relaax_like.journal.reader import DamagedJournalError
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.published_state import PublishedState
+from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError, JournalError, SnapshotError
 
 State = tuple[Any, ...]
@@ -105,6 +108,22 @@ def test_a_complete_run_starts_where_fsck_says(
     assert "the parameter server starts at version 4, step 15" in printed
     assert run.check(capsys, to_last_good=True) == printed
     run.assert_starts(run.states[-1])
+
+
+def test_a_publication_with_more_steps_than_the_snapshot_of_its_version_is_newer(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.push(3)
+    run.save()
+    run.kill()
+    snapshot = read_latest(run.folder)
+    assert snapshot is not None
+    PublishedState(run.folder).write(replace(snapshot, global_t=10))
+    printed = run.check(capsys)
+    assert "newest snapshot: version 3, step 6" in printed
+    assert "the parameter server starts at version 3, step 10" in printed
+    with open_server(run.folder) as server:
+        assert (server.version, server.global_t) == (3, 10)
 
 
 def test_a_gap_after_the_journal_was_given_up(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,6 +370,15 @@ def test_a_running_server_s_folder_is_left_alone(run: Run) -> None:
     with pytest.raises(SnapshotError, match="in use by another parameter server"):
         check_folder(run.folder, False)
     run.server.close()
+
+
+def test_a_lock_file_that_cannot_be_opened_is_an_error(run: Run) -> None:
+    run.kill()
+    lock = run.folder / "lock"
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    with pytest.raises(SnapshotError, match=rf"{lock}: cannot be locked: Is a directory; it must"):
+        check_folder(run.folder, False)
 
 
 def test_all_snapshots_damaged_is_an_error(run: Run) -> None:

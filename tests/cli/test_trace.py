@@ -122,6 +122,7 @@ def test_train_traces_its_one_process_and_replaces_an_older_trace(cluster: Clust
     explained = explain(cluster, "run/trace")
     assert explained.wait() == 0
     assert (old.parent / "trace.json.gz").stat().st_size > 1000
+    explained.wait_for(r"^1 process, \d+\.\d s during which all roles were running$")
     for name in ("environment step", "apply", "check push"):
         explained.wait_for(rf" {name} ")
 

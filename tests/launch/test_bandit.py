@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relaax_like.launch.bandit import BanditSlots
-from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,9 @@ from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space
         (MultiDiscrete(n=(3, 7), shape=(2,)), [0, 0], [2, 6]),
         (Box(dtype="float32", shape=(2,)), [-1, -1], [1, 1]),
         (Box(dtype="uint8", shape=(2,)), [0, 0], [255, 255]),
+        (Box(dtype="int8", shape=(2,)), [0, 0], [127, 127]),
+        (Box(dtype="int32", shape=(2,)), [0, 0], [255, 255]),
+        (MultiBinary(shape=(2,)), [0, 0], [1, 1]),
     ],
 )
 def test_contexts_are_the_smallest_and_the_largest_observation(space: Space, low, high) -> None:

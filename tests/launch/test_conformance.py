@@ -3,6 +3,7 @@
 # covers F2, F6, F9
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,6 +152,13 @@ def test_the_command_ends_with_one_where_a_check_fails(
         monkeypatch.setattr("relaax_like.cli.check_algorithm.check_algorithm", run(outcome))  # type: ignore[arg-type]
         assert show_checks("ppo", (), 1.0) == status
         assert f"{outcome:14} specs: why (0.5 s)" in capsys.readouterr().out
+
+
+def test_the_export_is_not_checked_without_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    (result,) = check_algorithm(find_folder_experiment("a2c"), only=["export"])
+    assert result.outcome == "not applicable"
+    assert "onnxruntime is not installed" in result.reason
 
 
 def test_an_unknown_check_is_refused() -> None:

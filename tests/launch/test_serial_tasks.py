@@ -192,6 +192,16 @@ def test_what_needs_one_learner_is_refused(learner: str, match: str, tmp_path: P
     refuse(write_experiment(tmp_path, learner=learner), match)
 
 
+def test_learners_that_make_each_update_together_are_refused(tmp_path: Path) -> None:
+    place = find_line(FOLDER / "algorithm.py", "def make_algorithms").removesuffix(": ")
+    refuse(
+        write_experiment(tmp_path),
+        f"combine.method: sync makes the updates of one task, but {place} makes several",
+        "learner.placement=agent",
+        "relaax-parameter-server.combine.method=sync",
+    )
+
+
 def test_a_data_handler_is_refused_with_file_and_line(folder: Path, tmp_path: Path) -> None:
     file = folder / "algorithm.py"
     file.write_text(file.read_text() + "\n\ndef make_data_handler(config):\n    return None\n")

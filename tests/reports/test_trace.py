@@ -147,7 +147,7 @@ def test_the_window_is_when_all_roles_work_and_spans_are_cut_at_it() -> None:
         ],
     )
     report = compute_report([server, environment])
-    assert report.window_sec == 10.5
+    assert (report.window_sec, report.is_common) == (10.5, True)
     times = list_times(report)
     assert ("rlx server", "main", "start") not in times
     assert times["rlx server", "main", "read"] == (11, 10.5, 1, 1)  # half of one
@@ -168,7 +168,8 @@ def test_a_full_ring_shortens_the_window() -> None:
 def test_roles_that_never_worked_together_have_the_whole_time() -> None:
     one = make_trace("rlx server", [("MainThread", "read", 0, 2)])
     other = make_trace("environment", [("MainThread", "environment", 6, 10)])
-    assert compute_report([one, other]).window_sec == 10
+    report = compute_report([one, other])
+    assert (report.window_sec, report.is_common) == (10, False)
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,12 @@ def test_force_does_not_move_what_is_needed_or_used(cluster, monkeypatch):
         for call in (lambda: begin_run(experiment, True), lambda: validate_not_held(experiment)):
             with pytest.raises(SnapshotError, match="in use by another parameter server, pid"):
                 call()
+    lock = checkpoints / "lock"
+    lock.unlink()
+    lock.mkdir()
+    with pytest.raises(SnapshotError, match=f"{lock}: cannot be locked: Is a directory; it must"):
+        validate_not_held(experiment)
+    lock.rmdir()
     mirrored = load(cluster, "relaax-parameter-server.mirror_url=ftp://me:secret@host/run")
     with pytest.raises(ConfigError, match="choose another mirror_url") as refused:
         begin_run(mirrored, force=True)
@@ -209,7 +215,7 @@ def test_train_is_refused_resumed_and_forced(cluster):
     (line,) = refused.lines
     assert line.startswith("error: run_dir: run already contains a run, at step 3")
     steps = read_steps(folder / "run")
-    resumed = start(cluster, "resume", "run/config.yaml", BUDGET, 900)
+    resumed = start(cluster, "resume", "run/config.yaml", BUDGET, 900, "--insecure")
     assert resumed.wait() == 0
     resumed.wait_for(f"global_t is {steps}$")
     forced = start(cluster, "train", cluster.config, BUDGET, 200, "--force")
@@ -220,6 +226,7 @@ def test_train_is_refused_resumed_and_forced(cluster):
     data = read_yaml(folder / "run.old-1" / "experiment.yaml").data
     assert [one["argv"][1] for one in data["starts"]] == ["train", "resume"]
     assert data["settings"]["algorithm"]["max_global_step"] == 900
+    assert data["settings"]["security"]["insecure"]
     # The lines of both starts, with the date; and how the second one ended.
     log = (folder / "run.old-1" / "log.txt").read_text()
     for budget in (300, 900):
