@@ -30,7 +30,7 @@ from relaax_like.config.models import (
     TopConfig,
     WandbConfig,
 )
-from relaax_like.config.places import describe_place
+from relaax_like.config.places import describe_error, describe_place, find_folder
 from relaax_like.config.plan import (
     Episodes,
     Offline,
@@ -385,7 +385,8 @@ class _ExperimentLoader:
     ) -> LearnerConfig | None:
         """Fills in the keys of the section `learner` that depend on the algorithm.
 
-        Adds a problem for each key that contradicts the algorithm's plan or another key.
+        Adds a problem for each key that contradicts the algorithm's plan or another key, and one if
+        the code of the plan fails.
 
         Args:
           learner: its section; None: it is invalid.
@@ -394,7 +395,13 @@ class _ExperimentLoader:
         """
         if learner is None or algorithm is None:
             return learner
-        plan = get_plan(algorithm)
+        try:
+            plan = get_plan(algorithm)
+        except Exception as error:  # from the code of the algorithm's folder
+            owner = type(algorithm)
+            what = describe_error(error, find_folder(owner), describe_place(owner, "plan"))
+            self._problems.add((ALGORITHM,), f"plan: {what}")
+            return None
         place = "" if plan is None else describe_place(type(algorithm), "plan")
         if isinstance(plan, Mapping):
             self._validate_task_plans(place, plan)
