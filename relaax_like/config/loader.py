@@ -406,6 +406,13 @@ class _ExperimentLoader:
         if isinstance(plan, Mapping):
             self._validate_task_plans(place, plan)
         default = find_placement(plan) if learner.offline is None else "server"
+        if is_joint and (learner.offline is not None or isinstance(plan, Offline)):
+            self._problems.add(
+                (PARAMETER_SERVER, "combine", "method"),
+                "'sync' is for several learners, but a run that learns from recordings has only "
+                "one; set it to fifo",
+            )
+            is_joint = False
         if is_joint:
             default = "agent"
         placement = learner.placement or default
@@ -422,19 +429,17 @@ class _ExperimentLoader:
                 f"{placement!r}, but the algorithm declares no plan, so its agents learn by "
                 "themselves; set it to 'agent'",
             )
-        in_server = "set it to 'server'"
-        if is_joint:
-            in_server += ", and relaax-parameter-server.combine.method to fifo"
         if placement != "server" and isinstance(plan, Offline):
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{placement!r}, but {place}: plan is Offline, and no agents play; {in_server}",
+                f"{placement!r}, but {place}: plan is Offline, and no agents play; set it to "
+                "'server'",
             )
         if placement != "server" and learner.offline is not None:
             self._problems.add(
                 (LEARNER, "placement"),
                 f"{placement!r}, but no agents play in a run that learns from files "
-                f"(learner.offline); {in_server}",
+                "(learner.offline); set it to 'server'",
             )
         if learner.target_eval_return is not None and not learner.eval_freq:
             self._problems.add(
