@@ -60,8 +60,7 @@ class Config(ContinuousReplayConfig):
             )
         return self
 
-    @model_validator(mode="after")
-    def _validate_one_kind(self) -> Self:
+    def _validate_action_keys(self) -> None:
         keys = ("action_size", "action_low", "action_high")
         given = [key for key in keys if getattr(self, key) is not None]
         if self.num_actions is not None and given:
@@ -69,7 +68,7 @@ class Config(ContinuousReplayConfig):
                 f"num_actions: {self.num_actions}, but {given[0]} is set, too: an action is "
                 "discrete or continuous; remove one of them"
             )
-        return self
+        super()._validate_action_keys()
 
     @property
     def lacks_spaces(self) -> bool:

@@ -320,12 +320,15 @@ def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False)
     without convolutions, acts in NumPy; any other is compiled, and then `whole` has no effect.
 
     Raises:
-      ConfigError: `Model.acting` names an attribute without variables.
+      ConfigError: `Model.acting` names an attribute without variables, or the first prediction, of
+        zeros in NumPy, is NaN; see `NumpyActor.act`.
     """
     actor = NumpyActor(model, seed, config, whole)
     try:
         inputs, states = model.get_input_specs(), model.get_state_specs()
         prediction = actor.act(_make_zeros(inputs), _make_zeros(states))
+    except ConfigError:  # also a ValueError
+        raise
     except (AttributeError, TypeError, ValueError, tf.errors.OpError):
         return CompiledActor(model, seed, config)
     arrays = [*prediction.actions.values(), *prediction.next_states.values(), prediction.log_prob]

@@ -12,7 +12,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.replay import ReplayConfig
 from relaax_like.config.schedule import Constant, Schedule
 from relaax_like.config.spaces import describe_leaves, validate_bounds, validate_continuous
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import ACTION, Box, Spaces
 
 ACTOR, CRITIC = "actor", "critic"
@@ -58,6 +58,29 @@ class ContinuousConfig(EncoderConfig):
             )
         return self
 
+    @model_validator(mode="after")
+    def _validate_action(self) -> Self:
+        self._validate_action_keys()
+        return self
+
+    def _validate_action_keys(self) -> None:
+        keys = ("action_size", "action_low", "action_high")
+        given = [key for key in keys if getattr(self, key) is not None]
+        missing = [key for key in keys[1:] if key not in given]
+        if given and missing:
+            raise ValueError(
+                f"{given[0]} is set without {' and '.join(missing)}; set action_low and "
+                "action_high (one number, or one per component), or remove these keys to use "
+                "the environment's action"
+            )
+        if self.action_size is not None:
+            self._get_action().validate_keys("action_")
+
+    def _get_action(self) -> ActionConfig:
+        return ActionConfig.model_construct(
+            size=self.action_size, bounded=True, low=self.action_low, high=self.action_high
+        )
+
     @property
     def _own_name(self) -> str:
         return self.name or "this algorithm"
@@ -69,28 +92,13 @@ class ContinuousConfig(EncoderConfig):
 
     @property
     def action_spaces(self) -> Spaces:
-        """One bounded continuous action; {} if its size is not known yet.
-
-        Raises:
-          ConfigError: see `action_space`.
-        """
+        """One bounded continuous action; {} if its size is not known yet."""
         return {} if self.action_size is None else {ACTION: self.action_space}
 
     @property
     def action_space(self) -> Box:
-        """The action, with its bounds.
-
-        Raises:
-          ConfigError: action_size or a bound is missing, or they contradict each other.
-        """
-        action = ActionConfig.model_construct(
-            size=self.action_size, bounded=True, low=self.action_low, high=self.action_high
-        )
-        try:
-            action.validate_keys("action_")
-        except ValueError as error:
-            raise ConfigError(f"algorithm: {error}") from None
-        space = action.space
+        """The action, with its bounds; only if its size is known."""
+        space = self._get_action().space
         assert isinstance(space, Box)
         return space
 
@@ -119,7 +127,6 @@ class ContinuousConfig(EncoderConfig):
 
         Raises:
           InvalidInputError: a space does not fit; the error says what differs, and the cure.
-          ConfigError: see `action_space`.
         """
         super().validate_spaces(observation_spaces, action_spaces)
         if self.action_size is not None:

@@ -38,10 +38,10 @@ from relaax_like.config.loader import (
 )
 from relaax_like.config.models import TopConfig
 from relaax_like.config.network import LayerConfig
-from relaax_like.config.problems import describe_value
+from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.schedule import Schedule
 from relaax_like.config.shipped import find_experiment_file
-from relaax_like.config.yaml_document import read_yaml
+from relaax_like.config.yaml_document import YamlDocument, read_yaml
 from relaax_like.wire.errors import ConfigError
 
 MAX_CONFIG_BYTES = 64 * 1024
@@ -127,28 +127,28 @@ def validate_job_config(config: Any) -> None:
 
     Raises:
       ConfigError: a key is refused or unknown, algorithm or environment is not a name that is known
-        here, or a value is wrong. There is a line for each refused or unknown key; of wrong values,
-        only the first one is named.
+        here, or a value is wrong. There is a line for each refused or unknown key; if there are
+        none of these, a line for each wrong value.
     """
     if not isinstance(config, dict):
         raise ConfigError(f"config: expected an object of sections, got {describe_value(config)}")
     _require_names(config)
     find_environment(config[ENVIRONMENT]["program"])
     model = load_config_class(find_algorithm(config[ALGORITHM]["name"]))
-    problems = list(_find_problems(config, model))
+    refused = list(_find_problems(config, model))
+    if refused:
+        raise ConfigError("\n".join(refused))
+    problems = Problems(YamlDocument(Path("config"), config))
     for name, section_model in _get_models(model).items():
-        if not problems and name in config:
+        if name in config:
             data = config[name]
-            if name == PARAMETER_SERVER:
+            if name == PARAMETER_SERVER and data is not None:
                 data = {"checkpoint_dir": "checkpoints", "metrics_dir": "metrics", **data}
             try:
                 section_model.model_validate_json(json.dumps(data))
             except ValidationError as error:
-                first = error.errors()[0]
-                key = ".".join(map(str, (name, *first["loc"])))
-                problems.append(f"{key}: {first['msg'].removeprefix('Value error, ')}")
-    if problems:
-        raise ConfigError("\n".join(problems))
+                problems.add_validation((name,), section_model, error)
+    problems.raise_if_any()
 
 
 def _require_names(config: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from relaax_like.config.models import (
     TopConfig,
     WandbConfig,
 )
-from relaax_like.config.places import describe_place
+from relaax_like.config.places import describe_error, describe_place, find_folder
 from relaax_like.config.plan import (
     Episodes,
     Offline,
@@ -385,7 +385,8 @@ class _ExperimentLoader:
     ) -> LearnerConfig | None:
         """Fills in the keys of the section `learner` that depend on the algorithm.
 
-        Adds a problem for each key that contradicts the algorithm's plan or another key.
+        Adds a problem for each key that contradicts the algorithm's plan or another key, and one if
+        the code of the plan fails.
 
         Args:
           learner: its section; None: it is invalid.
@@ -394,11 +395,24 @@ class _ExperimentLoader:
         """
         if learner is None or algorithm is None:
             return learner
-        plan = get_plan(algorithm)
+        try:
+            plan = get_plan(algorithm)
+        except Exception as error:  # from the code of the algorithm's folder
+            owner = type(algorithm)
+            what = describe_error(error, find_folder(owner), describe_place(owner, "plan"))
+            self._problems.add((ALGORITHM,), f"plan: {what}")
+            return None
         place = "" if plan is None else describe_place(type(algorithm), "plan")
         if isinstance(plan, Mapping):
             self._validate_task_plans(place, plan)
         default = find_placement(plan) if learner.offline is None else "server"
+        if is_joint and (learner.offline is not None or isinstance(plan, Offline)):
+            self._problems.add(
+                (PARAMETER_SERVER, "combine", "method"),
+                "'sync' is for several learners, but a run that learns from recordings has only "
+                "one; set it to fifo",
+            )
+            is_joint = False
         if is_joint:
             default = "agent"
         placement = learner.placement or default
@@ -415,19 +429,17 @@ class _ExperimentLoader:
                 f"{placement!r}, but the algorithm declares no plan, so its agents learn by "
                 "themselves; set it to 'agent'",
             )
-        in_server = "set it to 'server'"
-        if is_joint:
-            in_server += ", and relaax-parameter-server.combine.method to fifo"
         if placement != "server" and isinstance(plan, Offline):
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{placement!r}, but {place}: plan is Offline, and no agents play; {in_server}",
+                f"{placement!r}, but {place}: plan is Offline, and no agents play; set it to "
+                "'server'",
             )
         if placement != "server" and learner.offline is not None:
             self._problems.add(
                 (LEARNER, "placement"),
                 f"{placement!r}, but no agents play in a run that learns from files "
-                f"(learner.offline); {in_server}",
+                "(learner.offline); set it to 'server'",
             )
         if learner.target_eval_return is not None and not learner.eval_freq:
             self._problems.add(

@@ -25,6 +25,7 @@ PLACES = {
     *(f"relaax-rlx-server.{key}" for key in ("bind", "parameter_server", "score_lines")),
     "relaax-rlx-server.log_level",
     *(f"{METRICS_SERVER}.{key}" for key in ("bind", "metrics_dir", "log_level")),
+    *(f"learner.{key}" for key in ("bind", "advertise")),
     *(f"wandb.{key}" for key in ("project", "group", "name")),
 }
 _HASH_DIGITS = 8

@@ -105,14 +105,18 @@ class VersionStore:
         shutil.rmtree(received, ignore_errors=True)
 
     def keep_newest(self, job: Job) -> None:
-        """Links the newest version as `latest`, and removes all others; errors are ignored."""
+        """Links the newest version, if there is one, as `latest`, and removes all others.
+
+        Errors are ignored.
+        """
         parent = self._folder / f"job-{job.id}"
-        newest = self._path(job.id, job.version)
-        with contextlib.suppress(OSError):
-            link = parent / f"{TEMPORARY}{_LATEST}"
-            link.unlink(missing_ok=True)
-            link.symlink_to(newest.name)
-            link.replace(parent / _LATEST)
+        newest = self.find_folder(job)
+        if newest is not None:
+            with contextlib.suppress(OSError):
+                link = parent / f"{TEMPORARY}{_LATEST}"
+                link.unlink(missing_ok=True)
+                link.symlink_to(newest.name)
+                link.replace(parent / _LATEST)
         for path in parent.glob("v[0-9]*"):
             if path != newest:
                 shutil.rmtree(path, ignore_errors=True)

@@ -21,7 +21,7 @@ from relaax_like.learn.computation_task import (
     find_nearest,
     to_int64,
 )
-from relaax_like.learn.minibatches import plan_cut, shuffle, validate_lengths
+from relaax_like.learn.minibatches import plan_cut, shuffle, validate_lengths, validate_multiple
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError
 
@@ -128,14 +128,14 @@ class GradientTask(ComputationTask):
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: an array is missing, lengths are inconsistent, or a minibatch is larger
-            than the batch.
+          InvalidInputError: an array is missing, or lengths do not fit together.
         """
         parts = self._make_batch(**batch)
         axes = self._count_leading_axes(parts)
         unit: Unit = "steps" if axes == 1 else "rollouts"
         cut = plan_cut(parts, axes, unit)
         length = validate_lengths(parts, cut, minibatch)
+        validate_multiple(length, minibatch)
         leading = tuple(flatten(parts)[0].shape[:axes])
         rows: dict[str, np.ndarray] = {}
         for start in range(0, length, minibatch):

@@ -131,6 +131,24 @@ def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
     return length
 
 
+def validate_multiple(length: int, minibatch: int) -> None:
+    """Checks that a batch consists of complete minibatches.
+
+    Args:
+      length: rows or sequences of the batch.
+      minibatch: rows or sequences of a minibatch.
+
+    Raises:
+      InvalidInputError: it does not.
+    """
+    if length % minibatch:
+        raise InvalidInputError(
+            f"minibatch: {minibatch}, but the batch has {length} rows or sequences, expected a "
+            "multiple of minibatch",
+            "minibatch",
+        )
+
+
 def shuffle(length: tf.Tensor, seed: tf.Tensor, first: tf.Tensor | None = None) -> tf.Tensor:
     """Returns 0 .. length - 1 in a random order that the arguments determine, `[length] int32`.
 

@@ -187,7 +187,7 @@ def _validate_length(rollout: Rollout, name: str, plan: RolloutPlan) -> None:
     if length < plan.minibatch_size:
         raise InvalidInputError(
             f"{name} has {length} {what}, but an update needs {plan.minibatch_size}, the plan's "
-            "minibatch_size (algorithm.batch_size of bc); lower it, or remove the recording",
+            "minibatch_size (usually algorithm.batch_size); lower it, or remove the recording",
             "batch_size",
         )
 

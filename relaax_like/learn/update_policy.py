@@ -13,7 +13,7 @@ from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.holes import Dense, cut_ends, make_dense
 from relaax_like.experience.rollout import Rollout, stack_history
 from relaax_like.learn.reward_scale import RewardScale, scale_rewards
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 
 class Task(Protocol):
@@ -64,7 +64,8 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
       seed: of the orders of minibatches.
 
     Raises:
-      ConfigError: the plan scales rewards, but the model has several.
+      ConfigError: the plan scales rewards, but the model has several; or the plan needs running
+        statistics that the model does not have.
     """
 
     def __init__(self, task: TaskT, plan: LearningPlan, seed: int):
@@ -79,6 +80,19 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         )
         if self._reward_scale is not None:
             task.validate_one_reward("plan.reward_discount scales one reward")
+            if RETURN_STATISTIC not in task.statistics:
+                raise ConfigError(
+                    f"plan: reward_discount is {plan.reward_discount}, but the model has no "
+                    f"running statistic {RETURN_STATISTIC!r}; add "
+                    f"Normalizer({RETURN_STATISTIC!r}, ()) to the model, or set "
+                    "reward_discount=None"
+                )
+        if plan.prenormalize_steps and not self._statistics:
+            raise ConfigError(
+                f"plan: prenormalize_steps is {plan.prenormalize_steps}, but the model has no "
+                "running statistics of its inputs; add a Normalizer to the model, or set "
+                "prenormalize_steps=0 (in a plan Offline: prenormalize=False)"
+            )
         self._prenormalizes = False
         self._dense: Dense | None = None  # the iteration at hand
 

@@ -25,7 +25,13 @@ from relaax_like.learn.computation_task import (
     to_int64,
 )
 from relaax_like.learn.gradients import find_phases
-from relaax_like.learn.minibatches import Cut, plan_cut, shuffle, validate_lengths
+from relaax_like.learn.minibatches import (
+    Cut,
+    plan_cut,
+    shuffle,
+    validate_lengths,
+    validate_multiple,
+)
 from relaax_like.nn.compiling import get_compile_cache
 from relaax_like.nn.module import as_tf_variable, get_name
 from relaax_like.nn.optimizers import Optimizer
@@ -257,12 +263,7 @@ class LearningTask(ComputationTask):
         axes = self._count_leading_axes(tensors)
         unit: Unit = "steps" if axes == 1 else "rollouts"
         length = validate_lengths(tensors, plan_cut(tensors, axes, unit), minibatch)
-        if length % minibatch:
-            raise InvalidInputError(
-                f"minibatch: {minibatch}, but the batch has {length} rows or sequences, expected a "
-                "multiple of minibatch",
-                "minibatch",
-            )
+        validate_multiple(length, minibatch)
 
         def compile_minibatches(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
             return self._compile_epochs(batch, specs, xla, axes, unit, minibatch, in_order=True)

@@ -36,7 +36,7 @@ class PPOOptim(LearningPolicy):
 
     Args:
       task: see `LearningPolicy`.
-      plan: see `LearningPolicy`; its `minibatch_size` is above 0.
+      plan: see `LearningPolicy`.
       seed: see `LearningPolicy`.
       max_traj_len: steps of the longest trajectory that is expected.
       run_dir: see `LearningPolicy`.
@@ -161,7 +161,7 @@ class PPOOptim(LearningPolicy):
         return padded
 
     def _pad_columns(self, columns: int) -> int:
-        padded = self._plan.minibatch_size
+        padded = self._plan.minibatch_size or 1  # 0: a minibatch is all of the iteration
         while padded < columns:
             padded *= _FACTOR
         return padded

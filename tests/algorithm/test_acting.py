@@ -242,6 +242,11 @@ def test_a_subset_that_lacks_a_network_fails_at_the_first_action(kind, greedy, e
         actor.act(make_inputs(5)[0], {}, exploit=exploit)
 
 
+def test_a_subset_that_lacks_a_network_is_refused_before_the_first_action():
+    with pytest.raises(ConfigError, match="but `policy` reads variables of other attributes"):
+        make_actor(FiveNetworks(reads=(0, 3)), 0)
+
+
 def test_a_subset_that_names_no_attribute_is_refused_with_its_line():
     with pytest.raises(ConfigError, match=r"test_acting\.py:\d+: `acting` contains 'network7'"):
         make_actor(OwnLines(), 0)

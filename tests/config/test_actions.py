@@ -140,6 +140,21 @@ def test_what_cannot_be_is_refused_by_name(
     assert want in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("sets", "want"),
+    [
+        (["action_size=2"], "action_size is set without action_low and action_high; set action_l"),
+        (["action_size=2", "action_low=-1"], "action_size is set without action_high; set"),
+        (["action_high=1"], "action_high is set without action_low; set"),
+        (["action_size=1", "action_low=1", "action_high=0"], r"action_low: \[1.0\], expected less"),
+    ],
+)
+@pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "cql", "td3_bc"])
+def test_an_action_without_its_bounds_is_refused(name: str, sets: list[str], want: str) -> None:
+    with pytest.raises(ConfigError, match=rf"algorithm: {want}"):
+        load_experiment(name, [f"algorithm.{one}" for one in sets])
+
+
 def test_the_mirror_loss_of_ppo_is_refused(tmp_path: Path) -> None:
     mirror = "mirror_observation: [1, 0.1, 2, 3]\n  mirror_action: [1, 0.1]"
     with pytest.raises(ConfigError, match="actions with several leaves cannot be mirrored"):

@@ -159,6 +159,10 @@ def test_a_key_that_names_a_place_or_a_secret_is_refused_by_name(override: str, 
         ({**make_config(), "seed": "x"}, "seed"),
         ({**make_config(), "learner": 3}, "learner"),
         ({**make_config(), "learner": {"workers": "many"}}, "learner.workers"),
+        (
+            {**make_config(), "relaax-parameter-server": None},
+            "parameter-server: expected a section",
+        ),
         ({**make_config(), "learner": {"nothing": 1}}, "learner.nothing: unknown key"),
         ({**make_config(), "algorithm": {"name": "/etc"}}, "algorithm.name"),
         ({**make_config(), "algorithm": {"name": "nothing"}}, "unknown algorithm"),
@@ -170,6 +174,19 @@ def test_a_key_that_names_a_place_or_a_secret_is_refused_by_name(override: str, 
 def test_a_received_config_is_checked(config: object, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         validate_job_config(config)
+
+
+def test_all_wrong_values_of_a_received_config_are_named() -> None:
+    learner = {"eval_freq": True, "workers": -1}
+    server = {"checkpoints_to_keep": 0}
+    config = {**make_config(), "relaax-parameter-server": server, "learner": learner}
+    with pytest.raises(ConfigError) as caught:
+        validate_job_config(config)
+    assert str(caught.value).splitlines() == [
+        "config: relaax-parameter-server.checkpoints_to_keep: expected 1 or more, got 0",
+        "config: learner.eval_freq: expected an integer, got true",
+        "config: learner.workers: expected 0 or more, got -1",
+    ]
 
 
 def test_numbers_as_arguments_of_an_environment_are_accepted() -> None:

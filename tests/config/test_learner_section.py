@@ -115,6 +115,21 @@ def test_what_contradicts_itself_is_refused(name: str, sets: list[str], want: st
         load(name, *(f"learner.{one}" for one in sets))
 
 
+@pytest.mark.parametrize("placement", ["null", "server"])
+@pytest.mark.parametrize("name", ["bc", "td3_bc"])
+def test_one_learner_of_recordings_makes_no_updates_together_with_others(
+    name: str, placement: str
+) -> None:
+    method = "relaax-parameter-server.combine.method"
+    with pytest.raises(ConfigError) as caught:
+        load(name, f"{method}=sync", f"learner.placement={placement}", "learner.offline=x")
+    [line] = str(caught.value).splitlines()
+    assert line == (
+        f"--set {method}=sync: {method}: 'sync' is for several learners, but a run that learns "
+        "from recordings has only one; set it to fifo"
+    )
+
+
 def test_folders_of_trajectories_are_relative_to_where_the_command_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

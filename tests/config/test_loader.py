@@ -345,6 +345,36 @@ def test_broken_algorithm_folder_does_not_hide_other_problems(
     ]
 
 
+@pytest.mark.parametrize(
+    ("plan", "want"),
+    [
+        (
+            "OnPolicy(rollout_steps=self.state_size, minibatch_size=8)",
+            "ValueError: OnPolicy: minibatch_size is 8, but without rollouts the size of an "
+            "iteration is not known; set rollouts, or minibatch_size=0",
+        ),
+        ("Replay(capacity=9, minibatch_size=1, burn_in_steps=2)", "ValueError: Replay: burn_in"),
+        ("OnPolicy(steps=8)", "TypeError: OnPolicy.__init__() got an unexpected keyword"),
+    ],
+)
+def test_a_plan_that_fails_does_not_hide_other_problems(
+    write: Any, algorithm_folder: Path, plan: str, want: str
+) -> None:
+    file = algorithm_folder / "config.py"
+    file.write_text(
+        f"{file.read_text()}\n"
+        "    @property\n"
+        "    def plan(self):\n"
+        "        from relaax_like.config.plan import OnPolicy, Replay\n"
+        f"        return {plan}\n"
+    )
+    first, second = _problems(write("seed: x\n" + MINIMAL))
+    assert first == "cartpole.yaml:1: seed: expected an integer, got 'x'"
+    line = len(file.read_text().splitlines())
+    assert second.startswith(f"cartpole.yaml:2: algorithm: plan: my_algorithm/config.py:{line}: ")
+    assert want in second
+
+
 def test_overrides_win_and_are_read_as_yaml(write: Any) -> None:
     path = write("algorithm:\n  path: my_algorithm\n  learning_rate: bad\n  hidden_layer_size: 5\n")
     overrides = [

@@ -58,8 +58,12 @@ def test_the_hash_is_of_what_is_learned_from(file: Path) -> None:
 
     plain, _, seed = name().partition("-")
     assert seed == "seed3"
-    bind = "relaax-parameter-server.bind=localhost:9"
-    for same in ("seed=4", bind, "logdir=elsewhere", "wandb={name: a, group: b}"):
+    addresses = (
+        "relaax-parameter-server.bind=localhost:9",
+        "learner.bind=localhost:9",
+        "learner.advertise=localhost:9",
+    )
+    for same in ("seed=4", *addresses, "logdir=elsewhere", "wandb={name: a, group: b}"):
         assert name(same).startswith(plain)
     for other in ("algorithm.learning_rate=2e-4", "environment.slots=2", "environment.env=A-v0"):
         assert not name(other).startswith(plain)

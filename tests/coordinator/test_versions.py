@@ -159,3 +159,14 @@ def test_the_newest_version_replaces_older_ones_and_leftovers_are_removed(
     job.version = 4
     assert store.find_folder(job) == folder / "v000004"
     assert read(folder / "v000004") == {"file": b"content 4"}
+
+
+def test_without_a_recorded_version_leftovers_are_removed_and_nothing_is_linked(
+    tmp_path: Path,
+) -> None:
+    store = VersionStore(tmp_path, 1000)
+    job = Job(1, "", "", "", "", "")
+    store.install(job, store.receive(Attempt(1, 1), iter(make_parts(content=b"crashed"))))
+    assert (tmp_path / "runs" / "job-1" / "v000001").is_dir()
+    store.clean_up([job])
+    assert list((tmp_path / "runs" / "job-1").iterdir()) == []

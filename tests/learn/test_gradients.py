@@ -20,7 +20,7 @@ from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.updates import LearningTask
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 OPTIMIZERS = dict.fromkeys(("critic", "actor"), OptimizerConfig(learning_rate=0.3, epsilon=1e-3))
 
@@ -90,6 +90,12 @@ def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bo
         steps = server.lease().steps
     alone = whole.export_optimizers().steps
     assert {group: steps[group] for group in alone} == dict(alone)
+
+
+def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused() -> None:
+    task = GradientTask(Chase(Scalars(False)))
+    with pytest.raises(InvalidInputError, match="minibatch: 2, but the batch has 3 rows or seq"):
+        list(task.compute_minibatches(minibatch=2, **make_x(np.arange(3.0))))
 
 
 def test_phases_that_do_not_fit_the_groups_are_refused() -> None:

@@ -2,6 +2,8 @@
 
 # covers P15, P16, P19, P25
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.batch import load
@@ -94,6 +96,19 @@ def test_prenormalisation_measures_first_learns_nothing_from_it_and_then_stays()
     assert learn(policy, batches[2])["updates"] == 4
     assert (get_weights(policy) != before).any()
     assert_statistic_is_of(policy, get_rows(*batches[:2]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "want"),
+    [
+        ({"prenormalize_steps": 8}, "plan: prenormalize_steps is 8, but the model has no running"),
+        ({"reward_discount": 0.9}, r"add Normalizer\('return', \(\)\) to the model, or set reward"),
+    ],
+)
+def test_a_plan_that_needs_statistics_refuses_a_model_without_them(setting, want):
+    policy = make_policy()
+    with pytest.raises(ConfigError, match=want):
+        LearningPolicy(policy._task, replace(policy._plan, **setting), seed=1)
 
 
 def test_update_norm_moves_the_statistics_after_each_iteration():

@@ -97,11 +97,15 @@ def test_the_first_update_begins_with_the_policy_that_acted(layers):
     assert costs["clip fraction"] == 0
 
 
-@NETWORKS
-def test_padding_changes_no_number(layers):
+@pytest.mark.parametrize(
+    ("layers", "changes"),
+    [((8,), {}), (LSTM, {}), (LSTM, {"minibatch_size": 0})],
+    ids=["feed-forward", "lstm", "all of the iteration"],
+)
+def test_padding_changes_no_number(layers, changes):
     """Of one minibatch with all that there is, for several epochs."""
     config = make_config(layers, num_steps=80, batch_size=3 if len(layers) > 1 else 15, epochs=3)
-    buffer, optim, plain = sample(config), make_optim(config, 64), make_task(config)
+    buffer, optim, plain = sample(config), make_optim(config, 64, **changes), make_task(config)
     laid_out = optim.data_preprocess(buffer)
     assert laid_out["extras"]["mask"].size > len(buffer)
     if len(layers) > 1:
