@@ -39,6 +39,8 @@ ALONE := tests/system/test_procfile.py
 OTHERS := $(filter-out tests/fault/ %__pycache__/,$(sort $(wildcard tests/*/))) $(sort $(wildcard tests/test_*.py))
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
+# NumPy's threads would only wait for each other: a quarter of the time of its import.
+test: export OPENBLAS_NUM_THREADS := 1
 test: install  ## Run all tests; one that fails is run once more, alone.
 	@# One process compiles the tests and what they import, or each of those below would.
 	-@python -P -m pytest --collect-only -qq >/dev/null 2>&1
