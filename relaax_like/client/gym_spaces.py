@@ -177,9 +177,19 @@ class GymValues(SpaceValues):
                 ) from None
             if leaf.offset is not None:
                 where = field if self.bare else f"{field}[{leaf.name}]"
-                value = validate_array(value, where, ("...", *leaf.space.shape)) - leaf.offset
+                value = _subtract_offset(
+                    validate_array(value, where, ("...", *leaf.space.shape)), leaf
+                )
             leaves[leaf.name] = value
         return next(iter(leaves.values())) if self.bare else leaves
+
+
+def _subtract_offset(values: np.ndarray, leaf: Leaf) -> np.ndarray:
+    """Makes choices count from 0; values that do not fit the space are left to its own check."""
+    axes = len(leaf.space.shape)
+    if values.dtype.kind not in "biuf" or values.shape[values.ndim - axes :] != leaf.space.shape:
+        return values
+    return np.asarray(values - leaf.offset)
 
 
 def _get_first(space: gym.Space, batch: Any) -> Any:

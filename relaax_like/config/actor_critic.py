@@ -63,6 +63,11 @@ class ActorCriticConfig(EncoderConfig):
                 "(several leaves), or none of them to use the environment's actions"
             )
         if self._lacks_actions:
+            if (self.action_low is None) != (self.action_high is None):
+                raise ValueError(
+                    "only one of action_low and action_high is set; set both, or none of them to "
+                    "use the environment's bounds"
+                )
             return self
         if self.actions is None:
             self._get_only_action().validate_keys("action_")

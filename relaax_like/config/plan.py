@@ -10,9 +10,10 @@
 An algorithm of several tasks can declare a plan for each: a mapping from task to plan.
 """
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from relaax_like.config.hindsight import HindsightConfig
 from relaax_like.config.places import describe_place
@@ -321,7 +322,9 @@ def get_plan(config: Any) -> Plan | Mapping[str, Plan] | None:
       A plan for the only task or for all tasks; a mapping from task to plan; or None: the
       algorithm's agents learn by themselves, or beside their learner without a plan.
     """
-    return getattr(config, "plan", None)
+    # An AttributeError within a property would look as if there were none.
+    has_plan = inspect.getattr_static(config, "plan", None) is not None
+    return cast("Plan | Mapping[str, Plan] | None", config.plan) if has_plan else None
 
 
 def get_task_plan(config: Any, task: str) -> Plan | None:

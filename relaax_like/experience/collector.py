@@ -91,13 +91,14 @@ def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequen
     handled = data_handler.after_interact(rollout)
     if isinstance(handled, Rollout):
         return [handled]
-    if not handled:
+    rollouts = list(handled or ())  # also of a generator
+    if not rollouts:
         raise InvalidInputError(
             "the data handler's after_interact returned no rollouts, expected at least one; return "
             "the rollout itself to leave it unchanged",
             "after_interact",
         )
-    return handled
+    return rollouts
 
 
 class Part(NamedTuple):

@@ -162,6 +162,9 @@ def test_gymnasium_spaces_are_taken_with_nested_values(
             client.act({**state, "arm": {"joints": ragged}})
         with pytest.raises(InvalidInputError, match=r"state\[tools/0\]: lists of different"):
             client.act({**state, "tools": (ragged,)})
+        for wrong_tools in ([6], [6, 5, 5], 6, "axe", [[6, 5], [6, 5]]):
+            with pytest.raises(InvalidInputError, match=r"state\[tools/0\]: "):
+                client.act({**state, "tools": (wrong_tools,)})
     (session,) = server.sessions
     assert session.observation_spaces["arm/joints"].low.tolist() == [-1, -1]
     for step in session.steps[:2]:

@@ -155,6 +155,12 @@ def test_an_action_without_its_bounds_is_refused(name: str, sets: list[str], wan
         load_experiment(name, [f"algorithm.{one}" for one in sets])
 
 
+@pytest.mark.parametrize("key", ["action_low", "action_high"])
+def test_one_bound_alone_is_refused_where_the_environment_has_both(key: str) -> None:
+    with pytest.raises(ConfigError, match="only one of action_low and action_high is set; set bo"):
+        load_experiment("ppo", ["algorithm.bounded=true", f"algorithm.{key}=1"])
+
+
 def test_the_mirror_loss_of_ppo_is_refused(tmp_path: Path) -> None:
     mirror = "mirror_observation: [1, 0.1, 2, 3]\n  mirror_action: [1, 0.1]"
     with pytest.raises(ConfigError, match="actions with several leaves cannot be mirrored"):

@@ -355,6 +355,7 @@ def test_broken_algorithm_folder_does_not_hide_other_problems(
         ),
         ("Replay(capacity=9, minibatch_size=1, burn_in_steps=2)", "ValueError: Replay: burn_in"),
         ("OnPolicy(steps=8)", "TypeError: OnPolicy.__init__() got an unexpected keyword"),
+        ("OnPolicy(rollout_steps=self.nothing)", "object has no attribute 'nothing'"),
     ],
 )
 def test_a_plan_that_fails_does_not_hide_other_problems(

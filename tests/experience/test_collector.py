@@ -4,7 +4,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -439,6 +439,17 @@ def test_a_data_handler_may_return_one_rollout() -> None:
     collector = Collector(STEPS, 2, capacity=4, data_handler=OnlyGoals())
     collector.add(numbered(0, 2))
     assert first_columns(collector.get_training_data()) == [500, 501]
+
+
+class Yields(Goals):
+    def after_interact(self, rollout: Rollout) -> Iterator[Rollout]:
+        yield from super().after_interact(rollout)
+
+
+def test_a_data_handler_can_be_a_generator() -> None:
+    collector = Collector(STEPS, 2, capacity=4, data_handler=Yields())
+    collector.add(numbered(0, 1))
+    assert first_columns(collector.get_training_data()) == [0, 500]
 
 
 def test_another_collector_goes_on_from_a_state_with_part_of_a_rollout() -> None:
