@@ -176,7 +176,8 @@ class RemoteCommLearner(BaseCommLearner):
       security: token of role learner, and certificates; None: no token and no TLS.
 
     Raises:
-      ConfigError: `address` or `name` is missing, or a file that `security` names cannot be used.
+      ConfigError: `address` is missing or not HOST:PORT, `name` is missing, or a file that
+        `security` names cannot be used.
       InvalidInputError: `name` is not valid.
     """
 

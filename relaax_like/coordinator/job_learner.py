@@ -116,7 +116,7 @@ class JobLearner:
 
         Raises:
           InvalidInputError: the name is not valid.
-          ConfigError: a file that `security` names cannot be used.
+          ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
         """
         self._slave = _JobSlave(self, address, name, security)
         self._slave.start()

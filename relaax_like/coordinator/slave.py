@@ -80,7 +80,7 @@ class Slave(abc.ABC):
 
     Raises:
       InvalidInputError: the name is not valid.
-      ConfigError: a file that `security` names cannot be used.
+      ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
     """
 
     def __init__(
@@ -372,7 +372,7 @@ class LearnerSlave(Slave):
 
     Raises:
       InvalidInputError: the name is not valid.
-      ConfigError: a file that `security` names cannot be used.
+      ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
     """
 
     def __init__(self, address: str, name: str, callback_fn: Callbacks, **options: Any):

@@ -2,6 +2,7 @@
 
 # covers R13, R14
 
+import socket
 import threading
 from dataclasses import replace
 
@@ -16,7 +17,12 @@ from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.records import MAX_SERVED_CLIENTS, ClientsReport, ServedClient
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
-from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    RelaaxError,
+    ServerUnavailableError,
+)
 
 
 @pytest.fixture
@@ -32,6 +38,22 @@ def header(**fields):
 def test_a_second_server_on_the_port_is_refused_and_the_holder_named(backend, address):
     with pytest.raises(RelaaxError, match=r"cannot bind .*pid \d+"):
         BridgeControl().create_server(address, backend)
+
+
+def test_the_holder_of_an_ipv6_address_is_named(backend):
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(RelaaxError, match=rf"\[::1\]:{port}: port {port} is in use by pid \d+"):
+            BridgeControl().create_server(f"[::1]:{port}", backend)
+
+
+def test_an_address_without_a_port_is_refused_before_a_connection_is_made():
+    with pytest.raises(ConfigError, match="'localhost': port missing"):
+        BridgeControl().connect("localhost")
 
 
 def test_health_check_answers_serving(address):

@@ -271,3 +271,7 @@ def test_a_comm_learner_needs_an_address_and_a_name(tmp_path: Path) -> None:
     for cfg in ({}, {"address": "localhost:1"}):
         with pytest.raises(ConfigError, match="missing or empty; a comm learner needs"):
             RemoteCommLearner(cfg, lambda config: None, exp_dir=tmp_path)
+    with pytest.raises(ConfigError, match="'localhost': port missing"):
+        RemoteCommLearner(
+            {"address": "localhost", "name": "comm"}, lambda config: None, exp_dir=tmp_path
+        )
