@@ -101,6 +101,7 @@ class BufferingClient(ParameterServerClient):
 
         Raises:
           ServerUnavailableError: there was no answer in time.
+          InvalidInputError: the name of this client is not valid.
         """
 
     @abc.abstractmethod
@@ -159,6 +160,7 @@ class BufferingClient(ParameterServerClient):
 
         Raises:
           ServerUnavailableError: the server is not available, and there are no current values.
+          InvalidInputError: the name of this client is not valid.
         """
         try:
             self._take(self._call_pull(self._values.version if self._values else None))

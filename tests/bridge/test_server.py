@@ -12,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.bridge import ONES, make_backend, serve
 
+from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.records import MAX_SERVED_CLIENTS, ClientsReport, ServedClient
@@ -94,6 +95,24 @@ def test_what_an_rlx_server_reports_is_in_the_status(address):
         ):
             with pytest.raises(InvalidInputError, match="clients"):
                 link.report_clients(wrong)
+
+
+def test_an_error_of_a_backend_that_asks_another_server_is_passed_on(backend, address, monkeypatch):
+    def fail(*arguments):
+        raise ServerUnavailableError("no answer from the parameter server at elsewhere:7000")
+
+    report = ClientsReport(server_id="rlx-1", clients=(), num_clients=0)
+    with BridgeControl().connect(address) as link, grpc.insecure_channel(address) as channel:
+        for name in ("status", "report_clients", "pull"):
+            monkeypatch.setattr(backend, name, fail)
+        with pytest.raises(ServerUnavailableError, match="elsewhere:7000"):
+            link.status()
+        with pytest.raises(ServerUnavailableError, match="elsewhere:7000"):
+            link.report_clients(report)
+        tutorial = bridge_pb2_grpc.ParameterServerStub(channel)
+        with pytest.raises(grpc.RpcError, match="elsewhere:7000") as caught:
+            list(tutorial.GetValues(bridge_pb2.NullMessage(), timeout=5))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_status_of_an_absent_server_is_an_error_that_names_the_address():
