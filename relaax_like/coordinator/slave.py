@@ -201,13 +201,13 @@ class Slave(abc.ABC):
           NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
           OSError: a file cannot be read.
         """
-        failures: list[OSError] = []
+        failures: list[OSError | InvalidInputError] = []
 
         def make() -> Iterator[Any]:
             # gRPC's thread reads on for a moment when the call has ended, and would print a trace.
             try:
                 yield from make_parts(header)
-            except OSError as error:
+            except (OSError, InvalidInputError) as error:
                 failures.append(error)
 
         header = pb.VersionHeader(
@@ -347,7 +347,10 @@ def _find_attempt(task: pb.Task) -> Attempt | None:
     """Returns the attempt that a task starts; None: the task does not start a job of the queue."""
     payload = json.loads(task.payload)
     job, attempt = payload.get("job"), payload.get("attempt")
-    return None if job is None or attempt is None else Attempt(int(job), int(attempt))
+    # A program of the coordinator can send any JSON as `job`.
+    if not (isinstance(job, int) and isinstance(attempt, int)):
+        return None
+    return Attempt(job, attempt)
 
 
 class LearnerSlave(Slave):
