@@ -179,8 +179,8 @@ def describe_missing_role(tokens: Tokens, token: str, needed: Role) -> str:
     role = tokens.find_role(token)
     if role is None:
         return (
-            "the token is not known to this server; compare the client's token_file with the "
-            "server's security.tokens_file"
+            "the token is not known to this server; compare the client's token (token_file) with "
+            "the server's security.tokens_file"
         )
     if role < needed:
         return (
