@@ -188,6 +188,7 @@ class CollectStream:
           InvalidInputError: a message that was sent, or a received one, is malformed.
           NotAllowedError: an agent's token is required.
           ProtocolError: something else listens at the address, or the server has failed.
+          ConfigError: the learner is a child of this process, and the settings have ended it.
         """
         for message in self._call:
             yield self._read(message)

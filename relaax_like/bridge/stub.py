@@ -102,7 +102,8 @@ class ParameterServerStub(BufferingClient):
       use_shared_memory: with an open stream to a loopback address, use shared memory if possible.
 
     Raises:
-      ConfigError: the environment variable RELAAX_CHAOS is not valid.
+      ConfigError: the environment variable RELAAX_CHAOS is not valid, or `address` is not
+        `host:port`.
     """
 
     def __init__(
