@@ -299,6 +299,8 @@ class Slave(abc.ABC):
             lane.put_nowait((self._coordinator, task))
         except queue.Full:  # the coordinator notices that there is no result
             logger.error("%d tasks wait, the maximum; %s is dropped", _MAX_TASKS, task.name)
+            if task.name == START:
+                self._starting = None
 
     def _give_up(self, error: RelaaxError) -> None:
         self.error = error

@@ -357,6 +357,17 @@ def test_a_start_task_of_another_kind_starts_no_job_of_the_queue() -> None:
     assert _find_attempt(task) == Attempt(3, 2)
 
 
+def test_a_start_task_that_is_dropped_does_not_count_as_running() -> None:
+    sender = LearnerSlave("localhost:1", "slave", {})
+    for number in range(65):  # the last one does not fit
+        sender._take(
+            pb.Task(id=number, name="learner_start_task", payload='{"job": 1, "attempt": 1}')
+        )
+    assert sender._starting is None
+    sender.ended.set()  # there is no coordinator to leave
+    sender.close()
+
+
 @pytest.mark.parametrize("method", ["Submit", "List", "Cancel", "Poll", "Report", "Leave"])
 def test_a_newer_format_is_refused_by_number(site: Site, method: str) -> None:
     kinds = {"Submit": pb.SubmitRequest, "List": pb.ListRequest, "Cancel": pb.CancelRequest}
