@@ -1,1 +1,1 @@
-"""The connection between agents and the parameter server, over the network or in-process."""
+"""Connections of agents, learners and recorders to the parameter server: gRPC, or in-process."""

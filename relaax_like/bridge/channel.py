@@ -9,6 +9,7 @@ from relaax_like.bridge.access import TokenCheck, TokenSender
 from relaax_like.bridge.limits import CallLimit
 from relaax_like.bridge.malformed import MessageCheck
 from relaax_like.bridge.reloading_channel import ReloadingChannel
+from relaax_like.config.address import parse_address
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
 from relaax_like.wire.security import ClientSecurity, ServerSecurity, TokenFile
@@ -102,9 +103,8 @@ def bind(server: grpc.Server, address: str, security: ServerSecurity | None = No
 
     Raises:
       RelaaxError: the port is taken (the error names the process that holds it, if possible), or
-        the address cannot be used on this machine.
+        the address cannot be used on this machine, or is not `host:port`.
     """
-    host, _, port = address.rpartition(":")
     try:
         if security is None or security.tls is None:
             bound = server.add_insecure_port(address)
@@ -113,7 +113,8 @@ def bind(server: grpc.Server, address: str, security: ServerSecurity | None = No
     except RuntimeError:
         bound = 0
     if not bound:
-        raise RelaaxError(f"cannot bind {address}: {describe_bind_failure(host, int(port))}")
+        where = parse_address(address)
+        raise RelaaxError(f"cannot bind {address}: {describe_bind_failure(where.host, where.port)}")
     return bound
 
 

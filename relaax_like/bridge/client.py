@@ -3,6 +3,7 @@
 import abc
 import itertools
 import logging
+import math
 import os
 import secrets
 import socket
@@ -101,6 +102,7 @@ class BufferingClient(ParameterServerClient):
 
         Raises:
           ServerUnavailableError: there was no answer in time.
+          InvalidInputError: the name of this client is not valid.
         """
 
     @abc.abstractmethod
@@ -128,7 +130,13 @@ class BufferingClient(ParameterServerClient):
         return self._reply.finished
 
     def increment_global_t(self, n: int = 1) -> int:
-        """Counts steps; see `ParameterServerClient`."""
+        """Counts steps; see `ParameterServerClient`.
+
+        Raises:
+          InvalidInputError: `n` is negative; nothing was counted.
+        """
+        if n < 0:
+            raise InvalidInputError(f"n: {n} environment steps, expected 0 or more", "n")
         now = time.monotonic()
         if not self._env_steps:
             # Not since the newest push: steps that are followed by a gradient are sent with it.
@@ -139,8 +147,20 @@ class BufferingClient(ParameterServerClient):
         return self.global_t
 
     def add_episode(self, episode_return: float, length: int) -> None:
-        """Reports a finished training episode; sent with the next push."""
-        self._episodes.append(Episode(float(episode_return), int(length)))
+        """Reports a finished training episode; sent with the next push.
+
+        Raises:
+          InvalidInputError: the return is not finite, or the length is below 1; nothing was added.
+        """
+        episode = Episode(float(episode_return), int(length))
+        # The server would refuse each push that has it.
+        if not math.isfinite(episode.episode_return) or episode.length < 1:
+            raise InvalidInputError(
+                f"episode: return {episode.episode_return}, length {episode.length}; expected a "
+                "finite return and a length of 1 or more",
+                "episodes",
+            )
+        self._episodes.append(episode)
 
     def add_statistics(self, name: str, moments: Moments) -> None:
         """Adds rows to a running statistic; see `ParameterServerClient`."""
@@ -159,6 +179,7 @@ class BufferingClient(ParameterServerClient):
 
         Raises:
           ServerUnavailableError: the server is not available, and there are no current values.
+          InvalidInputError: the name of this client is not valid.
         """
         try:
             self._take(self._call_pull(self._values.version if self._values else None))

@@ -187,6 +187,8 @@ class CollectStream:
           LeasedError: the run does not learn in its parameter server, or has no such task.
           InvalidInputError: a message that was sent, or a received one, is malformed.
           NotAllowedError: an agent's token is required.
+          ProtocolError: something else listens at the address, or the server has failed.
+          ConfigError: the learner is a child of this process, and the settings have ended it.
         """
         for message in self._call:
             yield self._read(message)

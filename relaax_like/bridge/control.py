@@ -44,6 +44,7 @@ from relaax_like.bridge.stub import (
     request_stop,
     wait_for_manifest,
 )
+from relaax_like.config.address import parse_address
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.records import ClientsReport, Status
@@ -77,13 +78,14 @@ class Link:
       address: as the argument.
 
     Raises:
-      ConfigError: a file that `security` names cannot be used.
+      ConfigError: `address` is not `host:port`, or a file that `security` names cannot be used.
     """
 
     def __init__(
         self, address: str, security: ClientSecurity | None = None, server: str = PARAMETER_SERVER
     ):
         self.address = address
+        self._where = parse_address(address)
         self._server = server
         self._tls = None if security is None else security.tls
         self._channel = make_channel(address, security)
@@ -236,8 +238,7 @@ class Link:
         logger.info("waiting for %s at %s (%.0f s)%s", self._server, self.address, waited_sec, how)
 
     def _validate_tls(self) -> None:
-        host, _, port = self.address.rpartition(":")
-        mistake = find_tls_mistake(host.strip("[]"), int(port), self._tls)
+        mistake = find_tls_mistake(self._where.host, self._where.port, self._tls)
         if mistake:
             raise NotAllowedError(f"{self._server} at {self.address}: {mistake}")
 
@@ -273,7 +274,7 @@ class BridgeControl:
           server: what the server is, for messages.
 
         Raises:
-          ConfigError: a file that `security` names cannot be used.
+          ConfigError: `address` is not `host:port`, or a file that `security` names cannot be used.
         """
         return Link(address, security, server)
 

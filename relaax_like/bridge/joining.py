@@ -180,7 +180,8 @@ class GroupStream(GroupConnection):
         """Makes a request, and waits for its answer; see `GroupConnection`.
 
         Raises:
-          ProtocolError: the answer is not valid; see `GroupConnection` for other errors.
+          ProtocolError: the answer is not valid.
+          NotAllowedError: the token is no longer accepted; see `GroupConnection` for other errors.
         """
         gradient = request.gradient
         header = group_pb2.GroupRequest(

@@ -89,7 +89,7 @@ def create_metrics_server(
       The server, and its actual port.
 
     Raises:
-      ConfigError: the address is in use, or is not an address of this machine.
+      ConfigError: the port is taken, or the address cannot be used on this machine.
     """
     server = grpc.server(
         ThreadPoolExecutor(_MAX_WORKERS, thread_name_prefix="metrics server"),

@@ -1,4 +1,7 @@
-"""The lease and the publications of a learner in a process of its own, as messages."""
+"""The `relaax.v1.Publisher` service and its stub: a learner's lease and its publications.
+
+The learner is in a process of its own (learner.placement: standalone).
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -201,8 +204,9 @@ class PublisherStub:
     """A learner's calls to the parameter server; each has a deadline.
 
     All of them raise ServerUnavailableError if there is no answer in time, NotAllowedError if an
-    agent's token is required, and, except `find_learner`, LeasedError if the run has no learner in
-    a process of its own. `renew` and `publish` also raise it if another learner holds the lease.
+    agent's token is required, ProtocolError if something else listens at the address, and, except
+    `find_learner`, LeasedError if the run has no learner in a process of its own. `renew` and
+    `publish` also raise LeasedError if another learner holds the lease.
 
     Args:
       channel: to the parameter server.
@@ -248,8 +252,9 @@ class PublisherStub:
         Raises:
           ServerUnavailableError: another learner still holds the lease, or there was no answer in
             time.
-          InvalidInputError: the run has another model, or a name is not valid.
-          ProtocolError: the answer is not valid.
+          InvalidInputError: the run has another model, `holder` or `address` is not valid, or the
+            received state is incomplete. See the class for other errors.
+          ProtocolError: the answer has no header.
         """
         request = publisher_pb2.AcquireRequest(
             format=FORMAT, holder=holder, address=address, fingerprint=manifest.fingerprint
@@ -296,6 +301,9 @@ class PublisherStub:
           term: of the lease.
           overdue_updates: see `ParameterServer.renew_lease`.
           timeout_sec: longest wait.
+
+        Raises:
+          RelaaxError: see the class.
         """
         request = publisher_pb2.RenewRequest(term=term, overdue_updates=overdue_updates)
         with errors.translate(self._address):

@@ -81,6 +81,7 @@ class PushStream:
           grpc.RpcError: no reply in time, or it was refused; the next push opens a new stream.
           InvalidInputError: the reply is not valid, or does not match the manifest.
           RelaaxError: this process was forked from the one that made this object.
+          ValueError: this process has closed the channel.
         """
         if os.getpid() != self._pid:
             raise RelaaxError(

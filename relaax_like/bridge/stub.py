@@ -85,6 +85,10 @@ class Health:
 class ParameterServerStub(BufferingClient):
     """One agent's view of a remote parameter server. Calls have deadlines.
 
+    Methods that call the server raise the errors of `ParameterServerClient`, and also
+    NotAllowedError, if an agent's token is required, and ProtocolError, if something else listens
+    at the address or the server has failed.
+
     Args:
       channel: to the server; owned by the caller.
       address: `host:port` of the server.
@@ -98,7 +102,8 @@ class ParameterServerStub(BufferingClient):
       use_shared_memory: with an open stream to a loopback address, use shared memory if possible.
 
     Raises:
-      ConfigError: the environment variable RELAAX_CHAOS is not valid.
+      ConfigError: the environment variable RELAAX_CHAOS is not valid, or `address` is not
+        `host:port`.
     """
 
     def __init__(
@@ -202,9 +207,11 @@ class ParameterServerStub(BufferingClient):
 
     def close(self) -> None:
         """Sends what is pending, if the server answers, and ends the stream. Idempotent."""
-        super().close()
-        if self._push_stream is not None:
-            self._push_stream.close()
+        try:
+            super().close()
+        finally:
+            if self._push_stream is not None:
+                self._push_stream.close()
 
     @contextlib.contextmanager
     def _watch_health(self) -> Iterator[None]:
@@ -249,6 +256,7 @@ def report_clients(
         long.
       ServerUnavailableError: no answer in time.
       NotAllowedError: an agent's token is required.
+      ProtocolError: something else listens at the address.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with errors.translate(address):
@@ -265,6 +273,7 @@ def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0
       ServerUnavailableError: no answer in time, or the snapshot could not be written.
       LeasedError: the server is the run's learner, which writes no snapshots.
       NotAllowedError: an operator's token is required.
+      ProtocolError: something else listens at the address.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with errors.translate(address):
@@ -278,6 +287,7 @@ def request_stop(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) 
       ServerUnavailableError: no answer in time.
       LeasedError: the server is the run's learner, which does not end the run.
       NotAllowedError: an operator's token is required.
+      ProtocolError: something else listens at the address.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with errors.translate(address):

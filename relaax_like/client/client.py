@@ -70,6 +70,8 @@ _MAX_WAIT_MS = 60_000
 _PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()
 # Before the second attempt to connect.
 _FIRST_SLEEP_SEC = 0.25
+# Of that sleep; more would overflow a float.
+_MAX_DOUBLINGS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,8 @@ class Retry:
         as the two are often started together; after that it reports each attempt.
 
     Raises:
-      ConfigError: `min_sleep_sec` is negative, or above `max_sleep_sec`.
+      ConfigError: `min_sleep_sec` is negative, or above `max_sleep_sec`; or `max_attempts` is below
+        1.
     """
 
     min_sleep_sec: float = 1.0
@@ -101,6 +104,10 @@ class Retry:
             raise ConfigError(
                 f"retry: sleeps of {self.min_sleep_sec} to {self.max_sleep_sec} s, expected 0 "
                 "<= min_sleep_sec <= max_sleep_sec"
+            )
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise ConfigError(
+                f"retry: max_attempts is {self.max_attempts}, expected 1 or more; None: no limit"
             )
 
 
@@ -225,7 +232,8 @@ class RlxClient:
             stdout.
 
         Raises:
-          ConfigError: an argument is wrong, or a file that `security` names cannot be used.
+          ConfigError: an argument is wrong, or a file that `security` names or the folder in
+            RELAAX_TRACE cannot be used.
           InvalidInputError: a Gymnasium space has a leaf that the protocol does not allow, or the
             hello is too long.
           ServerUnavailableError: no server answers there, or it is full or not ready (only without
@@ -424,7 +432,8 @@ class RlxClient:
                     raise
                 if attempt == 1 and self._is_quiet:
                     self._report(f"waiting for the rlx server at {self._address}")
-                if not self._sleep_before_retry(error, stop, _FIRST_SLEEP_SEC * 2 ** (attempt - 1)):
+                at_most_sec = _FIRST_SLEEP_SEC * 2 ** min(attempt - 1, _MAX_DOUBLINGS)
+                if not self._sleep_before_retry(error, stop, at_most_sec):
                     return False
             attempt += 1
 
@@ -487,7 +496,8 @@ class RlxClient:
         Raises:
           OutOfOrderError: the last action's reward is due, or the client is closed or has several
             slots. Nothing was sent.
-          InvalidInputError: the state does not fit its space. Nothing was sent.
+          InvalidInputError: the state does not fit its space, or the message is longer than the
+            server accepts. Nothing was sent.
           LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and begin a new episode.
           ProtocolError: the server refused the message.
@@ -522,7 +532,8 @@ class RlxClient:
           OutOfOrderError: no action precedes the reward, the last step was not answered in time and
             `executed` is None, the agents cannot use `executed`, or the client is closed or has
             several slots. Nothing was sent.
-          InvalidInputError: the reward, the state or `executed` is wrong. Nothing was sent.
+          InvalidInputError: the reward, the state or `executed` is wrong, or the message is longer
+            than the server accepts. Nothing was sent.
           LateAnswerError, ServerUnavailableError, ProtocolError: see `act`.
         """
         mark = self._mark_call()
@@ -646,7 +657,8 @@ class RlxClient:
           OutOfOrderError: the first step has rewards, or a later one has none; the last step was
             not answered in time and `executed` is None; the agents cannot use `present` or
             `executed`; or the client is closed. Nothing was sent.
-          InvalidInputError: an array is missing or does not fit. Nothing was sent.
+          InvalidInputError: an array is missing or does not fit, or the message is longer than the
+            server accepts. Nothing was sent.
           LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and reset all
             environments.

@@ -40,6 +40,8 @@ def parse_address(address: str) -> tuple[str, int]:
         f"expected HOST:PORT with a port of 1 to 65535, for example localhost:{DEFAULT_PORT} or "
         f"[::1]:{DEFAULT_PORT}"
     )
+    if "/" in address:
+        raise ConfigError(f"address {address!r}: a URL or a path; {expected}")
     host, colon, port = address.rpartition(":")
     # An IPv6 address contains colons, so it must be in brackets.
     if not (colon and port) or port.endswith("]") or (":" in host and not host.startswith("[")):

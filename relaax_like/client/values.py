@@ -44,8 +44,8 @@ class SpaceValues:
         ):
             raise ConfigError(
                 f"{name}_space: expected a leaf of relaax_like.wire.spaces (Box, Discrete, "
-                "MultiDiscrete, MultiBinary), a dict name -> leaf, or a Gymnasium space, got "
-                f"{space!r:.200}"
+                "MultiDiscrete, MultiBinary), a dict name -> leaf, or, except in "
+                f"EnvironmentSlots, a Gymnasium space; got {space!r:.200}"
             )
         self.spaces: Spaces = dict(spaces)
 

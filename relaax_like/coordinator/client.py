@@ -11,6 +11,7 @@ import grpc
 
 from relaax_like.bridge.channel import make_channel
 from relaax_like.bridge.errors import OWN_TEXT
+from relaax_like.config.address import parse_address
 from relaax_like.coordinator.job import FORMAT
 from relaax_like.coordinator.tasks import RefusedAttemptError
 from relaax_like.v1 import coordinator_pb2 as pb
@@ -49,11 +50,12 @@ class CoordinatorLink:
       stub: gRPC's stub, with the methods for `call` and `stream`.
 
     Raises:
-      ConfigError: a file that `security` names cannot be used.
+      ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
     """
 
     def __init__(self, address: str, security: ClientSecurity | None = None):
         self.address = address
+        self._where = parse_address(address)
         self._tls = None if security is None else security.tls
         self._channel = make_channel(address, security)
         self.stub = pb_grpc.CoordinatorStub(self._channel)
@@ -126,8 +128,7 @@ class CoordinatorLink:
             case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
                 return NotAllowedError(f"{where} refused: {details}")
             case grpc.StatusCode.UNAVAILABLE:
-                host, _, port = self.address.rpartition(":")
-                mistake = find_tls_mistake(host, int(port), self._tls)
+                mistake = find_tls_mistake(self._where.host, self._where.port, self._tls)
                 if mistake:
                     return NotAllowedError(f"{where}: {mistake}")
                 is_ours = OWN_TEXT in (error.trailing_metadata() or ())
@@ -165,7 +166,7 @@ class JobsClient:
     All methods that call the coordinator raise the errors of `CoordinatorLink.call`.
 
     Raises:
-      ConfigError: a file that `security` names cannot be used.
+      ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
     """
 
     def __init__(

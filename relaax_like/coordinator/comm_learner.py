@@ -34,6 +34,7 @@ _CLOSE_SEC = 5.0
 # Keys of `config/base_learner.py` that are paths.
 _PATH_KEYS = ("load_path", "load_ckpt_before_run")
 _POLICY_KIND = "policy 1"
+_NO_LEARNER = "there is no learner; send learner_start_task first"
 
 CreatePolicy = Callable[[Mapping[str, Any]], Any]
 
@@ -138,9 +139,13 @@ class BaseCommLearner(abc.ABC):
         )
         for name in ("get_data", "send_policy", "send_learn_info"):
             setattr(learner, name, getattr(self, name))
-        learner.setup_dataloader()
-        policy = self._create_policy(task_info.get("policy", {}))
-        learner.policy = _select_learn_mode(policy)
+        try:
+            learner.setup_dataloader()
+            policy = self._create_policy(task_info.get("policy", {}))
+            learner.policy = _select_learn_mode(policy)
+        except BaseException:
+            learner.close()  # its data loader would take the data of the next learner
+            raise
         return learner
 
 
@@ -176,7 +181,8 @@ class RemoteCommLearner(BaseCommLearner):
       security: token of role learner, and certificates; None: no token and no TLS.
 
     Raises:
-      ConfigError: `address` or `name` is missing, or a file that `security` names cannot be used.
+      ConfigError: `address` is missing or not HOST:PORT, `name` is missing, or a file that
+        `security` names cannot be used.
       InvalidInputError: `name` is not valid.
     """
 
@@ -306,13 +312,15 @@ class RemoteCommLearner(BaseCommLearner):
           ConfigError: `send_learn_info_freq` is not an integer of 1 or more.
         """
         self.deal_with_learner_close()
+        self._make_queues()  # without what a learner that could not be created had demanded
+        hooks = self.hooks4call
         try:
             _refuse_paths(task_info.get("learner_cfg", {}))
             learner = self._create_learner(task_info)
         except Exception as error:
             message = f"the learner cannot be created: {error}"
             raise TaskFail({"message": message}, message) from error
-        for hook in self.hooks4call:
+        for hook in hooks:
             learner.register_hook(hook)
         self._learner, self._error = learner, ""
         self._learner_thread = threading.Thread(
@@ -337,6 +345,8 @@ class RemoteCommLearner(BaseCommLearner):
           TaskFail: there is no learner, it has ended, or it has not taken the previous data.
         """
         learner = self._learner
+        if learner is None:  # data would stay in the queue for the next one
+            raise TaskFail({"message": _NO_LEARNER}, _NO_LEARNER)
         try:
             self._data_result_queue.put_nowait(data)
         except queue.Full:
@@ -345,7 +355,7 @@ class RemoteCommLearner(BaseCommLearner):
             )
             raise TaskFail({"message": message}, message) from None
         info = dict(self._take(self._learn_info_queue))
-        last = None if learner is None else learner.max_iterations
+        last = learner.max_iterations
         if last is not None and not info["finished"] and info["last_iter"] + 1 >= last:
             info = dict(self._take(self._learn_info_queue))  # that after the run
         if info["finished"]:
@@ -383,7 +393,7 @@ class RemoteCommLearner(BaseCommLearner):
             except queue.Empty:
                 if alive:
                     continue
-            message = "there is no learner; send learner_start_task first"
+            message = _NO_LEARNER
             if thread is not None:
                 message = f"the learner has ended{f': {self._error}' if self._error else ''}"
             raise TaskFail({"message": message}, message)
@@ -410,7 +420,8 @@ def run_learner_task(
       The last progress; `finished` is true.
 
     Raises:
-      TaskFail: the learner refused a task, did not answer in the task's time, or is lost.
+      TaskFail: the learner refused a task, answered with a result that is not valid, did not
+        answer in the task's time, or is lost.
       InvalidInputError: there is no such slave, it has too many open tasks, or `task_info` or the
         data are too large.
       CancelledError: the coordinator was closed; that of `concurrent.futures`.

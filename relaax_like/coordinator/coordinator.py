@@ -133,7 +133,7 @@ class Coordinator:
     Raises:
       ConfigError: the folder cannot be created, is not the folder of a coordinator, is of another
         version of relaax_like, or its file of jobs is damaged.
-      JournalError: the queue's journal is damaged, or cannot be written.
+      JournalError: the queue's journal is damaged, or cannot be read or written.
       SnapshotError: another process uses the folder, or its lock file cannot be locked.
     """
 
@@ -411,8 +411,9 @@ class Coordinator:
     ) -> Future[dict[str, Any]]:
         """Sends a task to a slave; returns a future with the result of the slave's callback.
 
-        The future fails with `TaskFail` if the slave refuses the task, or does not answer in the
-        task's time (`tasks.TASK_TIMEOUT_SEC`), or is lost. `close` cancels it.
+        The future fails with `TaskFail` if the slave refuses the task, answers with a result that
+        is not valid, does not answer in the task's time (`tasks.TASK_TIMEOUT_SEC`), or is lost.
+        `close` cancels it.
 
         Args:
           slave_name: of the slave.
@@ -650,15 +651,24 @@ class Coordinator:
         task = slave.tasks.pop(result.task, None)
         if task is None:
             return
-        payload = _read_object(validate_size(result.payload, MAX_PAYLOAD_BYTES, "payload"))
+        try:
+            payload = _read_object(validate_size(result.payload, MAX_PAYLOAD_BYTES, "payload"))
+        except InvalidInputError as error:
+            self._finish_task(slave, task, False, {"message": f"its result is not valid: {error}"})
+            raise
+        self._finish_task(slave, task, result.ok, payload)
+
+    def _finish_task(
+        self, slave: _Slave, task: _OpenTask, is_done: bool, payload: dict[str, Any]
+    ) -> None:
         if task.attempt is not None and slave.attempt == task.attempt:
-            if result.ok:
+            if is_done:
                 slave.is_confirmed = True
             else:
                 self._fail_start(slave, task.attempt, payload)
         if not task.result.set_running_or_notify_cancel():
             return
-        if result.ok:
+        if is_done:
             task.result.set_result(payload)
         else:
             message = str(payload.get("message", ""))

@@ -116,7 +116,7 @@ class JobLearner:
 
         Raises:
           InvalidInputError: the name is not valid.
-          ConfigError: a file that `security` names cannot be used.
+          ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
         """
         self._slave = _JobSlave(self, address, name, security)
         self._slave.start()
@@ -270,7 +270,8 @@ class _RunningJob:
             outcome, reason = pb.Ended.FAILED, str(error)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-        if self._slave.report_end(self.attempt, outcome, reason[:MAX_REASON], self._get_tail()):
+        reason = reason.encode(errors="replace")[:MAX_REASON].decode(errors="ignore")
+        if self._slave.report_end(self.attempt, outcome, reason, self._get_tail()):
             logger.info("%s: %s", self.attempt, reason)
         else:
             logger.info("%s: ended; its result was not recorded", self.attempt)

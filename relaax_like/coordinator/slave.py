@@ -80,7 +80,7 @@ class Slave(abc.ABC):
 
     Raises:
       InvalidInputError: the name is not valid.
-      ConfigError: a file that `security` names cannot be used.
+      ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
     """
 
     def __init__(
@@ -201,13 +201,13 @@ class Slave(abc.ABC):
           NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
           OSError: a file cannot be read.
         """
-        failures: list[OSError] = []
+        failures: list[OSError | InvalidInputError] = []
 
         def make() -> Iterator[Any]:
             # gRPC's thread reads on for a moment when the call has ended, and would print a trace.
             try:
                 yield from make_parts(header)
-            except OSError as error:
+            except (OSError, InvalidInputError) as error:
                 failures.append(error)
 
         header = pb.VersionHeader(
@@ -299,6 +299,8 @@ class Slave(abc.ABC):
             lane.put_nowait((self._coordinator, task))
         except queue.Full:  # the coordinator notices that there is no result
             logger.error("%d tasks wait, the maximum; %s is dropped", _MAX_TASKS, task.name)
+            if task.name == START:
+                self._starting = None
 
     def _give_up(self, error: RelaaxError) -> None:
         self.error = error
@@ -347,7 +349,10 @@ def _find_attempt(task: pb.Task) -> Attempt | None:
     """Returns the attempt that a task starts; None: the task does not start a job of the queue."""
     payload = json.loads(task.payload)
     job, attempt = payload.get("job"), payload.get("attempt")
-    return None if job is None or attempt is None else Attempt(int(job), int(attempt))
+    # A program of the coordinator can send any JSON as `job`.
+    if not (isinstance(job, int) and isinstance(attempt, int)):
+        return None
+    return Attempt(job, attempt)
 
 
 class LearnerSlave(Slave):
@@ -372,7 +377,7 @@ class LearnerSlave(Slave):
 
     Raises:
       InvalidInputError: the name is not valid.
-      ConfigError: a file that `security` names cannot be used.
+      ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
     """
 
     def __init__(self, address: str, name: str, callback_fn: Callbacks, **options: Any):

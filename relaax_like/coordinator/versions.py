@@ -302,7 +302,7 @@ def _read(path: Path, size: int) -> Iterator[bytes]:
             chunk = file.read(min(size, CHUNK_BYTES))
             if not chunk:
                 raise InvalidInputError(
-                    f"{path}: shrank while it was being read; send the version again"
+                    f"{path}: shrank while it was being read, so this version is incomplete"
                 )
             size -= len(chunk)
             yield chunk

@@ -231,11 +231,18 @@ class ParameterServerClient(abc.ABC):
         """Counts `n` environment steps and returns the newest known `global_t`.
 
         Steps are sent with the next push, or separately after a while: not one call per step.
+
+        Raises:
+          InvalidInputError: `n` is negative; nothing was counted.
         """
 
     @abc.abstractmethod
     def add_episode(self, episode_return: float, length: int) -> None:
-        """Reports a finished training episode; sent with the next push."""
+        """Reports a finished training episode; sent with the next push.
+
+        Raises:
+          InvalidInputError: the return is not finite, or the length is below 1; nothing was added.
+        """
 
     @abc.abstractmethod
     def add_statistics(self, name: str, moments: Moments) -> None:

@@ -100,7 +100,8 @@ class ClientSecurity:
       tls_key: the certificate's private key (PEM file).
 
     Raises:
-      ConfigError: the settings contradict each other. The files are read when they are used.
+      ConfigError: the settings contradict each other, or `token` has a character that no token can
+        have. The files are read when they are used.
     """
 
     token: str = field(default="", repr=False)
@@ -113,6 +114,12 @@ class ClientSecurity:
         for name in ("token_file", "tls_ca", "tls_cert", "tls_key"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, Path(value))
+        # gRPC refuses such metadata with an error that shows it.
+        if not (self.token.isascii() and self.token.isprintable()):
+            raise ConfigError(
+                "token: contains a line end, or another character that is not printable ASCII; "
+                "pass only the token, or set token_file"
+            )
         if self.token and self.token_file:
             raise ConfigError(
                 f"token and token_file {self.token_file} are both set; set only one of them"
@@ -172,8 +179,8 @@ def describe_missing_role(tokens: Tokens, token: str, needed: Role) -> str:
     role = tokens.find_role(token)
     if role is None:
         return (
-            "the token is not known to this server; compare the client's token_file with the "
-            "server's security.tokens_file"
+            "the token is not known to this server; compare the client's token (token_file) with "
+            "the server's security.tokens_file"
         )
     if role < needed:
         return (

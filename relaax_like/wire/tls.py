@@ -221,10 +221,8 @@ def find_tls_mistake(host: str, port: int, tls: ClientTls | None, timeout_sec: f
       timeout_sec: longest wait for each part of the probe.
 
     Returns:
-      The mistake; "" if there is none, or if it cannot be determined.
-
-    Raises:
-      ConfigError: one of the client's files cannot be used.
+      The mistake; "" if there is none, or if it cannot be determined, such as while one of the
+      client's files is being replaced.
     """
     try:
         if tls is None:
@@ -232,6 +230,8 @@ def find_tls_mistake(host: str, port: int, tls: ClientTls | None, timeout_sec: f
         # Twice, because a server that has just exited looks the same.
         if _is_heard(host, port, tls, timeout_sec) or _is_heard(host, port, tls, timeout_sec):
             return ""
+    except ConfigError:  # the connection still uses the files' previous contents
+        return ""
     except OSError as error:
         return describe_tls_error(error)
     return (

@@ -92,7 +92,7 @@ class Recorder:
         except OSError as error:
             raise ConfigError(
                 f"{str(folder)[:200]}: cannot write a trace there: {error}; choose another "
-                f"folder with {ENVIRONMENT_VARIABLE}, or run without tracing"
+                f"folder with {ENVIRONMENT_VARIABLE}, without --trace, or run without tracing"
             ) from None
         self._numbers = itertools.count()
         self._written = memoryview(self._map)[_COUNT_AT:_LINES_AT].cast("Q")

@@ -149,7 +149,7 @@ def test_a_method_that_nobody_knows_is_for_operators(backend, tmp_path):
         (
             (("authorization", f"Bearer {AGENT}x"),),
             grpc.StatusCode.UNAUTHENTICATED,
-            "not known to this server; compare the client's token_file with the server's security",
+            "not known to this server; compare the client's token (token_file) with the server's",
         ),
         (
             (("authorization", f"Bearer {ENVIRONMENT}"),),

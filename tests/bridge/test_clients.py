@@ -103,6 +103,18 @@ def test_episodes_reach_the_status(connect, backend):
     assert backend.status().episodes == 2
 
 
+def test_wrong_counts_are_refused_at_once_and_later_pushes_are_not(connect, backend):
+    client = connect(backend)
+    with pytest.raises(InvalidInputError, match="n: -1 environment steps, expected 0 or more"):
+        client.increment_global_t(-1)
+    for episode_return, length in ((float("nan"), 1), (float("inf"), 1), (1.0, 0), (1.0, -2)):
+        with pytest.raises(InvalidInputError, match="expected a finite return and a length of 1"):
+            client.add_episode(episode_return, length)
+    client.push_pull(ONES)
+    assert (client.version, client.discarded_pushes) == (1, 0)
+    assert (backend.global_t, backend.status().episodes) == (0, 0)
+
+
 def test_episodes_beyond_those_of_one_message_go_ahead_of_it(connect, backend):
     client = connect(backend)
     for score in range(2 * MAX_EPISODES + 500):

@@ -28,7 +28,7 @@ from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
-from relaax_like.wire.errors import InvalidInputError, RelaaxError
+from relaax_like.wire.errors import InvalidInputError, LeasedError, RelaaxError
 
 LARGE = (Variable("W", np.zeros(500_001, np.float32)),)  # four chunks, the last one short
 
@@ -54,6 +54,20 @@ def test_many_rounds_go_over_one_stream(backend, address, monkeypatch):
         client.push_pull()
     assert opened == [1]
     assert (backend.version, backend.global_t) == (6, 7)
+
+
+def test_close_ends_the_stream_even_if_what_is_pending_is_refused(backend, address, monkeypatch):
+    def refuse(*arguments):
+        raise LeasedError("the run learns from experience")
+
+    link, client = connect(address)
+    with link:
+        client.push_pull(ONES)
+        client.increment_global_t(1)
+        monkeypatch.setattr(client, "_call_push_pull", refuse)
+        with pytest.raises(LeasedError, match="learns from experience"):
+            client.close()
+        assert client._push_stream._call is None
 
 
 @pytest.mark.parametrize("share", [False, True], ids=["chunks", "shared memory"])

@@ -2,6 +2,7 @@
 
 # covers R13, R14
 
+import socket
 import threading
 from dataclasses import replace
 
@@ -11,12 +12,18 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.bridge import ONES, make_backend, serve
 
+from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.records import MAX_SERVED_CLIENTS, ClientsReport, ServedClient
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
-from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    RelaaxError,
+    ServerUnavailableError,
+)
 
 
 @pytest.fixture
@@ -32,6 +39,22 @@ def header(**fields):
 def test_a_second_server_on_the_port_is_refused_and_the_holder_named(backend, address):
     with pytest.raises(RelaaxError, match=r"cannot bind .*pid \d+"):
         BridgeControl().create_server(address, backend)
+
+
+def test_the_holder_of_an_ipv6_address_is_named(backend):
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(RelaaxError, match=rf"\[::1\]:{port}: port {port} is in use by pid \d+"):
+            BridgeControl().create_server(f"[::1]:{port}", backend)
+
+
+def test_an_address_without_a_port_is_refused_before_a_connection_is_made():
+    with pytest.raises(ConfigError, match="'localhost': port missing"):
+        BridgeControl().connect("localhost")
 
 
 def test_health_check_answers_serving(address):
@@ -72,6 +95,24 @@ def test_what_an_rlx_server_reports_is_in_the_status(address):
         ):
             with pytest.raises(InvalidInputError, match="clients"):
                 link.report_clients(wrong)
+
+
+def test_an_error_of_a_backend_that_asks_another_server_is_passed_on(backend, address, monkeypatch):
+    def fail(*arguments):
+        raise ServerUnavailableError("no answer from the parameter server at elsewhere:7000")
+
+    report = ClientsReport(server_id="rlx-1", clients=(), num_clients=0)
+    with BridgeControl().connect(address) as link, grpc.insecure_channel(address) as channel:
+        for name in ("status", "report_clients", "pull"):
+            monkeypatch.setattr(backend, name, fail)
+        with pytest.raises(ServerUnavailableError, match="elsewhere:7000"):
+            link.status()
+        with pytest.raises(ServerUnavailableError, match="elsewhere:7000"):
+            link.report_clients(report)
+        tutorial = bridge_pb2_grpc.ParameterServerStub(channel)
+        with pytest.raises(grpc.RpcError, match="elsewhere:7000") as caught:
+            list(tutorial.GetValues(bridge_pb2.NullMessage(), timeout=5))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_status_of_an_absent_server_is_an_error_that_names_the_address():

@@ -314,6 +314,12 @@ def test_an_address_without_a_port_is_named_so(address: str) -> None:
     assert repr(address) in str(raised.value)
 
 
+@pytest.mark.parametrize("address", ["rlx://localhost:7001", "localhost:7001/", "/tmp/socket"])
+def test_a_url_or_a_path_is_named_so(address: str) -> None:
+    with pytest.raises(ConfigError, match="a URL or a path; expected HOST:PORT"):
+        parse_address(address)
+
+
 # Errors of the server and losses.
 
 
@@ -579,6 +585,27 @@ def test_sleeps_are_drawn_between_the_bounds(monkeypatch: pytest.MonkeyPatch) ->
 def test_impossible_sleeps_are_refused(bounds: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match="min_sleep_sec <= max_sleep_sec"):
         Retry(min_sleep_sec=bounds[0], max_sleep_sec=bounds[1])
+
+
+@pytest.mark.parametrize("attempts", [0, -1])
+def test_an_impossible_number_of_attempts_is_refused(attempts: int) -> None:
+    with pytest.raises(ConfigError, match=f"max_attempts is {attempts}, expected 1 or more"):
+        Retry(max_attempts=attempts)
+
+
+def test_attempts_continue_however_long_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = 0
+
+    def connect(client: RlxClient) -> None:
+        nonlocal attempts
+        attempts += 1
+        raise ServerUnavailableError("away")
+
+    monkeypatch.setattr(RlxClient, "connect", connect)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(ServerUnavailableError, match="away"):
+        RlxClient("a:1", STATE, MOVE, retry=Retry(max_attempts=1100), report=lambda line: None)
+    assert attempts == 1100
 
 
 def test_message_longer_than_the_server_reads_is_refused_here(serve: Serve) -> None:

@@ -242,6 +242,30 @@ def test_a_learner_that_fails_or_cannot_be_made_is_a_failed_task(
     assert run_learner_task(site.coordinator, "comm", make_info(1), sample)["finished"]
 
 
+def test_a_learner_whose_policy_cannot_be_created_leaves_the_data_to_the_next(
+    site: Site, comm: RemoteCommLearner
+) -> None:
+    create = comm._create_policy
+
+    def fail(config: Mapping[str, Any]) -> Any:
+        raise ValueError("no such policy")
+
+    comm._create_policy = fail
+    with pytest.raises(TaskFail, match="cannot be created: no such policy"):
+        site.coordinator.send_task("comm", "learner_start_task", make_info()).result(20)
+    comm._create_policy = create
+    assert run_learner_task(site.coordinator, "comm", make_info(2), sample)["finished"]
+
+
+def test_data_that_come_before_a_learner_do_not_reach_it(
+    site: Site, comm: RemoteCommLearner
+) -> None:
+    for _ in range(2):
+        with pytest.raises(TaskFail, match="there is no learner; send learner_start_task first"):
+            site.coordinator.send_task("comm", "learner_learn_task", {"data": "old"}).result(20)
+    assert run_learner_task(site.coordinator, "comm", make_info(1), sample)["finished"]
+
+
 def test_a_learner_that_waits_for_data_can_be_closed(site: Site, comm: RemoteCommLearner) -> None:
     """covers D17"""
     site.coordinator.send_task("comm", "learner_start_task", make_info()).result(20)
@@ -271,3 +295,7 @@ def test_a_comm_learner_needs_an_address_and_a_name(tmp_path: Path) -> None:
     for cfg in ({}, {"address": "localhost:1"}):
         with pytest.raises(ConfigError, match="missing or empty; a comm learner needs"):
             RemoteCommLearner(cfg, lambda config: None, exp_dir=tmp_path)
+    with pytest.raises(ConfigError, match="'localhost': port missing"):
+        RemoteCommLearner(
+            {"address": "localhost", "name": "comm"}, lambda config: None, exp_dir=tmp_path
+        )

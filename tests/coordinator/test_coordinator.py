@@ -13,8 +13,10 @@ from support.jobs import Clock, Session, Site, make_config
 
 from relaax_like.coordinator.client import CoordinatorLink, JobsClient, NameInUseError
 from relaax_like.coordinator.coordinator import POLL_SEC, SILENCE_SEC, STALL_SEC
-from relaax_like.coordinator.job import FORMAT
+from relaax_like.coordinator.job import FORMAT, MAX_PAYLOAD_BYTES, Attempt
+from relaax_like.coordinator.slave import LearnerSlave, _find_attempt
 from relaax_like.coordinator.tasks import TASK_TIMEOUT_SEC, RefusedAttemptError, TaskFail
+from relaax_like.coordinator.versions import pack_version
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import (
     InvalidInputError,
@@ -310,6 +312,60 @@ def test_a_program_of_the_coordinator_sends_tasks_to_slaves(
     slave.leave()
     with pytest.raises(TaskFail, match="left"):
         learn.result(5.0)
+
+
+def test_a_result_that_cannot_be_read_fails_its_task(site: Site, slave: Session) -> None:
+    slave.poll(runs_jobs=False)
+    for payload, problem in (
+        ("[]", "expected a JSON object"),
+        ('"' + "x" * MAX_PAYLOAD_BYTES + '"', "payload: .* bytes, expected at most"),
+    ):
+        result = site.coordinator.send_task("slave", "resource", {})
+        (task,) = slave.poll(runs_jobs=False)
+        with pytest.raises(InvalidInputError, match=problem):
+            slave.answer(task, payload=payload)
+        with pytest.raises(TaskFail, match="its result is not valid: payload: "):
+            result.result(5.0)
+
+
+def test_a_version_whose_file_became_shorter_is_named_so(
+    site: Site, slave: Session, tmp_path: Path
+) -> None:
+    site.jobs.submit("job", make_config())
+    attempt = Attempt(*slave.take_job())
+    file = tmp_path / "run" / "file"
+    file.parent.mkdir()
+    file.write_bytes(b"0123456789")
+
+    def make_parts(header: Any) -> Iterator[Any]:
+        parts = pack_version(file.parent, header)
+        yield next(parts)
+        file.write_bytes(b"0")
+        yield from parts
+
+    sender = LearnerSlave(site.address, "slave", {})
+    with pytest.raises(InvalidInputError, match="shrank while it was being read"):
+        sender.send_version(attempt, 1, make_parts)
+    sender.close()
+
+
+def test_a_start_task_of_another_kind_starts_no_job_of_the_queue() -> None:
+    for payload in ({}, {"job": "mine", "attempt": 1}, {"job": 1}):
+        task = pb.Task(name="learner_start_task", payload=json.dumps(payload))
+        assert _find_attempt(task) is None
+    task = pb.Task(name="learner_start_task", payload='{"job": 3, "attempt": 2}')
+    assert _find_attempt(task) == Attempt(3, 2)
+
+
+def test_a_start_task_that_is_dropped_does_not_count_as_running() -> None:
+    sender = LearnerSlave("localhost:1", "slave", {})
+    for number in range(65):  # the last one does not fit
+        sender._take(
+            pb.Task(id=number, name="learner_start_task", payload='{"job": 1, "attempt": 1}')
+        )
+    assert sender._starting is None
+    sender.ended.set()  # there is no coordinator to leave
+    sender.close()
 
 
 @pytest.mark.parametrize("method", ["Submit", "List", "Cancel", "Poll", "Report", "Leave"])

@@ -15,9 +15,10 @@ from support.cluster import Processes, find_free_port, wait_until
 from support.jobs import PROGRAM, Site, make_config
 
 from relaax_like.coordinator import job_learner
-from relaax_like.coordinator.job_learner import JobLearner
+from relaax_like.coordinator.job import MAX_REASON
+from relaax_like.coordinator.job_learner import JobLearner, _RunningJob
 from relaax_like.v1 import coordinator_pb2 as pb
-from relaax_like.wire.errors import InvalidInputError, SnapshotError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 
 LONG = 100_000  # steps that no test waits for
 
@@ -106,6 +107,18 @@ def test_a_failing_job_is_tried_three_times_and_takes_no_slave_with_it(
         assert read_history(failed) == [0, 5, 10]
         assert site.wait_state(killed, "failed").reason == "its process was killed by SIGKILL"
         site.wait_state(fine, "done")
+
+
+def test_the_end_of_a_job_is_recorded_whatever_its_reason_consists_of(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(running: _RunningJob) -> tuple[int, str]:
+        raise ConfigError("\u00fc" * 900)  # 1800 bytes
+
+    monkeypatch.setattr(_RunningJob, "_train", fail)
+    with site.learner(tmp_path / "work"):
+        failed = site.wait_state(site.jobs.submit("job", make_config()), "failed")
+    assert failed.reason == "\u00fc" * (MAX_REASON // 2)
 
 
 def test_a_slave_has_one_folder_and_one_name(site: Site, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_a_token_of_the_role_or_above_lets_in(tokens, token, tmp_path):
         ),
         (
             ENVIRONMENT + "x",
-            "not known to this server; compare the client's token_file with the server's",
+            r"not known to this server; compare the client's token \(token_file\) with",
         ),
     ],
 )

@@ -198,5 +198,12 @@ def test_contradictions_of_a_client_are_refused(arguments: dict, want: str) -> N
         ClientSecurity(**arguments)
 
 
+@pytest.mark.parametrize("end", ["\n", "\x00", "\u00e9"])
+def test_a_token_that_grpc_would_refuse_is_refused_without_showing_it(end: str) -> None:
+    with pytest.raises(ConfigError, match="token: contains a line end") as caught:
+        ClientSecurity(token=GOOD + end)
+    assert GOOD not in str(caught.value)
+
+
 def test_a_client_does_not_show_its_token() -> None:
     assert GOOD not in repr(ClientSecurity(token=GOOD))

@@ -107,6 +107,13 @@ def test_each_mistake_is_told_with_its_cure(
     assert re.search(want, mistake), mistake
 
 
+def test_a_file_that_is_being_replaced_is_no_mistake(authority: Authority) -> None:
+    tls = authority.client().tls
+    with accept(authority.server_tls().make_context()) as port:
+        authority.ca.unlink()
+        assert find(port, tls) == ""
+
+
 def test_a_loss_is_no_mistake() -> None:
     assert describe_tls_error(ConnectionResetError()) == ""
     assert describe_tls_error(ssl.SSLEOFError(8, "EOF occurred in violation of protocol")) == ""
