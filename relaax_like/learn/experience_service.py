@@ -279,11 +279,15 @@ class ExperienceService(ExperienceSink):
             if experience.is_leaving:
                 self._holding.leave(agent)
                 source.forget(client.slots.pop(experience.agent, ()))
-            if rollout is not None and not self._finished:
-                try:
+            ticket = None
+            try:
+                if rollout is None or self._finished:
+                    source.add_counts(env_steps, episodes, origin)
+                else:
                     ticket = source.add(rollout, episodes, env_steps, origin, experience.is_urgent)
-                except (CollectorFullError, CollectorClosedError):
-                    return False
+            except (CollectorFullError, CollectorClosedError):
+                return False
+            if rollout is not None and ticket is not None:
                 self._holding.add(agent, ticket, experience.columns)
                 if rollout.starts is not None:
                     client.slots[experience.agent] = rollout.starts[:, 0].tolist()
@@ -291,8 +295,6 @@ class ExperienceService(ExperienceSink):
                 client.pending[experience.sequence] = ticket
                 if not source.holds_agents:
                     self._release([ticket])
-            else:
-                source.add_counts(env_steps, episodes, origin)
             source.add_sampling(experience.client_id, experience.sampling_sec)
             client.received = experience.sequence
             self._release_vain()

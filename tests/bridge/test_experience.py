@@ -49,6 +49,7 @@ from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.v1 import experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import (
+    CollectorFullError,
     InvalidInputError,
     LeasedError,
     NotAllowedError,
@@ -526,6 +527,30 @@ def test_what_finds_no_room_waits_and_loses_nothing(site: Site) -> None:
     site.policy.gate.set()
     client.wait(received=8, released=8, version=8)
     assert [rewards[0] for rewards in site.learned()] == [float(n) for n in range(1, 9)]
+
+
+def test_counts_wait_while_the_disk_is_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = site.connect()
+    client.send(1, make_rewarded(COLUMNS, 1.0))
+    client.wait(version=1)
+    source = site.service._source
+    assert source is not None
+    add_counts, refused = source.add_counts, []
+
+    def refuse_twice(*arguments: Any) -> None:
+        if len(refused) < 2:
+            refused.append(arguments)
+            raise CollectorFullError("the disk is behind; agents wait until it has caught up")
+        add_counts(*arguments)
+
+    monkeypatch.setattr(source, "add_counts", refuse_twice)
+    client.send(2, episodes=(Episode(4.0, 2),), env_steps=3)
+    client.wait(received=2, released=2)
+    assert len(refused) == 2
+    client.send(3, make_rewarded(COLUMNS, 2.0))
+    client.wait(version=2)
+    assert site.server.global_t == 2 * ENV_STEPS + 3
+    assert (site.server.status().episodes, site.server.status().mean_return) == (1, 4.0)
 
 
 def test_where_no_room_comes_the_stream_ends_and_may_be_tried_again(
