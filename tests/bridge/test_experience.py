@@ -535,7 +535,8 @@ def test_counts_wait_while_the_disk_is_behind(site: Site, monkeypatch: pytest.Mo
     client.wait(version=1)
     source = site.service._source
     assert source is not None
-    add_counts, refused = source.add_counts, []
+    add_counts = source.add_counts
+    refused: list[Any] = []
 
     def refuse_twice(*arguments: Any) -> None:
         if len(refused) < 2:
