@@ -69,7 +69,11 @@ class Collected(AgentSource):
     def note_learned(
         self, number: int, iteration: TrainingData, results: Mapping[str, Any]
     ) -> None:
-        """Passes the results to the data handler, and writes the iteration; see `Source`."""
+        """Passes the results to the data handler, and writes the iteration; see `Source`.
+
+        Raises:
+          Exception: an error of the data handler.
+        """
         self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
             self._trajectories.write(number, iteration.rollout)

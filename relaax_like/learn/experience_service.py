@@ -145,7 +145,10 @@ class ExperienceService(ExperienceSink):
 
     @property
     def overdue_updates(self) -> float | None:
-        """Updates that are due and have not been made; None without a replay table."""
+        """Updates that are due and have not been made.
+
+        None without a replay table, and until the learner is loaded.
+        """
         with self._changed:
             source = self._source
         return None if source is None else source.overdue_updates

@@ -257,7 +257,7 @@ class LogShowHook(LearnerHook):
 
     | curve | x axis |
     |---|---|
-    | `Optimizer/NAME` | environment steps learned from; only if the data contain them |
+    | `Optimizer/NAME` | environment steps, `last_step` of the learner; only if it is not 0 |
     | `Optimizer_by_iteration/NAME` | iterations |
 
     Args:

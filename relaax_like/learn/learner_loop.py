@@ -218,6 +218,14 @@ class LearnerLoop(Generic[SourceT]):
         """Continues with the newest values, calls the hooks of before_run, and returns the values.
 
         With a sink that publishes, this learner becomes the run's only one.
+
+        Raises:
+          ConfigError: the values belong to another model, or the data that an earlier process has
+            left do not fit this run.
+          InvalidInputError: the run has another model or optimizer, and the sink publishes.
+          JournalError: the log of a replay table is damaged, or cannot be used.
+          ServerUnavailableError: the parameter server is not available.
+          Exception: another error of the source, the sink or a hook.
         """
         first = self._sink.load()
         self.source.load()
@@ -269,7 +277,9 @@ class LearnerLoop(Generic[SourceT]):
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time; nothing was delivered.
-          NotFiniteError: the iteration could not be learned from; nothing was delivered.
+          InvalidInputError, NotFiniteError: the iteration could not be learned from; nothing was
+            delivered.
+          Exception: an error of the source, the sink, a hook or a data handler.
         """
         self._refresh()
         iteration = self.source.get(self._sink.number, timeout_sec)

@@ -241,7 +241,7 @@ class RemoteLearner(Learner):
                 self._on_failure(error)
                 return
             except InvalidInputError as error:
-                logger.error("a rollout was refused: %s", error)
+                logger.error("experience was refused, or a reply cannot be read: %s", error)
                 if not self._is_child:
                     self._give_up_unreceived()
             except (ServerUnavailableError, ProtocolError) as error:

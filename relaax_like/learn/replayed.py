@@ -140,7 +140,9 @@ class Replayed(AgentSource):
 
         Raises:
           ConfigError: the log has rollouts that do not fit this run.
-          JournalError: the log is damaged, or another version wrote it.
+          JournalError: the log is damaged, another version wrote it, or its folder cannot be read
+            or written.
+          Exception: an error of the data handler.
         """
         if self._log is None:
             return
@@ -183,6 +185,7 @@ class Replayed(AgentSource):
             was added.
           InvalidInputError: the rollout does not fit this run; nothing was added.
           ServerUnavailableError: the disk has failed; nothing was added.
+          Exception: an error of the data handler.
         """
         rollout = self._layout.select(rollout)  # over the network nothing else has come
         with self._tally.lock:
@@ -237,6 +240,7 @@ class Replayed(AgentSource):
 
         Raises:
           InvalidInputError: a priority is not finite.
+          Exception: an error of the data handler.
         """
         minibatches = iteration.minibatches
         assert minibatches is not None
