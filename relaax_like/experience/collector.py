@@ -74,9 +74,9 @@ class DataHandler(Protocol):
           training_data: the batch that was learned from; `keys` identify its columns. With the plan
             `Replay`, the minibatches (`TransitionBatch` or `SequenceBatch` of
             `relaax_like.replay`), whose `ids` and `keys` identify the steps.
-          policy_data: the results of the update; for learners in the server, the means of its costs
-            and metrics, by name, and `Losses.rows`, `[T, k]` like the batch; with `Replay` `[U *
-            B]`, or `[L, U * B]` of sequences.
+          policy_data: the results of the update: its log variables, such as the means of costs and
+            metrics, by name, and `Losses.rows`, `[T, k]` like the batch; with `Replay` `[U * B]`,
+            or `[L, U * B]` of sequences.
         """
 
 
@@ -240,6 +240,7 @@ class Collector:
           CollectorFullError: too many columns are waiting. A rollout that is added again later
             passes through the data handler again.
           CollectorClosedError: after `close`.
+          Exception: an error of the data handler.
         """
         return self.add_exps_list([rollout])[0]
 
@@ -300,6 +301,7 @@ class Collector:
 
         Raises:
           InvalidInputError: no batch was taken yet.
+          Exception: an error of the data handler.
         """
         if self._data_handler is None or not policy_data:
             return

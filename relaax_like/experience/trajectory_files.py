@@ -1,6 +1,6 @@
 """Files of what a run has learned from: written one by one, and read back as rollouts.
 
-    FOLDER/iteration-00000001.npz           of the learner in the parameter server
+    FOLDER/iteration-00000001.npz           of the run's only learner, which publishes
     FOLDER/iteration-5b1e9c02-00000001.npz  of one of the learners beside their agents
 
 contains the arrays of one `Rollout`, which NumPy reads like any `.npz`: `inputs/NAME`,
