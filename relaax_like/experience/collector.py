@@ -53,7 +53,8 @@ class DataHandler(Protocol):
     Environment steps are counted before the handler is called: its changes do not affect the
     counts.
 
-    The methods are called in the thread that adds or learns, so possibly at the same time.
+    The methods are called in the thread that adds or learns, so possibly at the same time. If one
+    of them raises an error, the learning ends.
     """
 
     def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
@@ -201,6 +202,11 @@ class Collector:
     def columns(self) -> int:
         """Number of columns of each batch, or their minimum."""
         return self._columns
+
+    @property
+    def data_handler(self) -> DataHandler | None:
+        """As the argument."""
+        return self._data_handler
 
     @property
     def waiting_columns(self) -> int:

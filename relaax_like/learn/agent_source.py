@@ -96,9 +96,9 @@ class AgentSource(Source):
           CollectorFullError: too many rollouts are waiting, the learner or the disk is behind, or a
             replay table is closed; nothing was added.
           CollectorClosedError: the source is closed; nothing was added.
+          ConfigError: the data handler has failed; the error names the line.
           InvalidInputError: the rollout does not fit this run; nothing was added.
           ServerUnavailableError: the disk of a replay table's log has failed; nothing was added.
-          Exception: an error of a data handler.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
         with self._tally.lock:  # an iteration with this rollout is published with its steps

@@ -276,10 +276,11 @@ class LearnerLoop(Generic[SourceT]):
         """Learns from the next iteration; returns None if there is none in time.
 
         Raises:
-          ConfigError: the algorithm's code fails, as it would each time; nothing was delivered.
+          ConfigError: the algorithm's code fails, as it would each time, and nothing was delivered;
+            or the data handler has failed.
           InvalidInputError, NotFiniteError: the iteration could not be learned from; nothing was
             delivered.
-          Exception: an error of the source, the sink, a hook or a data handler.
+          Exception: another error of the source, the sink or a hook.
         """
         self._refresh()
         iteration = self.source.get(self._sink.number, timeout_sec)

@@ -17,6 +17,7 @@ from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
 from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
+from relaax_like.learn.request_queue import naming_place
 from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.nn.normalization import Normalizer
@@ -139,10 +140,10 @@ class Replayed(AgentSource):
         """Fills the table from the log, and counts what no publication contains; see `Source`.
 
         Raises:
-          ConfigError: the log has rollouts that do not fit this run.
+          ConfigError: the log has rollouts that do not fit this run; or the data handler has
+            failed, and the error names the line.
           JournalError: the log is damaged, another version wrote it, or its folder cannot be read
             or written.
-          Exception: an error of the data handler.
         """
         if self._log is None:
             return
@@ -183,15 +184,15 @@ class Replayed(AgentSource):
         Raises:
           CollectorFullError: the learner or the disk is behind, or the source is closed; nothing
             was added.
+          ConfigError: the data handler has failed; the error names the line.
           InvalidInputError: the rollout does not fit this run; nothing was added.
           ServerUnavailableError: the disk has failed; nothing was added.
-          Exception: an error of the data handler.
         """
         rollout = self._layout.select(rollout)  # over the network nothing else has come
         with self._tally.lock:
             if self._log is not None:
                 self._require_room(rollout.env_steps, is_urgent)
-                for handled in handle_rollout(self.data_handler, rollout):
+                for handled in self._handle(rollout):
                     self._table.validate(handled)
                 steps = rollout.env_steps if env_steps is None else env_steps
                 self._log.append(self._make_record(rollout, episodes, steps, origin))
@@ -239,8 +240,8 @@ class Replayed(AgentSource):
         """Sets priorities in the table, and passes the results to the data handler; see `Source`.
 
         Raises:
+          ConfigError: the data handler has failed; the error names the line.
           InvalidInputError: a priority is not finite.
-          Exception: an error of the data handler.
         """
         minibatches = iteration.minibatches
         assert minibatches is not None
@@ -251,7 +252,8 @@ class Replayed(AgentSource):
             errors = errors.reshape(minibatches.ids.shape)
             self._table.update_priorities(minibatches.ids, errors)
         if self.data_handler is not None:
-            self.data_handler.after_learn(minibatches, results)
+            with naming_place(self.data_handler, "after_learn"):
+                self.data_handler.after_learn(minibatches, results)
 
     def forget(self, agents: Sequence[int]) -> None:
         """Forgets slots that will send nothing more; see `Table.forget`."""
@@ -332,7 +334,7 @@ class Replayed(AgentSource):
     def _insert_again(self, rollout: Rollout, is_seen: bool) -> None:
         assert self._log is not None
         try:
-            for handled in handle_rollout(self.data_handler, self.conform(rollout)):
+            for handled in self._handle(self.conform(rollout)):
                 self._table.insert(handled, slip=True)
                 if not is_seen:
                     self._note_seen(handled)
@@ -346,7 +348,7 @@ class Replayed(AgentSource):
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:
         self._require_room(rollout.env_steps, is_urgent)
         steps = 0
-        for handled in handle_rollout(self.data_handler, rollout):
+        for handled in self._handle(rollout):
             try:
                 inserted = self._table.insert(handled, slip=True)
             except ReplayClosedError as error:
@@ -361,6 +363,10 @@ class Replayed(AgentSource):
             self._steps += steps
             self._changed.notify_all()
             return self._number
+
+    def _handle(self, rollout: Rollout) -> Sequence[Rollout]:
+        with naming_place(self.data_handler, "after_interact"):
+            return handle_rollout(self.data_handler, rollout)
 
     def _note_seen(self, rollout: Rollout) -> None:
         if self._normalizers:

@@ -37,7 +37,7 @@ class SerialLearner(Learner):
         Raises:
           RelaaxError: the rollout cannot be added, or an iteration cannot be learned from; see
             `AgentSource.add` and `LearnerLoop.learn`.
-          Exception: an error of a data handler or a hook.
+          Exception: an error of a hook.
         """
         loop, source = self._loop, self._loop.source
         version = loop.newest.version

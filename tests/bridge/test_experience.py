@@ -50,6 +50,7 @@ from relaax_like.v1 import experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import (
     CollectorFullError,
+    ConfigError,
     InvalidInputError,
     LeasedError,
     NotAllowedError,
@@ -701,6 +702,31 @@ def test_a_learner_that_fails_is_told_once_and_ends_the_streams(
     # Only what nobody expects has a trace.
     assert bool(said[0].exc_info and said[0].exc_info[1]) == isinstance(error, MemoryError)
     assert site.server.version == 0
+
+
+def test_a_data_handler_that_fails_ends_the_learning(site: Site) -> None:
+    class Failing:
+        def after_interact(self, rollout: Rollout) -> Rollout:
+            raise KeyError("goal")
+
+        def after_learn(self, training_data: object, policy_data: object) -> None:
+            raise AssertionError("not called here")
+
+    client = site.connect()
+    client.send(1, make_rewarded(COLUMNS, 1.0))
+    client.wait(version=1)
+    source: Any = site.service._source
+    source._collector._data_handler = Failing()
+    client.send(2, make_rewarded(COLUMNS, 2.0))
+    client.assert_ends(ServerUnavailableError, "the learner is closing; reconnect later")
+    wait_until(lambda: bool(site.failures), "the failure")
+    again = site.connect()
+    again.send(2, make_rewarded(COLUMNS, 2.0))
+    again.assert_ends(ServerUnavailableError, "the learner is closing; reconnect later")
+    (error,) = site.failures
+    assert isinstance(error, ConfigError)
+    line = Failing.after_interact.__code__.co_firstlineno + 1
+    assert str(error) == f"{__file__}:{line}: KeyError: 'goal'"
 
 
 def test_a_learner_that_cannot_be_made_ends_the_streams() -> None:
