@@ -1,4 +1,4 @@
-"""Collected: agents' rollouts as a source of iterations."""
+"""Collected: agents' rollouts as a source of iterations; and the collector of a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from relaax_like.experience.episodes import EpisodeCollector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.learn.agent_source import AgentSource
-from relaax_like.learn.request_queue import naming_place
+from relaax_like.learn.data_handlers import naming_place
 from relaax_like.learn.rollout_layout import RolloutLayout
 from relaax_like.learn.tally import Tally
 

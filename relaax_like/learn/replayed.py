@@ -1,4 +1,4 @@
-"""Replayed: a replay table as a source of iterations."""
+"""Replayed: a replay table as a source of iterations; and the table of a plan."""
 
 import dataclasses
 import logging
@@ -16,8 +16,8 @@ from relaax_like.core.records import Episode, Origin, Received
 from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
+from relaax_like.learn.data_handlers import naming_place
 from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
-from relaax_like.learn.request_queue import naming_place
 from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.nn.normalization import Normalizer

@@ -1,4 +1,4 @@
-"""RolloutLayout: the layout of a model's rollouts; checks those received over the network."""
+"""RolloutLayout: the layout of a model's rollouts; checks those that are received or recorded."""
 
 import math
 from collections.abc import Mapping
