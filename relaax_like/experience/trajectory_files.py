@@ -105,7 +105,8 @@ class TrajectoryWriter:
         arrays = _flatten(rollout)
         path = self._folder / f"{self._prefix}{iteration:08d}.npz"
         size = sum(array.nbytes + _HEADER_BYTES for array in arrays.values())
-        if self._bytes + size > self._max_bytes:
+        replaced = path.stat().st_size if path.exists() else 0
+        if self._bytes - replaced + size > self._max_bytes:
             self._is_full = True
             logger.warning(
                 "%s contains %.1f MB, and learner.collect_traj_max_mb is %g: iteration %d does not "
@@ -119,7 +120,7 @@ class TrajectoryWriter:
         try:
             # Not synced: an iteration takes milliseconds, and a disk as long.
             write_arrays(path, arrays, _KIND, sync=False)
-            self._bytes += path.stat().st_size
+            self._bytes += path.stat().st_size - replaced
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
