@@ -109,12 +109,12 @@ class TrajectoryWriter:
         if self._bytes - replaced + size > self._max_bytes:
             self._is_full = True
             logger.warning(
-                "%s contains %.1f MB, and learner.collect_traj_max_mb is %g: iteration %d does not "
-                "fit. It and later ones are not written; training continues",
+                "%s contains %.1f MB, and learner.collect_traj_max_mb is %g: %s does not fit. It "
+                "and later files are not written; training continues",
                 self._folder,
                 self._bytes / 1e6,
                 self._max_bytes / 1e6,
-                iteration,
+                path.name,
             )
             return
         try:
@@ -125,8 +125,8 @@ class TrajectoryWriter:
             if not self._has_failed:
                 self._has_failed = True
                 logger.warning(
-                    "%s could not be written: %s; training continues without it, and without "
-                    "others that cannot be written",
+                    "%s could not be written: %s; it is left out, as are others that cannot be "
+                    "written",
                     path,
                     error,
                 )

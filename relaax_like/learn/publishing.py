@@ -117,5 +117,5 @@ class Publishing(Sink):
         try:
             return self.count()
         except ServerUnavailableError as error:
-            logger.warning("the last environment steps were not counted: %s", error)
+            logger.warning("the last environment steps were probably not counted: %s", error)
             return None

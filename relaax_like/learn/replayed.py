@@ -167,7 +167,7 @@ class Replayed(AgentSource):
             self._steps += newer
             self._must_count = newer > 0
         logger.info(
-            "replay table: %s steps from %s, %s of them newer than the newest publication",
+            "replay table: %s rows from %s; %s steps are newer than the newest publication",
             *(f"{self._table.counts.rows:,}", self._log.directory, f"{newer:,}"),
         )
 

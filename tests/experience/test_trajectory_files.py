@@ -102,7 +102,7 @@ def test_a_full_folder_gets_no_more_files_and_one_line_tells(
     assert sum(file.stat().st_size for file in files) <= 2.9 * size
     (warning,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert "learner.collect_traj_max_mb" in warning.getMessage()
-    assert "iteration 3 does not fit" in warning.getMessage()
+    assert "iteration-00000003.npz does not fit" in warning.getMessage()
 
 
 def test_small_rollouts_share_a_file_in_their_order(tmp_path: Path) -> None:
