@@ -250,7 +250,9 @@ class Replayed(AgentSource):
             if isinstance(minibatches, SequenceBatch):
                 errors = _mix_errors(errors, minibatches.valid)
             errors = errors.reshape(minibatches.ids.shape)
-            self._table.update_priorities(minibatches.ids, errors)
+            # An algorithm's `stop` can skip the last minibatches, whose rows have no results.
+            made = int(results.get("updates", len(errors)))
+            self._table.update_priorities(minibatches.ids[:made], errors[:made])
         if self.data_handler is not None:
             with naming_place(self.data_handler, "after_learn"):
                 self.data_handler.after_learn(minibatches, results)
