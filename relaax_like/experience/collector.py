@@ -60,6 +60,8 @@ class DataHandler(Protocol):
     def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
         """Modifies a rollout before it is queued, for example to relabel goals in hindsight.
 
+        With the plan `Replay` it cannot add `extras`: the table has no columns for them.
+
         With the plan `Episodes` it receives each complete episode, `[L, 1, ...]`, when that ends. A
         replay table on disk has rollouts as they arrived: the changes are made again when a
         restarted run reads them.
