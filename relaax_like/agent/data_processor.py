@@ -97,6 +97,7 @@ class ComputationDataProcessor:
         """Fetches the values and starts to learn.
 
         Raises:
+          ConfigError: the learner's model or settings are not those of the run.
           ServerUnavailableError: the parameter server or the learner is not ready.
         """
         self._learner.start(self._take)

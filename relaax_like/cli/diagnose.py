@@ -14,6 +14,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.core.prediction import TASK
 from relaax_like.launch.algorithm_code import get_make_algorithms, load_model_module, make_model
 from relaax_like.learn.training_error import (
+    count_leading_axes,
     describe_place,
     find_not_finite,
     load_training_error,
@@ -105,11 +106,13 @@ def _print_not_finite(
     arrays: Mapping[str, np.ndarray], found: Mapping[str, tuple[int, ...]]
 ) -> None:
     print("not finite (first occurrence in each array):" if found else "all arrays are finite")
+    leading_axes = count_leading_axes(arrays)
     for name, index in found.items():
         array = arrays[name]
         nan, infinite = np.isnan(array).sum(), np.isinf(array).sum()
         print(
-            f"  {describe_place(name, index)}: {nan:,} NaN, {infinite:,} infinite of {array.size:,}"
+            f"  {describe_place(name, index, leading_axes)}: {nan:,} NaN, {infinite:,} infinite of "
+            f"{array.size:,}"
         )
 
 

@@ -66,6 +66,7 @@ class Learner(abc.ABC):
         Answers can come from another thread.
 
         Raises:
+          ConfigError: the learner's model or settings are not those of the run.
           ServerUnavailableError: no values are available yet; call it again later.
         """
 
@@ -341,6 +342,8 @@ class Publisher(abc.ABC):
         Raises:
           InvalidInputError: the caller has a different model.
           ServerUnavailableError: the caller was closed while it waited.
+          LeasedError: the run has no learner in a process of its own, but the caller is one.
+          NotAllowedError, ProtocolError: see `PublisherStub`; only from another process.
         """
 
     @abc.abstractmethod
@@ -354,6 +357,7 @@ class Publisher(abc.ABC):
           LeasedError: another learner holds the lease; nothing took effect.
           ServerUnavailableError: the server is closing, or it did not answer; in the latter case
             the publication can have taken effect.
+          NotAllowedError, ProtocolError: see `lease`.
         """
 
     @abc.abstractmethod
@@ -367,6 +371,7 @@ class Publisher(abc.ABC):
           LeasedError: another learner holds the lease; nothing was counted.
           ServerUnavailableError: the server is closing, or it did not answer; in the latter case
             the counts can have taken effect.
+          NotAllowedError, ProtocolError: see `lease`.
         """
 
     @property

@@ -1,4 +1,4 @@
-"""Experience: arrays `[T, k, ...]` and pure functions of them."""
+"""Experience: rollouts `[T, k, ...]`, what collects and stores them, and functions of them."""
 
 from relaax_like.experience.buffer import Buffer
 from relaax_like.experience.collector import Collector, DataHandler

@@ -53,11 +53,14 @@ class DataHandler(Protocol):
     Environment steps are counted before the handler is called: its changes do not affect the
     counts.
 
-    The methods are called in the thread that adds or learns, so possibly at the same time.
+    The methods are called in the thread that adds or learns, so possibly at the same time. If one
+    of them raises an error, the learning ends.
     """
 
     def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
         """Modifies a rollout before it is queued, for example to relabel goals in hindsight.
+
+        With the plan `Replay` it cannot add `extras`: the table has no columns for them.
 
         With the plan `Episodes` it receives each complete episode, `[L, 1, ...]`, when that ends. A
         replay table on disk has rollouts as they arrived: the changes are made again when a
@@ -74,9 +77,9 @@ class DataHandler(Protocol):
           training_data: the batch that was learned from; `keys` identify its columns. With the plan
             `Replay`, the minibatches (`TransitionBatch` or `SequenceBatch` of
             `relaax_like.replay`), whose `ids` and `keys` identify the steps.
-          policy_data: the results of the update; for learners in the server, the means of its costs
-            and metrics, by name, and `Losses.rows`, `[T, k]` like the batch; with `Replay` `[U *
-            B]`, or `[L, U * B]` of sequences.
+          policy_data: the results of the update: its log variables, such as the means of costs and
+            metrics, by name, and `Losses.rows`, `[T, k]` like the batch; with `Replay` `[U * B]`,
+            or `[L, U * B]` of sequences.
         """
 
 
@@ -204,6 +207,11 @@ class Collector:
         return self._columns
 
     @property
+    def data_handler(self) -> DataHandler | None:
+        """As the argument."""
+        return self._data_handler
+
+    @property
     def waiting_columns(self) -> int:
         """Number of columns that are not in a batch yet."""
         with self._changed:
@@ -241,6 +249,7 @@ class Collector:
           CollectorFullError: too many columns are waiting. A rollout that is added again later
             passes through the data handler again.
           CollectorClosedError: after `close`.
+          Exception: an error of the data handler.
         """
         return self.add_exps_list([rollout])[0]
 
@@ -301,6 +310,7 @@ class Collector:
 
         Raises:
           InvalidInputError: no batch was taken yet.
+          Exception: an error of the data handler.
         """
         if self._data_handler is None or not policy_data:
             return

@@ -1,6 +1,6 @@
 """Files of what a run has learned from: written one by one, and read back as rollouts.
 
-    FOLDER/iteration-00000001.npz           of the learner in the parameter server
+    FOLDER/iteration-00000001.npz           of the run's only learner, which publishes
     FOLDER/iteration-5b1e9c02-00000001.npz  of one of the learners beside their agents
 
 contains the arrays of one `Rollout`, which NumPy reads like any `.npz`: `inputs/NAME`,
@@ -105,27 +105,28 @@ class TrajectoryWriter:
         arrays = _flatten(rollout)
         path = self._folder / f"{self._prefix}{iteration:08d}.npz"
         size = sum(array.nbytes + _HEADER_BYTES for array in arrays.values())
-        if self._bytes + size > self._max_bytes:
+        replaced = path.stat().st_size if path.exists() else 0
+        if self._bytes - replaced + size > self._max_bytes:
             self._is_full = True
             logger.warning(
-                "%s contains %.1f MB, and learner.collect_traj_max_mb is %g: iteration %d does not "
-                "fit. It and later ones are not written; training continues",
+                "%s contains %.1f MB, and learner.collect_traj_max_mb is %g: %s does not fit. It "
+                "and later files are not written; training continues",
                 self._folder,
                 self._bytes / 1e6,
                 self._max_bytes / 1e6,
-                iteration,
+                path.name,
             )
             return
         try:
             # Not synced: an iteration takes milliseconds, and a disk as long.
             write_arrays(path, arrays, _KIND, sync=False)
-            self._bytes += path.stat().st_size
+            self._bytes += path.stat().st_size - replaced
         except OSError as error:
             if not self._has_failed:
                 self._has_failed = True
                 logger.warning(
-                    "%s could not be written: %s; training continues without it, and without "
-                    "others that cannot be written",
+                    "%s could not be written: %s; it is left out, as are others that cannot be "
+                    "written",
                     path,
                     error,
                 )

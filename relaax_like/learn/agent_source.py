@@ -93,10 +93,12 @@ class AgentSource(Source):
           is_urgent: whether its agent cannot wait; see `LearnRequest`.
 
         Raises:
-          CollectorFullError: too many rollouts are waiting; nothing was added.
+          CollectorFullError: too many rollouts are waiting, the learner or the disk is behind, or a
+            replay table is closed; nothing was added.
           CollectorClosedError: the source is closed; nothing was added.
+          ConfigError: the data handler has failed; the error names the line.
           InvalidInputError: the rollout does not fit this run; nothing was added.
-          Exception: an error of a data handler.
+          ServerUnavailableError: the disk of a replay table's log has failed; nothing was added.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
         with self._tally.lock:  # an iteration with this rollout is published with its steps
@@ -118,6 +120,10 @@ class AgentSource(Source):
           env_steps: 0 or more.
           episodes: those that ended within these steps.
           origin: the message that contained them; None: they are from this process.
+
+        Raises:
+          CollectorFullError: the disk of a replay table's log is behind; nothing was counted.
+          ServerUnavailableError: that disk has failed; nothing was counted.
         """
         self._tally.add(env_steps, episodes, origin)
 

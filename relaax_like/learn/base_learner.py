@@ -281,7 +281,7 @@ class BaseLearner:
           name: of the file, such as "best"; None: `iteration_N`.
 
         Raises:
-          ConfigError: the hook is off.
+          ConfigError: there is no hook of this name at after_run.
           InvalidInputError: the name is not a file name or begins with a dot, or the policy's state
             contains something other than plain arrays.
           RuntimeError: there is no policy.
@@ -290,8 +290,8 @@ class BaseLearner:
         hooks = [hook for hook in self._hooks["after_run"] if hook.name == _SAVE_HOOK]
         if not hooks:
             raise ConfigError(
-                f"hook {_SAVE_HOOK} is off, so no checkpoint can be saved; set hook.{_SAVE_HOOK}: "
-                "true"
+                f"hook {_SAVE_HOOK} is off, or not at after_run, so no checkpoint can be saved; "
+                f"set hook.{_SAVE_HOOK}: true"
             )
         self._ckpt_name = name
         try:

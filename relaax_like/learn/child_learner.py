@@ -218,7 +218,9 @@ class _Child:
             self._is_noted = True
             logger.error("the learner's process ended with status %d", status)
         if status in self._fatal:
-            return ConfigError("the learner cannot use its configuration; see its error above")
+            return ConfigError(
+                "the learner cannot run with these settings or this algorithm; see its error above"
+            )
         return ServerUnavailableError("the learner is being restarted")
 
     def end(self) -> None:

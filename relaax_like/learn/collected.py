@@ -1,4 +1,4 @@
-"""Collected: agents' rollouts as a source of iterations."""
+"""Collected: agents' rollouts as a source of iterations; and the collector of a plan."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,6 +9,7 @@ from relaax_like.experience.episodes import EpisodeCollector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.learn.agent_source import AgentSource
+from relaax_like.learn.data_handlers import naming_place
 from relaax_like.learn.rollout_layout import RolloutLayout
 from relaax_like.learn.tally import Tally
 
@@ -69,8 +70,13 @@ class Collected(AgentSource):
     def note_learned(
         self, number: int, iteration: TrainingData, results: Mapping[str, Any]
     ) -> None:
-        """Passes the results to the data handler, and writes the iteration; see `Source`."""
-        self._collector.handle_data_after_learn(results)
+        """Passes the results to the data handler, and writes the iteration; see `Source`.
+
+        Raises:
+          ConfigError: the data handler has failed; the error names the line.
+        """
+        with naming_place(self._collector.data_handler, "after_learn"):
+            self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
             self._trajectories.write(number, iteration.rollout)
 
@@ -88,7 +94,8 @@ class Collected(AgentSource):
         self._collector.close()
 
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:
-        return self._collector.add(rollout)
+        with naming_place(self._collector.data_handler, "after_interact"):
+            return self._collector.add(rollout)
 
 
 def make_collector(

@@ -325,6 +325,8 @@ class ComputationTask:
 
         Raises:
           InvalidInputError: an array is missing, or has a shape other than its spec.
+          Exception: in the first call, the algorithm's or the model's code fails, or cannot be
+            compiled.
         """
         named = _select(inputs, self._input_specs, "inputs")
         rows = len(next(iter(named.values())))

@@ -23,6 +23,7 @@ from relaax_like.learn.rollout_messages import bytes_to_rollout
 from relaax_like.wire.errors import (
     CollectorClosedError,
     CollectorFullError,
+    ConfigError,
     InvalidInputError,
     RelaaxError,
     ServerUnavailableError,
@@ -96,8 +97,8 @@ class ExperienceService(ExperienceSink):
       make_learner: called in the thread, because it might import TensorFlow.
       columns: minimum number of rollouts of one slot, or episodes, in an iteration.
       max_rollout_bytes: longest serialised rollout that is accepted.
-      on_failure: called, from that thread, when learning has permanently failed; by default logs
-        the error.
+      on_failure: called, from that thread or from one that adds experience, when learning has
+        permanently failed; by default logs the error.
       waits: whether agents wait for an incomplete iteration; False: only for complete ones.
       task: name of the task, for log lines; "": the only task.
       has_others: whether other tasks of the run learn, too. Then no agent waits for an incomplete
@@ -145,7 +146,10 @@ class ExperienceService(ExperienceSink):
 
     @property
     def overdue_updates(self) -> float | None:
-        """Updates that are due and have not been made; None without a replay table."""
+        """Updates that are due and have not been made.
+
+        None without a replay table, and until the learner is loaded.
+        """
         with self._changed:
             source = self._source
         return None if source is None else source.overdue_updates
@@ -202,12 +206,17 @@ class ExperienceService(ExperienceSink):
         _validate_env_steps(experience.env_steps, 0 if rollout is None else rollout.env_steps)
         _validate_sampling_sec(experience.sampling_sec)
         deadline = time.monotonic() + _ROOM_SEC
-        while not self._try_to_add(source, experience, rollout):
-            if time.monotonic() > deadline:
-                raise ServerUnavailableError(
-                    f"experience: the learner had no room for it for {_ROOM_SEC:g} s; retry later"
-                )
-            self._wait_for_change()
+        try:
+            while not self._try_to_add(source, experience, rollout):
+                if time.monotonic() > deadline:
+                    raise ServerUnavailableError(
+                        f"experience: the learner had no room for it for {_ROOM_SEC:g} s; retry "
+                        "later"
+                    )
+                self._wait_for_change()
+        except ConfigError as error:
+            self._on_failure(error)
+            raise ServerUnavailableError(_CLOSING) from error
 
     def wait(
         self,
@@ -264,7 +273,11 @@ class ExperienceService(ExperienceSink):
     def _try_to_add(
         self, source: "AgentSource", experience: Experience, rollout: Rollout | None
     ) -> bool:
-        """Adds experience once; False: the queue is full, or the service is stopping."""
+        """Adds experience once; False: the queue is full, or the service is stopping.
+
+        Raises:
+          ConfigError: the data handler has failed, as it would again; the service stops.
+        """
         with self._changed:
             if self._stopping:
                 return False
@@ -279,11 +292,18 @@ class ExperienceService(ExperienceSink):
             if experience.is_leaving:
                 self._holding.leave(agent)
                 source.forget(client.slots.pop(experience.agent, ()))
-            if rollout is not None and not self._finished:
-                try:
+            ticket = None
+            try:
+                if rollout is None or self._finished:
+                    source.add_counts(env_steps, episodes, origin)
+                else:
                     ticket = source.add(rollout, episodes, env_steps, origin, experience.is_urgent)
-                except (CollectorFullError, CollectorClosedError):
-                    return False
+            except (CollectorFullError, CollectorClosedError):
+                return False
+            except ConfigError:
+                self._end_news()
+                raise
+            if rollout is not None and ticket is not None:
                 self._holding.add(agent, ticket, experience.columns)
                 if rollout.starts is not None:
                     client.slots[experience.agent] = rollout.starts[:, 0].tolist()
@@ -291,8 +311,6 @@ class ExperienceService(ExperienceSink):
                 client.pending[experience.sequence] = ticket
                 if not source.holds_agents:
                     self._release([ticket])
-            else:
-                source.add_counts(env_steps, episodes, origin)
             source.add_sampling(experience.client_id, experience.sampling_sec)
             client.received = experience.sequence
             self._release_vain()

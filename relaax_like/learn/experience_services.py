@@ -62,7 +62,10 @@ class ExperienceServices:
 
     @property
     def overdue_updates(self) -> float | None:
-        """Updates that are due and have not been made; None without a replay table."""
+        """Updates that are due and have not been made, of all loaded tasks with a replay table.
+
+        None if there is no such task.
+        """
         numbers = [service.overdue_updates for service in self._services.values()]
         known = [number for number in numbers if number is not None]
         return sum(known) if known else None

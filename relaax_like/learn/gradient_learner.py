@@ -154,7 +154,8 @@ class GradientLearner(Learner):
         Raises:
           ConfigError: the values belong to another model, or the run's learners do not make updates
             together, although this one does.
-          ServerUnavailableError: the parameter server is not available.
+          ServerUnavailableError: the parameter server is not available, or has too many learners.
+          RelaaxError: another error of the connection, such as NotAllowedError.
         """
         first = self._loop.load()
         self._on_update = on_update

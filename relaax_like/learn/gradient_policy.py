@@ -62,8 +62,8 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
-          InvalidInputError: a gradient is not finite, or the iteration has too few valid rows for a
-            minibatch.
+          InvalidInputError: a gradient is not finite, or too large; inputs that feed a running
+            statistic are not finite; or the iteration has too few valid rows for a minibatch.
           LeasedError: the run learns from experience.
           ServerUnavailableError: the parameter server is not available.
         """

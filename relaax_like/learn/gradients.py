@@ -42,7 +42,8 @@ class GradientTask(ComputationTask):
       task: see `ComputationTask`.
 
     Raises:
-      ConfigError: phases or frozen groups do not fit the model's groups.
+      ConfigError: phases or frozen groups do not fit the model's groups; or the config has plans by
+        task, but none for this one.
     """
 
     def __init__(

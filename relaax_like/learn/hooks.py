@@ -150,7 +150,8 @@ def build_learner_hook_by_cfg(hook_configs: Mapping[str, HookConfig | None]) -> 
     """Makes hooks from their settings (`BaseLearnerConfig.hook`); None disables a hook.
 
     Raises:
-      ConfigError: an unknown type or argument, or a value that its hook refuses.
+      ConfigError: an unknown type or argument, a missing argument, or a value that its hook
+        refuses.
     """
     hooks: Hooks = {position: [] for position in POSITIONS}
     for name, config in hook_configs.items():
@@ -168,6 +169,12 @@ def _make_hook(name: str, config: HookConfig) -> LearnerHook:
     for key in config.ext_args:
         if key not in known:
             raise ConfigError(f"hook.{name}.ext_args.{key}: {_unknown(key, known)}")
+    for one in parameters:
+        if one.name in known and one.default is one.empty and one.name not in config.ext_args:
+            raise ConfigError(
+                f"hook.{name}.ext_args.{one.name}: missing, but hooks of type {config.type} need "
+                "it; set it"
+            )
     arguments: dict[str, Any] = dict(config.ext_args)
     return hook_type(name, config.priority, position=config.position, **arguments)
 
@@ -250,7 +257,7 @@ class LogShowHook(LearnerHook):
 
     | curve | x axis |
     |---|---|
-    | `Optimizer/NAME` | environment steps learned from; only if the data contain them |
+    | `Optimizer/NAME` | environment steps, `last_step` of the learner; only if it is not 0 |
     | `Optimizer_by_iteration/NAME` | iterations |
 
     Args:

@@ -99,7 +99,9 @@ class JointPolicy(UpdatePolicy[JointTask]):
           ConfigError: the run's learners do not make updates together.
           InvalidInputError: rewards that are to be scaled contain NaN or infinity, or a request
             differs from those of most learners.
-          ServerUnavailableError: the parameter server is not available, or `close` was called.
+          ServerUnavailableError: the parameter server is not available, has too many learners, or
+            `close` was called.
+          RelaaxError: another error of `join`.
         """
         self.has_pushed = self._is_out = self._has_updated = False
         try:
@@ -119,8 +121,9 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
-          InvalidInputError: a gradient is not finite, or a request differs from those of most
-            learners.
+          InvalidInputError: a gradient, or the sum of all learners', is not finite, or too large;
+            inputs that feed a running statistic are not finite; or a request differs from those of
+            most learners.
           ServerUnavailableError: the parameter server is not available, or `close` was called.
         """
         try:
@@ -142,8 +145,10 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
         Raises:
           ConfigError: the run's learners do not make updates together.
+          InvalidInputError: the run has another model.
           ServerUnavailableError: the parameter server is not available, there are too many
             learners, or `close` was called.
+          NotAllowedError, ProtocolError: see `GroupStream`.
         """
         if self._connection is None:
             try:
@@ -453,7 +458,10 @@ class JointReplayPolicy(JointPolicy):
 
         Raises:
           ConfigError: the run's learners do not make updates together.
-          ServerUnavailableError: the parameter server is not available, or `close` was called.
+          InvalidInputError: observations that feed a running statistic are not finite.
+          ServerUnavailableError: the parameter server is not available, has too many learners, or
+            `close` was called.
+          RelaaxError: another error of `join`.
         """
         self.has_pushed = self._is_out = self._has_updated = False
         for name, moments in data.statistics.items():

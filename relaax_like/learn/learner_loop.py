@@ -218,6 +218,14 @@ class LearnerLoop(Generic[SourceT]):
         """Continues with the newest values, calls the hooks of before_run, and returns the values.
 
         With a sink that publishes, this learner becomes the run's only one.
+
+        Raises:
+          ConfigError: the values belong to another model, or the data that an earlier process has
+            left do not fit this run.
+          InvalidInputError: the run has another model or optimizer, and the sink publishes.
+          JournalError: the log of a replay table is damaged, or cannot be used.
+          ServerUnavailableError: the parameter server is not available.
+          Exception: another error of the source, the sink or a hook.
         """
         first = self._sink.load()
         self.source.load()
@@ -268,8 +276,11 @@ class LearnerLoop(Generic[SourceT]):
         """Learns from the next iteration; returns None if there is none in time.
 
         Raises:
-          ConfigError: the algorithm's code fails, as it would each time; nothing was delivered.
-          NotFiniteError: the iteration could not be learned from; nothing was delivered.
+          ConfigError: the algorithm's code fails, as it would each time, and nothing was delivered;
+            or the data handler has failed.
+          InvalidInputError, NotFiniteError: the iteration could not be learned from; nothing was
+            delivered.
+          Exception: another error of the source, the sink or a hook.
         """
         self._refresh()
         iteration = self.source.get(self._sink.number, timeout_sec)

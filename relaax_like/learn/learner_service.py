@@ -47,8 +47,10 @@ class LearnerService:
         """Serves until all streams have ended, then stops the learners.
 
         Raises:
+          ConfigError: the parameter server's run has another model, or its learners do not make
+            updates together, although this one does.
           ServerUnavailableError: the parameter server is not available.
-          Exception: the first error of a stream, or that was passed to `fail`.
+          Exception: the first other error of a stream; or the error that was passed to `fail`.
         """
         with contextlib.ExitStack() as stops:  # each is stopped, even if another one raises
             for learner, _ in learners.values():
@@ -110,6 +112,8 @@ class _Stream:
         """Starts the learner, and passes experience to it until the parent closes the stream.
 
         Raises:
+          ConfigError: the parameter server's run has another model, or its learners do not make
+            updates together, although this one does.
           InvalidInputError: a message is malformed.
           ServerUnavailableError: the parameter server is not available.
         """

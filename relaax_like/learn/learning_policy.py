@@ -10,6 +10,7 @@ from relaax_like.config.plan import LearningPlan
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Lease
 from relaax_like.learn.training_error import (
+    count_leading_axes,
     describe_place,
     find_not_finite,
     save_training_error,
@@ -157,7 +158,8 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         first = next(iter(find_not_finite(arrays).items()), None)
         where = "all arrays are finite: lower the learning rate, or clip gradients"
         if first is not None:
-            where = f"the first such number is in {describe_place(*first)}"
+            place = describe_place(*first, count_leading_axes(arrays))
+            where = f"the first such number is in {place}"
         message = f"{what}; {where}"
         if self._run_dir is not None:
             try:

@@ -123,7 +123,10 @@ def _to_number(name: str, value: Any) -> float:
 
 
 def _to_array(name: str, value: Any) -> np.ndarray:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        array = np.empty(0, np.object_)
     if array.dtype.kind in _NO_NUMBERS:
         raise InvalidInputError(
             f"log variable {name!r}: expected numbers, got {type(value).__name__}", name

@@ -44,7 +44,12 @@ class Publishing(Sink):
         return self._number
 
     def load(self) -> LearnerUpdate:
-        """Becomes the run's only learner; see `Sink`."""
+        """Becomes the run's only learner; see `Sink`.
+
+        Raises:
+          InvalidInputError: the run has another model or optimizer.
+          RelaaxError: an error of `Publisher.lease`.
+        """
         self._lease = lease = self._publisher.lease()
         self._tally.load(lease.received)
         self._policy.load(lease)
@@ -103,10 +108,14 @@ class Publishing(Sink):
         self._policy.set_sums(state["reward_sums"])
 
     def close(self) -> LearnerUpdate | None:
-        """Counts the steps and episodes that no publication contains; see `Sink`."""
+        """Counts the steps and episodes that no publication contains; see `Sink`.
+
+        Raises:
+          RelaaxError: an error of `Publisher.count`; a ServerUnavailableError is only logged.
+        """
         self._lease = None
         try:
             return self.count()
         except ServerUnavailableError as error:
-            logger.warning("the last environment steps were not counted: %s", error)
+            logger.warning("the last environment steps were probably not counted: %s", error)
             return None

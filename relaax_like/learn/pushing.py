@@ -64,7 +64,11 @@ class Pushing(Sink):
         return self.report((), with_values=True)
 
     def add_statistics(self, name: str, moments: Moments) -> None:
-        """Adds to a running statistic, with the next push."""
+        """Adds to a running statistic, with the next push.
+
+        Raises:
+          InvalidInputError: the moments are not finite.
+        """
         self._client.add_statistics(name, moments)
 
     def push(self, gradient: Gradient) -> None:
@@ -75,7 +79,7 @@ class Pushing(Sink):
         does not cut it short.
 
         Raises:
-          InvalidInputError: the gradient is not finite.
+          InvalidInputError: the gradient is not finite, or too large.
           LeasedError: the run learns from experience.
           ServerUnavailableError: the parameter server is not available.
         """

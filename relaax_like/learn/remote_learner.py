@@ -87,7 +87,8 @@ class RemoteLearner(Learner):
     If the stream breaks, it is reopened, and experience that was not received is sent again; agents
     do not wait for that. While the learner is not available, rollouts are discarded and counted;
     those that it had received but not learned from before a restart are lost, and also counted. The
-    environment steps of rollouts that were never sent are added to the next request.
+    environment steps of rollouts that were not sent, or were refused, are added to the next
+    request.
 
     Attributes:
       lost_rollouts: number of rollouts that were discarded or lost.
@@ -241,7 +242,7 @@ class RemoteLearner(Learner):
                 self._on_failure(error)
                 return
             except InvalidInputError as error:
-                logger.error("a rollout was refused: %s", error)
+                logger.error("experience was refused, or a reply cannot be read: %s", error)
                 if not self._is_child:
                     self._give_up_unreceived()
             except (ServerUnavailableError, ProtocolError) as error:

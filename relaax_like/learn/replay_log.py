@@ -126,7 +126,8 @@ class ReplayLog:
         """Yields all records, oldest first; afterwards more can be appended.
 
         Raises:
-          JournalError: records are damaged or missing, or another version wrote them.
+          JournalError: records are damaged or missing, another version wrote them, or the folder
+            cannot be read or written.
         """
         reader = _open(self.directory)
         borders = {segment.first_index for segment in list_segments(self.directory)}

@@ -7,7 +7,7 @@ from typing import Any
 
 from relaax_like.core.records import LearnRequest
 from relaax_like.learn.replayed import Replayed, ReplayIteration
-from relaax_like.learn.request_queue import Requests, RequestSource, naming_place
+from relaax_like.learn.request_queue import Requests, RequestSource
 from relaax_like.learn.tally import Tally
 from relaax_like.wire.errors import CollectorFullError
 
@@ -45,8 +45,7 @@ class ReplayQueue(RequestSource):
           ConfigError: the data handler has failed; the error names the line.
           InvalidInputError: a priority is not finite.
         """
-        with naming_place(self._replayed.data_handler, "after_learn"):
-            self._replayed.note_learned(number, iteration, results)
+        self._replayed.note_learned(number, iteration, results)
 
     def take_state(self) -> dict[str, Any]:
         """Returns the table, and removes what is to be counted; see `Source`."""
@@ -79,10 +78,9 @@ class ReplayQueue(RequestSource):
         assert request.rollout is not None
         try:
             rollout = self._replayed.conform(request.rollout)
-            with naming_place(self._replayed.data_handler, "after_interact"):
-                self._replayed.add(
-                    rollout, request.episodes, request.env_steps, is_urgent=request.is_urgent
-                )
+            self._replayed.add(
+                rollout, request.episodes, request.env_steps, is_urgent=request.is_urgent
+            )
         except CollectorFullError:
             self._held.append(request)
         except Exception as error:

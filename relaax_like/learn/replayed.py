@@ -1,4 +1,4 @@
-"""Replayed: a replay table as a source of iterations."""
+"""Replayed: a replay table as a source of iterations; and the table of a plan."""
 
 import dataclasses
 import logging
@@ -16,6 +16,7 @@ from relaax_like.core.records import Episode, Origin, Received
 from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
+from relaax_like.learn.data_handlers import naming_place
 from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
 from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
@@ -139,8 +140,10 @@ class Replayed(AgentSource):
         """Fills the table from the log, and counts what no publication contains; see `Source`.
 
         Raises:
-          ConfigError: the log has rollouts that do not fit this run.
-          JournalError: the log is damaged, or another version wrote it.
+          ConfigError: the log has rollouts that do not fit this run; or the data handler has
+            failed, and the error names the line.
+          JournalError: the log is damaged, another version wrote it, or its folder cannot be read
+            or written.
         """
         if self._log is None:
             return
@@ -164,7 +167,7 @@ class Replayed(AgentSource):
             self._steps += newer
             self._must_count = newer > 0
         logger.info(
-            "replay table: %s steps from %s, %s of them newer than the newest publication",
+            "replay table: %s rows from %s; %s steps are newer than the newest publication",
             *(f"{self._table.counts.rows:,}", self._log.directory, f"{newer:,}"),
         )
 
@@ -181,6 +184,7 @@ class Replayed(AgentSource):
         Raises:
           CollectorFullError: the learner or the disk is behind, or the source is closed; nothing
             was added.
+          ConfigError: the data handler has failed; the error names the line.
           InvalidInputError: the rollout does not fit this run; nothing was added.
           ServerUnavailableError: the disk has failed; nothing was added.
         """
@@ -188,7 +192,7 @@ class Replayed(AgentSource):
         with self._tally.lock:
             if self._log is not None:
                 self._require_room(rollout.env_steps, is_urgent)
-                for handled in handle_rollout(self.data_handler, rollout):
+                for handled in self._handle(rollout):
                     self._table.validate(handled)
                 steps = rollout.env_steps if env_steps is None else env_steps
                 self._log.append(self._make_record(rollout, episodes, steps, origin))
@@ -236,6 +240,7 @@ class Replayed(AgentSource):
         """Sets priorities in the table, and passes the results to the data handler; see `Source`.
 
         Raises:
+          ConfigError: the data handler has failed; the error names the line.
           InvalidInputError: a priority is not finite.
         """
         minibatches = iteration.minibatches
@@ -245,9 +250,12 @@ class Replayed(AgentSource):
             if isinstance(minibatches, SequenceBatch):
                 errors = _mix_errors(errors, minibatches.valid)
             errors = errors.reshape(minibatches.ids.shape)
-            self._table.update_priorities(minibatches.ids, errors)
+            # An algorithm's `stop` can skip the last minibatches, whose rows have no results.
+            made = int(results.get("updates", len(errors)))
+            self._table.update_priorities(minibatches.ids[:made], errors[:made])
         if self.data_handler is not None:
-            self.data_handler.after_learn(minibatches, results)
+            with naming_place(self.data_handler, "after_learn"):
+                self.data_handler.after_learn(minibatches, results)
 
     def forget(self, agents: Sequence[int]) -> None:
         """Forgets slots that will send nothing more; see `Table.forget`."""
@@ -328,7 +336,7 @@ class Replayed(AgentSource):
     def _insert_again(self, rollout: Rollout, is_seen: bool) -> None:
         assert self._log is not None
         try:
-            for handled in handle_rollout(self.data_handler, self.conform(rollout)):
+            for handled in self._handle(self.conform(rollout)):
                 self._table.insert(handled, slip=True)
                 if not is_seen:
                     self._note_seen(handled)
@@ -342,7 +350,7 @@ class Replayed(AgentSource):
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:
         self._require_room(rollout.env_steps, is_urgent)
         steps = 0
-        for handled in handle_rollout(self.data_handler, rollout):
+        for handled in self._handle(rollout):
             try:
                 inserted = self._table.insert(handled, slip=True)
             except ReplayClosedError as error:
@@ -357,6 +365,10 @@ class Replayed(AgentSource):
             self._steps += steps
             self._changed.notify_all()
             return self._number
+
+    def _handle(self, rollout: Rollout) -> Sequence[Rollout]:
+        with naming_place(self.data_handler, "after_interact"):
+            return handle_rollout(self.data_handler, rollout)
 
     def _note_seen(self, rollout: Rollout) -> None:
         if self._normalizers:

@@ -5,19 +5,18 @@ import contextlib
 import logging
 import queue
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relaax_like.config.places import describe_error, describe_place, find_folder
 from relaax_like.core.records import Episode, LearnRequest
 from relaax_like.experience.collector import Collector, DataHandler, TrainingData
 from relaax_like.experience.trajectory_files import TrajectoryGatherer
+from relaax_like.learn.data_handlers import naming_place
 from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.rollout_barrier import RolloutBarrier
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError, RelaaxError
 
 logger = logging.getLogger(__name__)
 
@@ -291,26 +290,3 @@ class RequestQueue(RequestSource):
         self._holding.release(tickets)
         numbers = (self._numbers.pop(ticket, None) for ticket in tickets)
         return [number for number in numbers if number is not None]
-
-
-@contextlib.contextmanager
-def naming_place(data_handler: DataHandler | None, method: str) -> Iterator[None]:
-    """Converts an error in a data handler to one that names the line.
-
-    Args:
-      data_handler: whose method is called in the block; None: errors are not converted.
-      method: its name.
-
-    Raises:
-      ConfigError: the method has raised an error that is not a RelaaxError.
-    """
-    try:
-        yield
-    except RelaaxError:
-        raise
-    except Exception as error:
-        if data_handler is None:
-            raise
-        owner = type(data_handler)
-        place = describe_place(owner, method)
-        raise ConfigError(describe_error(error, find_folder(owner), place)) from error

@@ -1,4 +1,4 @@
-"""RolloutLayout: the layout of a model's rollouts; checks those received over the network."""
+"""RolloutLayout: the layout of a model's rollouts; checks those that are received or recorded."""
 
 import math
 from collections.abc import Mapping
@@ -15,6 +15,11 @@ from relaax_like.wire.spaces import Space
 # Name -> shape after the first axes, and dtype.
 _Specs = dict[str, tuple[tuple[int, ...], np.dtype]]
 _FLOAT32, _INT64 = np.dtype(np.float32), np.dtype(np.int64)
+# Where the numbers of a field come from; those of all others come from the environment.
+_ORIGINS = {
+    **dict.fromkeys(("actions", "log_prob", "states"), "the policy"),
+    "extras": "the data handler",
+}
 
 
 class RolloutLayout:
@@ -157,7 +162,8 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
         )
     if array.dtype.kind == "f" and not is_finite(array):
         raise InvalidInputError(
-            f"{field}: contains NaN or infinity, expected finite numbers; check the environment",
+            f"{field}: contains NaN or infinity, expected finite numbers; check "
+            f"{_find_origin(field)}",
             field,
         )
     with np.errstate(over="ignore"):
@@ -170,10 +176,14 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
         if not math.isfinite(squares):
             raise InvalidInputError(
                 f"{field}: contains numbers up to {np.abs(flat).max():.0e}; the sum of all squares "
-                f"overflows {dtype}; scale the numbers in the environment",
+                f"overflows {dtype}; make {_find_origin(field)} return smaller numbers",
                 field,
             )
     return array
+
+
+def _find_origin(field: str) -> str:
+    return _ORIGINS.get(field.partition(" ")[0], "the environment")
 
 
 def _fits(came: np.dtype, wanted: np.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""Converts rollouts to bytes and back, for streams of experience."""
+"""Converts rollouts to bytes and back, for streams of experience and for replay logs."""
 
 from collections.abc import Mapping
 from typing import Any

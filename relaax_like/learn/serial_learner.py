@@ -23,7 +23,11 @@ class SerialLearner(Learner):
         self._on_update: OnUpdate = lambda learned: None
 
     def start(self, on_update: OnUpdate) -> None:
-        """Loads the values; see `Learner`."""
+        """Loads the values; see `Learner`.
+
+        Raises:
+          Exception: see `LearnerLoop.load`.
+        """
         self._on_update = on_update
         on_update(self._loop.load())
 
@@ -33,6 +37,7 @@ class SerialLearner(Learner):
         Raises:
           RelaaxError: the rollout cannot be added, or an iteration cannot be learned from; see
             `AgentSource.add` and `LearnerLoop.learn`.
+          Exception: an error of a hook.
         """
         loop, source = self._loop, self._loop.source
         version = loop.newest.version

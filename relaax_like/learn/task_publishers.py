@@ -52,6 +52,7 @@ class TaskPublishers:
 
         Raises:
           InvalidInputError: the run lacks a variable of a task, or has a different one.
+          RelaaxError: an error of the run's publisher; see `Publisher.lease`.
         """
         with self._lock:
             if self._newest is None:

@@ -18,7 +18,7 @@ from relaax_like.bridge.task_client import TaskClient
 from relaax_like.core.manifest import Variable
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.nn.module import get_name
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]{0,59}")
 
@@ -93,7 +93,7 @@ class Tasks:
         """Returns the task's view of the parameter server.
 
         Raises:
-          InvalidInputError: the run's variables are not those of the tasks.
+          ConfigError: the run's variables are not those of the tasks.
         """
         model = self.algorithms[task].model
         statistics = {
@@ -101,7 +101,10 @@ class Tasks:
             for normalizer in get_normalizers(model)
         }
         names = [self._get_name(variable) for variable in order_variables(model)]
-        return TaskClient(client, names, statistics)
+        try:
+            return TaskClient(client, names, statistics)
+        except InvalidInputError as error:
+            raise ConfigError(str(error)) from error
 
     def _get_name(self, variable: Any) -> str:
         return f"{self._users[variable.ref()][0]}/{get_name(variable)}"

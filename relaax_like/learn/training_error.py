@@ -40,18 +40,27 @@ def find_not_finite(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ..
     return found
 
 
-def describe_place(name: str, index: tuple[int, ...]) -> str:
+def count_leading_axes(arrays: Mapping[str, np.ndarray]) -> int:
+    """Returns 2 if the batch is `[T, k, ...]`, or unknown; 1 if it consists of rows `[B, ...]`."""
+    alive = arrays.get("batch/next_alive/alive")
+    return 2 if alive is None else alive.ndim
+
+
+def describe_place(name: str, index: tuple[int, ...], leading_axes: int = 2) -> str:
     """Describes the place of a number: "NAME at step 3, column 0, component 2".
 
     Args:
       name: of the array.
       index: of the number.
+      leading_axes: see `count_leading_axes`.
     """
     if not index:
         return name
     if not name.startswith("batch/"):
         return f"{name} at {list(index)}"
-    axes = ("column",) if name.startswith("batch/states/") else ("step", "column")
+    axes: tuple[str, ...] = ("row",) if leading_axes == 1 else ("step", "column")
+    if name.startswith("batch/states/"):
+        axes = ("column",)
     words = [f"{axis} {number}" for axis, number in zip(axes, index, strict=False)]
     words += [f"component {number}" for number in index[len(axes) :]]
     return f"{name} at {', '.join(words)}"

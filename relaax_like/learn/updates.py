@@ -52,6 +52,8 @@ Step = Callable[..., tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]
 class NotFiniteError(RelaaxError):
     """The data to learn from, or a gradient, contain NaN or infinity; they were not used.
 
+    Also raised for a gradient whose sum of magnitudes overflows.
+
     Attributes:
       metrics: the costs by name, if they were computed; those that are not finite show the origin.
     """
@@ -130,7 +132,8 @@ class LearningTask(ComputationTask):
       task: see `ComputationTask`.
 
     Raises:
-      ConfigError: optimizers, phases or frozen groups do not fit the model's groups.
+      ConfigError: optimizers, phases, frozen groups or a `Target` do not fit the model's groups; or
+        the config has plans by task, but none for this one.
     """
 
     def __init__(
@@ -534,7 +537,8 @@ class _Names:
         if sums[-1]:
             listed = ", ".join(f"{name} {value:g}" for name, value in costs.items())
             raise NotFiniteError(
-                f"a gradient contains NaN or infinity, with costs {listed}; it was not applied",
+                f"a gradient contains NaN or infinity, or is too large, with costs {listed}; it "
+                "was not applied",
                 costs,
             )
         named = {name: row.numpy() for name, row in zip(self.rows, rows, strict=True)}

@@ -112,8 +112,9 @@ class RowSpec:
         ):
             if arrays.keys() != columns.keys():
                 raise InvalidInputError(
-                    f"{label} are {sorted(arrays)}, expected {sorted(columns)}; send the arrays "
-                    "that the replay table was made for",
+                    f"{label} are {sorted(arrays)}, expected {sorted(columns)}; a segment must "
+                    "have the arrays that the replay table was made for, also when a data handler "
+                    "has changed it",
                     label,
                 )
             for name, array in arrays.items():

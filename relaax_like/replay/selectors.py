@@ -195,6 +195,8 @@ class Fifo(_Unweighted):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """See `Selector`."""
+        self._head = self._tail = self._count = 0
+        self._waiting.fill(-1)
         self.insert(np.asarray(state["queue"], np.int64))
 
     def _is_waiting(self, ids: np.ndarray) -> np.ndarray:

@@ -201,8 +201,10 @@ class Table:
           Copies; None: there was nothing to sample in time.
 
         Raises:
-          InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer.
+          InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer; or
+            `compute_rewards` of `Hindsight` returned arrays of a wrong shape.
           ReplayClosedError: the table is closed, and no minibatches are due any more.
+          Exception: an error of `compute_rewards`.
         """
         limiter = self._limiter
         if minibatches < 1 or (limiter and minibatches > limiter.max_minibatches):

@@ -99,8 +99,11 @@ class AlgoSampler(AlgoWorker):
           The trajectories, in the order of the slots; size and duration of the sample.
 
         Raises:
+          ConfigError: `max_traj_len` or `random_steps` is out of range, or the environments cannot
+            take random actions; see `Interactor`.
           InvalidInputError: the environments return several rewards per slot, or observations that
             do not fit their space.
+          RelaaxError: another error of the environments; see `Interactor.run`.
         """
         began = time.perf_counter()
         parts: dict[int, Buffer] = {}

@@ -42,7 +42,7 @@ class PPOOptim(LearningPolicy):
       run_dir: see `LearningPolicy`.
 
     Raises:
-      ConfigError: the model has several rewards.
+      ConfigError: the model has several rewards, or lacks running statistics that the plan needs.
     """
 
     def __init__(
@@ -70,8 +70,8 @@ class PPOOptim(LearningPolicy):
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
-          InvalidInputError: the buffer is empty, its last trajectory has not ended, or there are
-            too few steps for one minibatch.
+          InvalidInputError: the buffer is empty, its last trajectory has not ended, its arrays do
+            not fit the model, or there are too few steps for one minibatch.
           NotFiniteError: the buffer, or a gradient, has NaN or infinity; the updates before it
             stay.
         """

@@ -49,6 +49,8 @@ from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.v1 import experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import (
+    CollectorFullError,
+    ConfigError,
     InvalidInputError,
     LeasedError,
     NotAllowedError,
@@ -528,6 +530,31 @@ def test_what_finds_no_room_waits_and_loses_nothing(site: Site) -> None:
     assert [rewards[0] for rewards in site.learned()] == [float(n) for n in range(1, 9)]
 
 
+def test_counts_wait_while_the_disk_is_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = site.connect()
+    client.send(1, make_rewarded(COLUMNS, 1.0))
+    client.wait(version=1)
+    source = site.service._source
+    assert source is not None
+    add_counts = source.add_counts
+    refused: list[Any] = []
+
+    def refuse_twice(*arguments: Any) -> None:
+        if len(refused) < 2:
+            refused.append(arguments)
+            raise CollectorFullError("the disk is behind; agents wait until it has caught up")
+        add_counts(*arguments)
+
+    monkeypatch.setattr(source, "add_counts", refuse_twice)
+    client.send(2, episodes=(Episode(4.0, 2),), env_steps=3)
+    client.wait(received=2, released=2)
+    assert len(refused) == 2
+    client.send(3, make_rewarded(COLUMNS, 2.0))
+    client.wait(version=2)
+    assert site.server.global_t == 2 * ENV_STEPS + 3
+    assert (site.server.status().episodes, site.server.status().mean_return) == (1, 4.0)
+
+
 def test_where_no_room_comes_the_stream_ends_and_may_be_tried_again(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -675,6 +702,31 @@ def test_a_learner_that_fails_is_told_once_and_ends_the_streams(
     # Only what nobody expects has a trace.
     assert bool(said[0].exc_info and said[0].exc_info[1]) == isinstance(error, MemoryError)
     assert site.server.version == 0
+
+
+def test_a_data_handler_that_fails_ends_the_learning(site: Site) -> None:
+    class Failing:
+        def after_interact(self, rollout: Rollout) -> Rollout:
+            raise KeyError("goal")
+
+        def after_learn(self, training_data: object, policy_data: object) -> None:
+            raise AssertionError("not called here")
+
+    client = site.connect()
+    client.send(1, make_rewarded(COLUMNS, 1.0))
+    client.wait(version=1)
+    source: Any = site.service._source
+    source._collector._data_handler = Failing()
+    client.send(2, make_rewarded(COLUMNS, 2.0))
+    client.assert_ends(ServerUnavailableError, "the learner is closing; reconnect later")
+    wait_until(lambda: bool(site.failures), "the failure")
+    again = site.connect()
+    again.send(2, make_rewarded(COLUMNS, 2.0))
+    again.assert_ends(ServerUnavailableError, "the learner is closing; reconnect later")
+    (error,) = site.failures
+    assert isinstance(error, ConfigError)
+    line = Failing.after_interact.__code__.co_firstlineno + 1
+    assert str(error) == f"{__file__}:{line}: KeyError: 'goal'"
 
 
 def test_a_learner_that_cannot_be_made_ends_the_streams() -> None:

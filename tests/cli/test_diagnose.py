@@ -123,6 +123,25 @@ def test_the_command_names_a_folder_that_has_no_such_file(tmp_path):
     assert "training_error.npz: no such file" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("index", "place"),
+    [((2, 1, 3), "step 2, column 1, component 3"), ((2, 1), "row 2, component 1")],
+)
+def test_places_have_the_axes_of_the_batch(tmp_path, capsys, index, place):
+    shape = (5,) * (len(index) - 1)
+    observations = np.zeros((*shape, 4), np.float32)
+    observations[index] = np.nan
+    arrays = {
+        "batch/inputs/observation": observations,
+        "batch/next_alive/alive": np.ones(shape, np.float32),
+        "updates": np.array(3),
+        "global_t": np.array(4096),
+    }
+    save_training_error(tmp_path, arrays)
+    show_diagnosis(tmp_path)
+    assert f"batch/inputs/observation at {place}:" in capsys.readouterr().out
+
+
 def test_without_settings_all_but_the_gradients_is_shown(tmp_path, capsys):
     arrays = {
         "batch/inputs/observation": np.array([[[1.0, np.nan]]], np.float32),

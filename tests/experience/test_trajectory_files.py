@@ -75,6 +75,19 @@ def test_an_iteration_that_is_learned_from_again_replaces_its_file(tmp_path: Pat
     assert_same(read_trajectories(file), make_rollout(3, 2))
 
 
+def test_a_replaced_file_is_not_counted_twice(tmp_path: Path) -> None:
+    TrajectoryWriter(tmp_path, 1e9).write(1, make_rollout(3, 0, steps=1000))
+    size = find_trajectories(tmp_path)[0].stat().st_size
+    writer = TrajectoryWriter(tmp_path, 2.5 * size)
+    for seed in range(1, 5):
+        writer.write(1, make_rollout(3, seed, steps=1000))
+    writer.write(2, make_rollout(3, 5, steps=1000))
+    assert not writer.is_full
+    first, second = find_trajectories(tmp_path)
+    assert_same(read_trajectories(first), make_rollout(3, 4, steps=1000))
+    assert_same(read_trajectories(second), make_rollout(3, 5, steps=1000))
+
+
 def test_a_full_folder_gets_no_more_files_and_one_line_tells(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,7 +102,7 @@ def test_a_full_folder_gets_no_more_files_and_one_line_tells(
     assert sum(file.stat().st_size for file in files) <= 2.9 * size
     (warning,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
     assert "learner.collect_traj_max_mb" in warning.getMessage()
-    assert "iteration 3 does not fit" in warning.getMessage()
+    assert "iteration-00000003.npz does not fit" in warning.getMessage()
 
 
 def test_small_rollouts_share_a_file_in_their_order(tmp_path: Path) -> None:

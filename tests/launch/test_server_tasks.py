@@ -108,7 +108,7 @@ def test_the_replay_tables_of_all_tasks_survive_the_parameter_server(tmp_path: P
         ps.stop(signal.SIGKILL)
         ps = cluster.start_parameter_server()
         for task in ("goal", "control"):
-            ps.wait_for(rf"replay table: [1-9]\S* steps from \S*/replay-{task},")
+            ps.wait_for(rf"replay table: [1-9]\S* rows from \S*/replay-{task};")
         steps = player.get()
         assert ps.wait() == 0, ps
         rlx.stop()

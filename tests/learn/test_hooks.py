@@ -40,6 +40,16 @@ class NoteHook(LearnerHook):
 register_learner_hook("test_hooks/note", NoteHook)
 
 
+class NeedyHook(NoteHook):
+    """Needs a word."""
+
+    def __init__(self, name: str, priority: float, *, position: str, word: str):
+        super().__init__(name, priority, position=position, word=word)
+
+
+register_learner_hook("test_hooks/needy", NeedyHook)
+
+
 def make_hook(name: str, priority: float, position: str = "after_iter") -> NoteHook:
     return NoteHook(name, priority, position=position)
 
@@ -167,6 +177,10 @@ def test_a_registered_type_is_built_with_its_arguments() -> None:
         (
             {"x": {"type": "log_reduce", "position": "after_iter", "ext_args": {"a": 1}}},
             "hook.x.ext_args.a: unknown name 'a' (known: none)",
+        ),
+        (
+            {"x": {"type": "test_hooks/needy", "position": "after_run"}},
+            "hook.x.ext_args.word: missing, but hooks of type test_hooks/needy need it",
         ),
         # The constructor's own arguments are not to be given twice.
         (

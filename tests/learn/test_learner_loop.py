@@ -39,6 +39,7 @@ from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import (
     CollectorClosedError,
     CollectorFullError,
+    ConfigError,
     InvalidInputError,
     ServerUnavailableError,
 )
@@ -239,6 +240,32 @@ def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps(
     learner.source.add(make_rewarded(1, 1.0), (), env_steps=3)
     learner.close()
     assert (server.version, server.global_t) == (2, 13)
+
+
+@pytest.mark.parametrize("method", ["after_interact", "after_learn"])
+def test_a_data_handler_that_fails_is_named(server: ParameterServer, method: str) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("wrong")
+
+    class Unchanged:
+        def after_interact(self, rollout: Rollout) -> Rollout:
+            return rollout
+
+        def after_learn(self, training_data: object, policy_data: object) -> None:
+            pass
+
+    learner = make_plain_learner(server)
+    learner.source._collector._data_handler = type("Failing", (Unchanged,), {method: fail})()
+    learner.load()
+
+    def use() -> None:
+        learner.source.add(make_rewarded(COLUMNS, 1.0), ())
+        learner.learn()
+
+    place = f"{__file__}:{fail.__code__.co_firstlineno + 1}"
+    with pytest.raises(ConfigError) as caught:
+        use()
+    assert str(caught.value) == f"{place}: ValueError: wrong"
 
 
 def test_the_last_counts_are_counted_without_new_values(server: ParameterServer) -> None:

@@ -51,6 +51,7 @@ def test_a_number_that_is_not_finite_shows_in_its_mean() -> None:
         ({"[scalars]a": 3.0}, "'[scalars]a': expected a dict of numbers, got float"),
         ({"[scalars]a": {"b": [1, 2]}}, "'[scalars]a/b': expected a number, got shape (2,)"),
         ({"[histogram]a": ["x"]}, "'[histogram]a': expected numbers, got list"),
+        ({"[histogram]a": [[1.0], [1.0, 2.0]]}, "'[histogram]a': expected numbers, got list"),
     ],
 )
 def test_what_is_no_number_is_refused_by_name_and_nothing_added(

@@ -267,7 +267,7 @@ def test_a_rollout_that_is_refused_costs_itself_alone(
 ) -> None:
     bad = make_rewarded(2, reward)
     agents.wait(agents.submit(bad))
-    assert f"a rollout was refused: rewards: {words}" in caplog.text
+    assert f"experience was refused, or a reply cannot be read: rewards: {words}" in caplog.text
     assert agents.learner.lost_rollouts == 1
     wait_until(lambda: agents.learner._stream is not None, "the next stream")
     agents.wait(agents.submit(make_rewarded(COLUMNS, 1.0)))

@@ -106,6 +106,46 @@ def test_rows_become_priorities():
     assert set(np.unique(drawn.ids)) & set(ids.tolist()) <= {ids[0]}
 
 
+def test_steps_of_minibatches_that_were_skipped_keep_their_priorities():
+    source, _ = make_source(make_config(priority_exponent=1.0), max_slots=16)
+    for number in range(9):
+        source.add(make_step(number), [])
+    iteration = source.get(0, timeout_sec=0.0)
+    ids, selector = iteration.minibatches.ids, source._table._selector
+    errors = np.full(ids.shape, np.nan, np.float32)
+    errors[0] = 5.0
+    source.note_learned(1, iteration, {PRIORITY: errors.reshape(-1), "updates": np.array(1)})
+    items, priorities = selector.get_priorities()
+    assert set(items[priorities != 1.0].tolist()) == set(ids[0].tolist())
+    np.testing.assert_allclose(priorities[priorities != 1.0], 5.01)
+
+
+@pytest.mark.parametrize("method", ["after_interact", "after_learn"])
+def test_a_data_handler_that_fails_is_named(method):
+    def fail(*_):
+        raise ValueError("wrong")
+
+    class Unchanged:
+        def after_interact(self, rollout):
+            return rollout
+
+        def after_learn(self, training_data, policy_data):
+            pass
+
+    handler = type("Failing", (Unchanged,), {method: fail})()
+    source, _ = make_source(make_config(), data_handler=handler)
+
+    def use():
+        for number in range(9):
+            source.add(make_step(number), [])
+        source.note_learned(1, source.get(0, timeout_sec=0.0), {})
+
+    place = f"{__file__}:{fail.__code__.co_firstlineno + 1}"
+    with pytest.raises(ConfigError) as caught:
+        use()
+    assert str(caught.value) == f"{place}: ValueError: wrong"
+
+
 def test_a_state_continues_bit_identically():
     config = make_config(priority_exponent=0.6)
     first, _ = make_source(config, max_slots=16)

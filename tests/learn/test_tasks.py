@@ -123,6 +123,15 @@ def test_what_one_task_learns_leaves_the_other_s_weights_and_adam_slots_bit_by_b
     close(server, processors)
 
 
+def test_a_run_of_other_tasks_is_refused_like_other_settings():
+    store = make_store({"one": Reinforce(LinearPolicy("observation", "action", 0))})
+    server = ParameterServer(store, metrics=NullMetrics())
+    tasks = Tasks({"two": Reinforce(LinearPolicy("observation", "action", 0))})
+    with pytest.raises(ConfigError, match=r"two/logits\.W: the run has no such variable"):
+        tasks.make_client("two", InProcessClient(server, "two"))
+    server.close()
+
+
 def test_a_model_that_two_tasks_share_is_moved_by_both_and_seen_by_both():
     model = LinearPolicy("observation", "action", 0)
     store, server, processors = run({"one": Reinforce(model), "two": Reinforce(model)})

@@ -220,6 +220,18 @@ def test_uniform_frequencies_pass_a_chi_square_test_after_evictions():
     assert (weights == 1.0).all()
 
 
+def test_a_restored_fifo_has_no_earlier_items():
+    saved = start(Fifo(), 16, range(4)).get_state()
+    selector = start(Fifo(), 16, [9, 10, 11])
+    for _ in range(2):
+        selector.set_state(saved)
+        assert selector.has(4)
+        assert not selector.has(5)
+    drawn, _ = selector.draw(1, 4, np.random.default_rng(1), 0, 0)
+    assert drawn[0].tolist() == [0, 1, 2, 3]
+    assert not selector.has(1)
+
+
 @given(st.integers(0, 2**32 - 1))
 def test_fifo_draws_each_item_once_in_order(seed):
     random = np.random.default_rng(seed)

@@ -171,7 +171,7 @@ def test_a_killed_server_with_a_replay_table_goes_on_with_the_steps_that_it_had(
         number, step = find_taken_up(second)
         assert number == 3
         assert int(second.wait_for(r"global_t is (\d+)")[1]) == step
-        filled = second.wait_for(r"replay table: (\d+) steps from \S+, (\d+) of them newer")
+        filled = second.wait_for(r"replay table: (\d+) rows from \S+; (\d+) steps are newer")
         assert int(filled[1]) >= step
         second.wait_for("learning, from a replay table")
         cluster.wait_status(lambda status: status.version >= 6, "three more publications")

@@ -120,7 +120,7 @@ def test_acknowledged_steps_of_a_replay_table_survive_the_learner(tmp_path: Path
         told = cluster.wait_steps(8)
         assert first.stop(signal.SIGKILL) == -signal.SIGKILL
         second = cluster.start_learner()
-        filled = second.wait_for(r"replay table: ([\d,]+) steps from \S+, (\d+) of them newer")
+        filled = second.wait_for(r"replay table: ([\d,]+) rows from \S+; (\d+) steps are newer")
         assert int(filled[1].replace(",", "")) >= told.global_t
         more = cluster.wait_status(lambda s: s.version >= told.version + 3, "three more")
         assert more.global_t >= told.global_t
