@@ -69,9 +69,10 @@ class ActorCriticConfig(EncoderConfig):
             return self
         for key in ("std", "log_std_init", "bounded", "action_low", "action_high"):
             if getattr(self, key) != ActorCriticConfig.model_fields[key].default:
+                own = key.removeprefix("action_")
                 raise ValueError(
-                    f"actions and {key} are both set; set {key.removeprefix('action_')} of the "
-                    "leaf instead"
+                    f"{key} is not for actions with several leaves or switches; remove it, or "
+                    f"list the leaves in actions, each with its own {own}"
                 )
         if _TAKEN_NAME in self.actions:
             raise ValueError(

@@ -62,12 +62,14 @@ _BAD = {
     "a key for all leaves": (
         "{a: {num: 3}}",
         "std: 0.5",
-        "algorithm: actions and std are both set; set std of the leaf instead",
+        "algorithm: std is not for actions with several leaves or switches; remove it, or list the "
+        "leaves in actions, each with its own std",
     ),
     "bounds for all leaves": (
         "{a: {size: 3}}",
         "action_low: -1",
-        "algorithm: actions and action_low are both set; set low of the leaf instead",
+        "algorithm: action_low is not for actions with several leaves or switches; remove it, or "
+        "list the leaves in actions, each with its own low",
     ),
     "no leaf": ("{}", "", "3: algorithm.actions: expected at least 1 item(s), got a section"),
     "no kind": (
