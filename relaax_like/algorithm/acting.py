@@ -92,8 +92,8 @@ class NumpyActor:
 
         Raises:
           ConfigError: the prediction is NaN, because the policy reads variables that `Model.acting`
-            does not name, or computes NaN; not checked after a call that has passed, nor if
-            `acting` is empty.
+            does not name, or computes NaN; not checked after a call that has passed, nor with
+            `whole`, nor if `acting` is empty.
         """
         version = self._take_up()
         if self._exploration.names:
@@ -183,7 +183,11 @@ class CompiledActor:
         exploit: bool = False,
         ranks: np.ndarray | None = None,
     ) -> Prediction:
-        """Chooses actions for `[B, ...]` inputs and states; see `NumpyActor.act`."""
+        """Chooses actions for `[B, ...]` inputs and states; see `NumpyActor.act`.
+
+        Raises:
+          ConfigError: see `NumpyActor.act`, `trace_policy` and `CompiledFunction`.
+        """
         explore = self._exploration.compute(self.global_t, _count_rows(inputs), ranks)
         arrays = [
             *(np.asarray(inputs[k], s.dtype.as_numpy_dtype) for k, s in self._inputs.items()),

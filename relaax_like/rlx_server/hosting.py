@@ -87,7 +87,9 @@ class AgentHost(abc.ABC):
           ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
           InvalidInputError: `max_wait_sec` is set, but the agents can block.
           ServerUnavailableError: the parameter server or the learner is not ready.
-          RelaaxError: the agent class names a task that the algorithm does not have.
+          RelaaxError: the agent class names a task that the algorithm does not have, or the run
+            has another model.
+          Exception: raised by the constructor of the agent class.
         """
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
@@ -187,7 +189,9 @@ class BatchHost(AgentHost):
 
         Raises:
           ServerUnavailableError: the parameter server or the learner is not ready.
-          RelaaxError: the agent class names a task that the algorithm does not have.
+          RelaaxError: the agent class names a task that the algorithm does not have, or the run
+            has another model.
+          Exception: raised by the constructor of the agent class.
         """
         wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
         plans = {task: get_task_plan(self._config, task) for task in self._get_processors()}
@@ -214,8 +218,8 @@ class BatchHost(AgentHost):
         """Answers the requests of all agents, in one call for each task.
 
         Raises:
-          ConfigError: the policy reads variables that `Model.acting` does not name.
-          RelaaxError: an agent asked for a task that does not exist, or learning has failed.
+          RelaaxError: an agent asked for a task that does not exist; or see
+            `ComputationDataProcessor.predict`.
         """
         return self._predict(requests)
 
@@ -267,7 +271,9 @@ class BatchHost(AgentHost):
     def _get_processors(self) -> Mapping[str, ComputationDataProcessor]:
         # Hellos must not wait for each other while the parameter server is unavailable.
         if not self._lock.acquire(timeout=_START_WAIT_SEC):
-            raise ServerUnavailableError("the parameter server is not ready; retry later")
+            raise ServerUnavailableError(
+                "the parameter server or the learner is not ready; retry later"
+            )
         try:
             if not self._processors:
                 self._processors = self._start_processors()
