@@ -105,7 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--display", action="store_true", help="open the window at the start")
     add(
         "--seed",
-        type=int,
+        type=_count,
         metavar="N",
         help="seed of the first reset and of the random actions; default: random",
     )
@@ -142,14 +142,20 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    if (number := int(text)) < 0:
-        raise argparse.ArgumentTypeError(f"{number}, expected 0 or more")
-    return number
+    return _read_number(text, 0)
 
 
 def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{number}, expected 1 or more")
+    return _read_number(text, 1)
+
+
+def _read_number(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected an integer of {least} or more")
     return number
 
 
