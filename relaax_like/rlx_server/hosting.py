@@ -30,6 +30,7 @@ from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Greeting
 from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import (
+    ConfigError,
     InvalidInputError,
     ProtocolError,
     RelaaxError,
@@ -87,7 +88,7 @@ class AgentHost(abc.ABC):
           ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
           InvalidInputError: `max_wait_sec` is set, but the agents can block.
           ServerUnavailableError: the parameter server or the learner is not ready.
-          RelaaxError: the agent class names a task that the algorithm does not have, or the run
+          ConfigError: the agent class names a task that the algorithm does not have, or the run
             has another model.
           Exception: raised by the constructor of the agent class.
         """
@@ -189,7 +190,7 @@ class BatchHost(AgentHost):
 
         Raises:
           ServerUnavailableError: the parameter server or the learner is not ready.
-          RelaaxError: the agent class names a task that the algorithm does not have, or the run
+          ConfigError: the agent class names a task that the algorithm does not have, or the run
             has another model.
           Exception: raised by the constructor of the agent class.
         """
@@ -292,7 +293,7 @@ class BatchHost(AgentHost):
         processors = dict(self._make_processors())
         main = self._agent_class.main_task
         if main is not None and main not in processors:
-            raise RelaaxError(
+            raise ConfigError(
                 f"class {self._agent_class.__name__}: main_task is {main!r}, but the algorithm "
                 f"has the tasks {', '.join(processors)}; set it to one of them"
             )
@@ -315,6 +316,9 @@ class PlainHost(AgentHost):
       config: the algorithm's `Config`.
       agent_class: the algorithm folder's `Agent(config, parameter_server)`.
       make_client: opens another agent's view of the parameter server, given its client id.
+
+    Raises:
+      ConfigError: the class lacks a verb, or is abstract.
     """
 
     def __init__(
@@ -396,12 +400,13 @@ def _validate_agent_class(agent_class: Any) -> None:
     name = getattr(agent_class, "__name__", repr(agent_class))
     missing = [verb for verb in _VERBS if not callable(getattr(agent_class, verb, None))]
     if missing:
-        raise RelaaxError(
-            f"class {name} lacks {', '.join(missing)}; an Agent needs {', '.join(_VERBS)}"
+        raise ConfigError(
+            f"class {name} lacks {', '.join(missing)}, expected methods {', '.join(_VERBS)}; "
+            "define them"
         )
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
         missing = sorted(agent_class.__abstractmethods__)
-        raise RelaaxError(f"class {name} is abstract; implement {', '.join(missing)}")
+        raise ConfigError(f"class {name} is abstract; implement {', '.join(missing)}")
 
 
 def _slips(plan: Plan | None) -> bool:

@@ -62,7 +62,7 @@ class LateHost(AgentHost):
         Raises:
           ProtocolError: SPACE_MISMATCH: the algorithm cannot use the spaces, or the run has others;
             or the parameter server does not accept proposals.
-          InvalidInputError, RelaaxError, Exception: see `AgentHost`.
+          ConfigError, InvalidInputError, Exception: see `AgentHost`.
           ServerUnavailableError: the parameter server or the learner is not ready in time; the
             parameter server and this server do not trust each other; or the client exploits, and
             the spaces are not known yet.

@@ -86,6 +86,13 @@ def test_a_file_without_an_agent_is_refused_with_its_name(one_task):
         make_host(one_task)
 
 
+def test_a_plain_agent_that_lacks_a_verb_is_refused(tmp_path):
+    own = shutil.copytree(BARE, tmp_path / "own", ignore=shutil.ignore_patterns("__pycache__"))
+    (own / "agent.py").write_text("class Agent:\n    def act(self, state):\n        return 0\n")
+    with pytest.raises(ConfigError, match="Agent lacks reward_and_act, reward_and_reset, expected"):
+        make_host(own)
+
+
 def test_a_plain_agent_cannot_send_experience():
     experiment = make_experiment(BARE)
     experiment.learner = LearnerConfig(placement="server")
