@@ -14,6 +14,7 @@ from relaax_like.algorithm.exploration import Exploration
 from relaax_like.algorithm.model import (
     Model,
     Specs,
+    describe_attribute,
     get_acting_names,
     get_variables,
     order_variables,
@@ -305,9 +306,9 @@ class _Subset:
             return
         parts = [*prediction.actions.values(), *prediction.next_states.values()]
         if any(np.isnan(np.asarray(part)).any() for part in (*parts, prediction.log_prob)):
-            model = type(self._model)
+            model = self._model
             raise ConfigError(
-                f"{describe_place(model, 'acting')}: `acting` is {tuple(self._model.acting)}, but "
+                f"{describe_attribute(model, 'acting')}: `acting` is {tuple(model.acting)}, but "
                 "`policy` reads variables of other attributes, or it computes NaN by itself (the "
                 "first prediction is NaN); add these attributes to `acting`, or correct `policy`"
             )

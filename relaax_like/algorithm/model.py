@@ -107,12 +107,26 @@ class Model(Module, abc.ABC):
 
         Args:
           name: the variable's, as in the manifest: `policy.0.W`.
+
+        Raises:
+          ConfigError: `groups` names an attribute that the model does not have; the error names the
+            line.
         """
         for group, attributes in self.groups.items():
             for attribute in attributes:
+                if not hasattr(self, attribute):
+                    raise ConfigError(
+                        f"{describe_attribute(self, 'groups')}: `groups` contains {attribute!r}, "
+                        "but the model has no attribute of that name; correct `groups`"
+                    )
                 if name in _find_names(getattr(self, attribute)):
                     return group
         return DEFAULT_GROUP
+
+
+def describe_attribute(model: Model, name: str) -> str:
+    """Returns `FILE:LINE` of where a model sets an attribute: its class's body, or `__init__`."""
+    return describe_place(type(model), "__init__" if name in vars(model) else name)
 
 
 def _find_names(part: Any) -> set[str]:
@@ -175,7 +189,7 @@ def get_acting_names(model: Model) -> frozenset[str] | None:
         found = _find_names(getattr(model, attribute, None))
         if not found:
             raise ConfigError(
-                f"{describe_place(type(model), 'acting')}: `acting` contains {attribute!r}, but "
+                f"{describe_attribute(model, 'acting')}: `acting` contains {attribute!r}, but "
                 "the model has no attribute of that name with variables; correct `acting`"
             )
         names |= found

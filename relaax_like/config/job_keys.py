@@ -8,7 +8,8 @@ is a path or a secret is refused by default:
     env: Annotated[str | None, IN_JOBS] = None
 
 A marked text is a name: letters, digits, "-", "_", "+", "." and single "/", so that it can be
-neither an absolute path nor one that leads upwards, nor a module (`module:Name`).
+neither an absolute path nor one that leads upwards, nor a module (`module:Name`). The names of
+algorithm and environment contain no "/" either, because they would then be paths.
 """
 
 import json

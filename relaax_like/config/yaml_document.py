@@ -152,9 +152,10 @@ class YamlDocument:
                 self.places[loc[:depth]] = place
             parent = parent[name]
             if not isinstance(parent, dict):
+                cure = "; set the complete list" if isinstance(parent, list) else ""
                 raise ConfigError(
                     f"{place}: {'.'.join(loc[:depth])} is {str(parent)[:80]!r}, expected a section "
-                    "(keys and values)"
+                    f"(keys and values){cure}"
                 )
         parent[loc[-1]] = value
         self._forget(loc)
