@@ -14,12 +14,11 @@ from relaax_like.algorithm.exploration import Exploration
 from relaax_like.algorithm.model import (
     Model,
     Specs,
-    describe_attribute,
     get_acting_names,
     get_variables,
     order_variables,
 )
-from relaax_like.config.places import describe_place
+from relaax_like.config.places import describe_attribute, describe_place
 from relaax_like.core.prediction import Prediction
 from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.layers import Layer

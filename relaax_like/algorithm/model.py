@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relaax_like.config.places import describe_place
+from relaax_like.config.places import describe_attribute, describe_place
 from relaax_like.core.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Follow, Variable
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_name
@@ -122,11 +122,6 @@ class Model(Module, abc.ABC):
                 if name in _find_names(getattr(self, attribute)):
                     return group
         return DEFAULT_GROUP
-
-
-def describe_attribute(model: Model, name: str) -> str:
-    """Returns `FILE:LINE` of where a model sets an attribute: its class's body, or `__init__`."""
-    return describe_place(type(model), "__init__" if name in vars(model) else name)
 
 
 def _find_names(part: Any) -> set[str]:
