@@ -201,7 +201,7 @@ def _dump_section(section: Settings) -> dict[str, Any]:
     for name, field in type(section).model_fields.items():
         # A null that only repeats the default is omitted.
         if field.default is None and getattr(section, name) is None:
-            del data[get_key(name, field)]
+            data.pop(get_key(name, field), None)  # an excluded field is not there
     return data
 
 
