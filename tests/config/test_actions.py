@@ -157,6 +157,14 @@ def test_an_action_without_its_bounds_is_refused(name: str, sets: list[str], wan
         load_experiment(name, [f"algorithm.{one}" for one in sets])
 
 
+@pytest.mark.parametrize(
+    ("key", "other"), [("action_low", "action_high"), ("action_high", "action_low")]
+)
+def test_one_bound_alone_is_not_replaced_by_the_environment_s(key: str, other: str) -> None:
+    with pytest.raises(ConfigError, match=rf"algorithm: {key} is set without {other}; set both"):
+        load_experiment("ppo", ["algorithm.bounded=true", f"algorithm.{key}=1"])
+
+
 def test_the_mirror_loss_of_ppo_is_refused(tmp_path: Path) -> None:
     mirror = "mirror_observation: [1, 0.1, 2, 3]\n  mirror_action: [1, 0.1]"
     with pytest.raises(ConfigError, match="actions with several leaves cannot be mirrored"):
