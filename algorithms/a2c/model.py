@@ -1,4 +1,4 @@
-"""The networks of a2c: policy and value function, each a variable group of its own."""
+"""The networks of a2c: policy and value function, variable groups unless they share layers."""
 
 from relaax_like.algorithm import ActorCritic
 

@@ -132,8 +132,9 @@ class Config(ActorCriticConfig):
             )
         if self.actions is not None and any(given):
             raise ValueError(
-                "mirror_action: actions with several leaves cannot be mirrored; set num_actions or "
-                "action_size instead of actions, or remove the mirror keys"
+                "mirror_action: actions with several leaves cannot be mirrored, nor can switches; "
+                "remove the mirror keys, or set num_actions or action_size instead of actions if "
+                "the environment has one such action"
             )
         if self.observations is not None and any(given):
             raise ValueError(

@@ -20,8 +20,8 @@ class SAC(Algorithm):
     With discrete actions: Christodoulou 2019 (https://arxiv.org/abs/1910.07207), whose expectations
     over all actions take the place of the draws.
 
-    In each update the critics take a step, then the actor at their new values, then the
-    temperature.
+    In each update the critics take a step. In every `actor_every`-th one, the actor then takes one
+    at their new values, and after it the temperature, unless that is fixed.
     """
 
     autograph = False

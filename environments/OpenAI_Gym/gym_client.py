@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 _QUIET = "RELAAX_QUIET"
 _EPILOG = """\
 kill -USR1 PID shows slot 0 in a window, or hides the window again. If the connection is lost, the
-client reconnects. Exit code: 0 at the end of training or after --episodes, 1 for an error after
-which a retry can succeed, 2 for a usage or configuration error, 130 after Ctrl-C, 143 after
-SIGTERM."""
+client reconnects. Exit code: 0 at the end of training or after --episodes, 2 for a usage or
+configuration error, 130 after Ctrl-C, 143 after SIGTERM, 1 for any other error."""
 
 
 class _Terminated(BaseException):
@@ -105,7 +104,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--display", action="store_true", help="open the window at the start")
     add(
         "--seed",
-        type=int,
+        type=_count,
         metavar="N",
         help="seed of the first reset and of the random actions; default: random",
     )
@@ -142,14 +141,20 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    if (number := int(text)) < 0:
-        raise argparse.ArgumentTypeError(f"{number}, expected 0 or more")
-    return number
+    return _read_number(text, 0)
 
 
 def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{number}, expected 1 or more")
+    return _read_number(text, 1)
+
+
+def _read_number(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected an integer of {least} or more")
     return number
 
 
@@ -185,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _may_pass(error: RelaaxError) -> bool:
-    """Returns whether a retry can succeed, because the user's settings are not the cause."""
+    """Returns whether the user's settings are not the cause, so that a retry might succeed."""
     if isinstance(error, ProtocolError):
         return error.code not in ("SPACE_MISMATCH", "VERSION_MISMATCH")
     return not isinstance(error, ConfigError | NotAllowedError)

@@ -84,9 +84,9 @@ def make_slots(
         render = _render_args(spec, env_args)
         try:
             return _make(spec, name, slots, mode, seed, needs, action_repeat, render | env_args)
-        except (gym.error.Error, ImportError, TypeError, ValueError) as error:
-            if isinstance(error, ConfigError):
-                raise
+        except ConfigError:
+            raise
+        except Exception as error:  # the constructor of an environment can raise anything
             shown = f" {env_args}" if env_args else ""
             raise ConfigError(f"environment {name}{shown}: {_describe(error)}") from error
 
@@ -206,7 +206,11 @@ def _describe(error: Exception) -> str:
     if isinstance(error, gym.error.DependencyNotInstalled):
         return f"its simulator is not installed for {sys.executable}; {describe_cure('envs')}"
     missing = describe_missing(error.name) if isinstance(error, ModuleNotFoundError) else None
-    return missing or _one_line(error)
+    if missing:
+        return missing
+    # The texts of other errors are often meaningless without the type, such as that of a KeyError.
+    is_clear = isinstance(error, gym.error.Error | ImportError | TypeError | ValueError | OSError)
+    return _one_line(error) if is_clear else f"{type(error).__name__}: {_one_line(error)}"
 
 
 def _one_line(error: BaseException) -> str:

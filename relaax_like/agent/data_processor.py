@@ -97,7 +97,8 @@ class ComputationDataProcessor:
         """Fetches the values and starts to learn.
 
         Raises:
-          ConfigError: the learner's model or settings are not those of the run.
+          ConfigError: the run has another model, or its learners do not make updates together,
+            although this process's learner does.
           ServerUnavailableError: the parameter server or the learner is not ready.
         """
         self._learner.start(self._take)
@@ -126,7 +127,7 @@ class ComputationDataProcessor:
           One prediction for each request, in their order.
 
         Raises:
-          ConfigError: the policy reads variables that `Model.acting` does not name.
+          ConfigError: see `NumpyActor.act`, `CompiledActor.act`.
           RelaaxError: the error that was passed to `fail`.
         """
         if self._failure is not None:

@@ -220,10 +220,10 @@ class OnlineHelper:
     ) -> None:
         """Stores the outcome of the actions; see `RolloutBuffer.add_outcome`.
 
-        If the rollout is now complete, submits it with the episodes that were added. If it has no
-        valid rows or numbers that cannot be learned from, it is discarded, and only its steps and
-        episodes are reported. It is also discarded if the learner has not caught up in time; then
-        its steps and newest episodes are reported with the next rollout, or by `close`.
+        If the rollout is now complete, submits it with the episodes that were added. If no row of
+        it is valid, or it has numbers that cannot be learned from, it is discarded, and only its
+        steps and episodes are reported. It is also discarded if the learner has not caught up in
+        time; then its steps and newest episodes are reported with the next rollout, or by `close`.
 
         Raises:
           InvalidInputError: the third rollout in a row has numbers that cannot be learned from; the

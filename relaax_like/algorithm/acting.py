@@ -18,7 +18,7 @@ from relaax_like.algorithm.model import (
     get_variables,
     order_variables,
 )
-from relaax_like.config.places import describe_place
+from relaax_like.config.places import describe_attribute, describe_place
 from relaax_like.core.prediction import Prediction
 from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.layers import Layer
@@ -92,8 +92,8 @@ class NumpyActor:
 
         Raises:
           ConfigError: the prediction is NaN, because the policy reads variables that `Model.acting`
-            does not name, or computes NaN; not checked after a call that has passed, nor if
-            `acting` is empty.
+            does not name, or computes NaN; not checked after a call that has passed, nor with
+            `whole`, nor if `acting` is empty.
         """
         version = self._take_up()
         if self._exploration.names:
@@ -183,7 +183,11 @@ class CompiledActor:
         exploit: bool = False,
         ranks: np.ndarray | None = None,
     ) -> Prediction:
-        """Chooses actions for `[B, ...]` inputs and states; see `NumpyActor.act`."""
+        """Chooses actions for `[B, ...]` inputs and states; see `NumpyActor.act`.
+
+        Raises:
+          ConfigError: see `NumpyActor.act`, `trace_policy` and `CompiledFunction`.
+        """
         explore = self._exploration.compute(self.global_t, _count_rows(inputs), ranks)
         arrays = [
             *(np.asarray(inputs[k], s.dtype.as_numpy_dtype) for k, s in self._inputs.items()),
@@ -301,9 +305,9 @@ class _Subset:
             return
         parts = [*prediction.actions.values(), *prediction.next_states.values()]
         if any(np.isnan(np.asarray(part)).any() for part in (*parts, prediction.log_prob)):
-            model = type(self._model)
+            model = self._model
             raise ConfigError(
-                f"{describe_place(model, 'acting')}: `acting` is {tuple(self._model.acting)}, but "
+                f"{describe_attribute(model, 'acting')}: `acting` is {tuple(model.acting)}, but "
                 "`policy` reads variables of other attributes, or it computes NaN by itself (the "
                 "first prediction is NaN); add these attributes to `acting`, or correct `policy`"
             )

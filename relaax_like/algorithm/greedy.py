@@ -50,7 +50,8 @@ class GreedyPolicy:
       global_t: environment steps of the run, for schedules.
 
     Raises:
-      ConfigError: an observation has the name of an output.
+      ConfigError: an observation has the name of an output, or the policy cannot be traced; see
+        `trace_policy`.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class GreedyPolicy:
         if twice := self.inputs.keys() & self.outputs.keys():
             raise ConfigError(
                 f"export: {', '.join(sorted(twice))}: an observation and an output have the same "
-                "name; rename the observation in the environment"
+                "name; rename one of them in the environment"
             )
 
     def _compute(self, tensors: Mapping[str, tf.Tensor], memory: Sequence[str]) -> dict[str, Any]:

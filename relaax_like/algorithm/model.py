@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from relaax_like.config.places import describe_place
+from relaax_like.config.places import describe_attribute, describe_place
 from relaax_like.core.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Follow, Variable
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_name
@@ -107,9 +107,18 @@ class Model(Module, abc.ABC):
 
         Args:
           name: the variable's, as in the manifest: `policy.0.W`.
+
+        Raises:
+          ConfigError: `groups` names an attribute that the model does not have; the error names the
+            line.
         """
         for group, attributes in self.groups.items():
             for attribute in attributes:
+                if not hasattr(self, attribute):
+                    raise ConfigError(
+                        f"{describe_attribute(self, 'groups')}: `groups` contains {attribute!r}, "
+                        "but the model has no attribute of that name; correct `groups`"
+                    )
                 if name in _find_names(getattr(self, attribute)):
                     return group
         return DEFAULT_GROUP
@@ -175,7 +184,7 @@ def get_acting_names(model: Model) -> frozenset[str] | None:
         found = _find_names(getattr(model, attribute, None))
         if not found:
             raise ConfigError(
-                f"{describe_place(type(model), 'acting')}: `acting` contains {attribute!r}, but "
+                f"{describe_attribute(model, 'acting')}: `acting` contains {attribute!r}, but "
                 "the model has no attribute of that name with variables; correct `acting`"
             )
         names |= found

@@ -1,4 +1,7 @@
-"""One YAML file is one experiment: it is read, fully checked, and converted to typed objects."""
+"""One YAML file is one experiment: it is read, fully checked, and converted to typed objects.
+
+The names that this module exports are for an algorithm's `config.py`.
+"""
 
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.algorithm import AlgorithmConfig

@@ -63,20 +63,17 @@ class ActorCriticConfig(EncoderConfig):
                 "(several leaves), or none of them to use the environment's actions"
             )
         if self._lacks_actions:
-            if (self.action_low is None) != (self.action_high is None):
-                raise ValueError(
-                    "only one of action_low and action_high is set; set both, or none of them to "
-                    "use the environment's bounds"
-                )
+            self._validate_bound_keys()
             return self
         if self.actions is None:
             self._get_only_action().validate_keys("action_")
             return self
         for key in ("std", "log_std_init", "bounded", "action_low", "action_high"):
             if getattr(self, key) != ActorCriticConfig.model_fields[key].default:
+                own = key.removeprefix("action_")
                 raise ValueError(
-                    f"actions and {key} are both set; set {key.removeprefix('action_')} of the "
-                    "leaf instead"
+                    f"{key} is not for actions with several leaves or switches; remove it, or "
+                    f"list the leaves in actions, each with its own {own}"
                 )
         if _TAKEN_NAME in self.actions:
             raise ValueError(
@@ -84,6 +81,16 @@ class ActorCriticConfig(EncoderConfig):
                 "the actions has the same name; rename the leaf in the environment"
             )
         return self
+
+    def _validate_bound_keys(self) -> None:
+        """Refuses one bound alone, which the environment's bounds would replace."""
+        given = [key for key in ("action_low", "action_high") if getattr(self, key) is not None]
+        if len(given) == 1:
+            other = "action_high" if given == ["action_low"] else "action_low"
+            raise ValueError(
+                f"{given[0]} is set without {other}; set both, or remove {given[0]} to use the "
+                "environment's bounds"
+            )
 
     def _get_only_action(self) -> ActionConfig:
         return ActionConfig.model_construct(

@@ -10,6 +10,7 @@ import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import os
 import re
 import sys
 import threading
@@ -52,11 +53,13 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
     if not _is_path(name_or_path):
         return _find_named(str(name_or_path))
     folder = (base_dir / name_or_path).resolve()
-    if not folder.is_dir():
+    # Unlike Path's, these functions do not raise if a name is too long or a permission is missing.
+    if not os.path.isdir(folder):
         raise ConfigError(
-            f"{folder}: no such folder; expected an algorithm folder with a config.py"
+            f"{folder}: no such folder, or no access to it; expected an algorithm folder with a "
+            "config.py"
         )
-    if not (folder / "config.py").is_file():
+    if not os.path.isfile(folder / "config.py"):
         raise ConfigError(
             f"{folder}: not an algorithm folder, because it has no config.py; correct the path, or "
             "add config.py"
@@ -104,18 +107,18 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
         root = get_shipped_folder(ENVIRONMENTS)
         return _find_built_in("environment", root, name_or_path, MAIN) / MAIN
     program = (base_dir / name_or_path).resolve()
-    if program.is_dir():
+    if os.path.isdir(program):
         for name in (MAIN, SLOTS):
-            if (program / name).is_file():
+            if os.path.isfile(program / name):
                 return program / name
         raise ConfigError(
             f"{program}: not an environment folder; expected a file {MAIN} (a program) or {SLOTS} "
             "(with make_slots) in it"
         )
-    if not program.is_file():
+    if not os.path.isfile(program):
         raise ConfigError(
-            f"{program}: no such file; expected an environment's program, or a folder with "
-            f"{MAIN} or {SLOTS}"
+            f"{program}: no such file, or no access to it; expected an environment's program, or a "
+            f"folder with {MAIN} or {SLOTS}"
         )
     return program
 
@@ -158,14 +161,15 @@ def load_config_class(folder: Path) -> type[AlgorithmConfig]:
     """Returns the `Config` class that an algorithm's folder exports.
 
     Raises:
-      ConfigError: config.py cannot be loaded, or its `Config` is not a subclass of
+      ConfigError: config.py cannot be loaded, or has no `Config`, or one that is not a subclass of
         `AlgorithmConfig`.
     """
     config = getattr(load_algorithm_module(folder, "config"), "Config", None)
     if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):
+        what = "no Config" if config is None else f"Config is {config!r:.80}"
         raise ConfigError(
-            f"{folder / 'config.py'}: no class Config found; define one that derives from "
-            "relaax_like.config.algorithm.AlgorithmConfig"
+            f"{folder / 'config.py'}: {what}, expected a class Config that derives from "
+            "relaax_like.config.algorithm.AlgorithmConfig; define it"
         )
     return config
 

@@ -109,5 +109,10 @@ def find_config_class(file: Path) -> type[Settings]:
     file = find_experiment_file(file)
     section: Any = read_yaml(file).data.get("algorithm")
     section = section if isinstance(section, dict) else {}
-    named = section.get("name") or Path(str(section.get("path") or ""))
-    return load_config_class(find_algorithm(named, file.parent))
+    name, path = section.get("name"), section.get("path")
+    if not name and not path:
+        raise ConfigError(
+            f"{file}: algorithm: missing; set either name (a folder in algorithms/) or path (your "
+            "own)"
+        )
+    return load_config_class(find_algorithm(name or Path(str(path)), file.parent))

@@ -8,7 +8,8 @@ is a path or a secret is refused by default:
     env: Annotated[str | None, IN_JOBS] = None
 
 A marked text is a name: letters, digits, "-", "_", "+", "." and single "/", so that it can be
-neither an absolute path nor one that leads upwards, nor a module (`module:Name`).
+neither an absolute path nor one that leads upwards, nor a module (`module:Name`). The names of
+algorithm and environment contain no "/" either, because they would then be paths.
 """
 
 import json
@@ -96,7 +97,8 @@ def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
       Section -> key -> value, and `seed`, as JSON types.
 
     Raises:
-      ConfigError: the file is wrong, or sets keys that a job cannot have, all of which are named.
+      ConfigError: the file is wrong, does not name algorithm and environment, or sets keys that a
+        job cannot have, all of which are named.
     """
     document = read_yaml(find_experiment_file(path))
     for flag in overrides:
@@ -156,7 +158,7 @@ def _require_names(config: Mapping[str, Any]) -> None:
     for section, key in ((ALGORITHM, "name"), (ENVIRONMENT, "program")):
         value = config.get(section)
         name = value.get(key) if isinstance(value, dict) else None
-        if not _is_name(name):
+        if not _is_name(name) or "/" in name:
             raise ConfigError(
                 f"{section}.{key}: {describe_value(name)}, expected the name of a folder in "
                 f"{section}s/ that slaves have; a job cannot use a path"

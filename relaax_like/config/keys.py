@@ -44,7 +44,7 @@ class Key:
       name: path of the key within its section, such as "combine.method". NAME represents a name
         that the user chooses.
       type: the expected value, in words.
-      default: as YAML; None: no default.
+      default: as YAML; None: no default, or the key is a section, whose keys have defaults.
       meaning: the first sentence of the field's docstring; "" without one.
     """
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -200,7 +201,7 @@ def _dump_section(section: Settings) -> dict[str, Any]:
     for name, field in type(section).model_fields.items():
         # A null that only repeats the default is omitted.
         if field.default is None and getattr(section, name) is None:
-            del data[get_key(name, field)]
+            data.pop(get_key(name, field), None)  # an excluded field is not there
     return data
 
 
@@ -282,10 +283,10 @@ class _ExperimentLoader:
         }
         given = self._section_data(PARAMETER_SERVER).get("initial_values")
         file = (self._base_dir / given).resolve() if isinstance(given, str) else None
-        if file is not None and not file.is_file():
+        if file is not None and not os.path.isfile(file):  # Path's method raises other errors
             self._problems.add(
                 (PARAMETER_SERVER, "initial_values"),
-                f"{file}: no such file; correct the path, or remove the key",
+                f"{file}: no such file, or no access to it; correct the path, or remove the key",
             )
         section = self._load_section(PARAMETER_SERVER, ParameterServerConfig, defaults)
         return section and section.model_copy(update={"initial_values": file})
@@ -426,8 +427,8 @@ class _ExperimentLoader:
         if placement != "agent" and plan is None:
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{placement!r}, but the algorithm declares no plan, so its agents learn by "
-                "themselves; set it to 'agent'",
+                f"{placement!r}, but the algorithm declares no plan, so it learns where its agents "
+                "are; set it to 'agent', or define a plan",
             )
         if placement != "server" and isinstance(plan, Offline):
             self._problems.add(
@@ -546,6 +547,11 @@ class _ExperimentLoader:
             self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {what}")
         except ValueError as error:
             self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {error}")
+        except Exception as error:  # from the code of the algorithm's folder
+            owner = type(algorithm)
+            place = describe_place(owner, "optimizers")
+            what = describe_error(error, find_folder(owner), place)
+            self._problems.add((ALGORITHM,), f"optimizers: {what}")
 
     def _validate_binds(self, binds: Sequence[Address | None]) -> None:
         servers = zip(SECTIONS, binds, strict=False)

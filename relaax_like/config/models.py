@@ -67,13 +67,22 @@ class TopConfig(Settings):
     logdir: Path | None = None
     """Replaces run_dir: each start of `relaax train` or `relaax run` creates a new folder
     LOGDIR/ENVIRONMENT/RUN_NAME/TIMESTAMP."""
-    run_name: str | None = Field(default=None, pattern=r"^[^/.][^/]*$")
+    run_name: str | None = None
     """Name of the run in logdir; null: a hash of the settings (without the seed, the folders that
     the run writes, the servers' addresses and keys that only concern logs), followed by the
     seed."""
     compile_cache: Path | None = None
     """Folder, relative to the working directory, in which compiled functions are kept, so that
     later processes need not compile them again; null: nothing is kept."""
+
+    @field_validator("run_name")
+    @classmethod
+    def _refuse_paths(cls, value: str | None) -> str | None:
+        if value is not None and (not value or "/" in value or value.startswith(".")):
+            raise ValueError(
+                f"expected a name without / and without a leading point, got {value!r}"
+            )
+        return value
 
 
 class ParameterServerConfig(Settings):

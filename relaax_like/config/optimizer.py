@@ -97,6 +97,8 @@ def make_sgd(learning_rate: Schedule) -> OptimizerConfig:
       ValueError: the schedule is neither constant, nor linear and falling, or a rate is negative.
     """
     start, end = learning_rate.start, learning_rate.end
+    if min(start, end) < 0:
+        raise ValueError(f"learning_rate: {min(start, end):g}, expected 0 or more")
     if start == end:
         return OptimizerConfig(name="sgd", learning_rate=start)
     if learning_rate.kind != "linear" or end > start:

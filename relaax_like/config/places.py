@@ -35,6 +35,23 @@ def describe_place(owner: type, attribute: str) -> str:
     return f"{file}:{start}"
 
 
+def describe_attribute(instance: object, attribute: str) -> str:
+    """Returns `FILE:LINE` of where an object's attribute is set; see `describe_place`.
+
+    The line is that of `__init__` if the attribute is the object's own, or that of its class if
+    there is no `__init__` below the class with the attribute's default.
+    """
+    owner = type(instance)
+    if attribute not in vars(instance):
+        return describe_place(owner, attribute)
+    for cls in owner.__mro__:
+        if cls is not owner and attribute in vars(cls):
+            break
+        if "__init__" in vars(cls):
+            return describe_place(cls, "__init__")
+    return describe_place(owner, "(its class)")
+
+
 def find_folder(owner: type) -> Path | None:
     """Returns the folder of the file that defines a class; None if no file does."""
     try:

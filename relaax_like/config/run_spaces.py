@@ -69,5 +69,16 @@ def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
 
 
 def forget_run_spaces(run_dir: Path) -> None:
-    """Removes the spaces of a run in which nothing has been trained."""
-    (run_dir / SPACES_NAME).unlink(missing_ok=True)
+    """Removes the spaces of a run in which nothing has been trained.
+
+    Raises:
+      ConfigError: the file cannot be removed.
+    """
+    path = run_dir / SPACES_NAME
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"run_dir: {path}: cannot be removed: {error.strerror}; remove the cause, or choose "
+            "another run_dir"
+        ) from None

@@ -25,7 +25,8 @@ class Schedule:
 
         epsilon: Schedule = Linear(1.0, 0.05, steps=10_000)
 
-    In YAML: a number, or `{kind: linear, start: 1.0, end: 0.05, steps: 10000}`.
+    In YAML: a number, or `{kind: linear, start: 1.0, end: 0.05, steps: 10000}`; kind can be omitted
+    if it is linear.
 
     Attributes:
       kind: "linear", or "exponential": start * (end / start) ** done, where done is the fraction of
@@ -117,9 +118,9 @@ def _parse(value: Any) -> Schedule:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
         return Constant(float(value))
-    keys = ("kind", "start", "end", "steps")
-    if isinstance(value, Mapping) and set(value) <= set(keys) and {"start", "end"} <= set(value):
-        numbers = [value["start"], value["end"], value.get("steps", 1)]
+    keys = {"start", "end", "steps"}
+    if isinstance(value, Mapping) and keys <= set(value) <= keys | {"kind"}:
+        numbers = [value["start"], value["end"], value["steps"]]
         if all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
             start, end, steps = numbers
             if math.isfinite(steps) and steps == int(steps):

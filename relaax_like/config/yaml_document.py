@@ -152,9 +152,10 @@ class YamlDocument:
                 self.places[loc[:depth]] = place
             parent = parent[name]
             if not isinstance(parent, dict):
+                cure = "; set the complete list" if isinstance(parent, list) else ""
                 raise ConfigError(
                     f"{place}: {'.'.join(loc[:depth])} is {str(parent)[:80]!r}, expected a section "
-                    "(keys and values)"
+                    f"(keys and values){cure}"
                 )
         parent[loc[-1]] = value
         self._forget(loc)
@@ -220,7 +221,13 @@ class _NodeReader:
             raise ConfigError(
                 f"{self._place(node.start_mark.line)}: tag {node.tag!r} is not supported; remove it"
             )
-        return loader.construct_object(node)
+        try:
+            return loader.construct_object(node)
+        except (KeyError, ValueError):  # only with a tag; a scalar without one fits its type
+            raise ConfigError(
+                f"{self._place(node.start_mark.line)}: {node.value[:80]!r} does not fit its tag "
+                f"{node.tag!r}; remove the tag"
+            ) from None
 
     def _construct_mapping(
         self, loader: _Loader, node: yaml.MappingNode, loc: Loc

@@ -133,7 +133,9 @@ def make_actors(
         from relaax_like.algorithm.acting import make_actor
 
         if load_model_module(experiment) is not None:
-            return {TASK: make_actor(make_model(experiment), seed, config)}
+            model = make_model(experiment)
+            with locate_errors(folder):  # the policy is called, to find out how it can run
+                return {TASK: make_actor(model, seed, config)}
         make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
     if agent_class is SimpleRLAgent:
         raise ConfigError(
@@ -141,8 +143,7 @@ def make_actors(
             "one with a class Agent(BatchAgent) that decides when each task is asked"
         )
     with locate_errors(folder):
-        algorithms = make_algorithms(config, seed)
-    return {
-        task: make_actor(algorithm.model, derive_seed(seed, task), algorithm.config)
-        for task, algorithm in algorithms.items()
-    }
+        return {
+            task: make_actor(algorithm.model, derive_seed(seed, task), algorithm.config)
+            for task, algorithm in make_algorithms(config, seed).items()
+        }

@@ -10,7 +10,7 @@ import numpy as np
 
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.config.places import describe_place
+from relaax_like.config.places import describe_attribute, describe_place
 from relaax_like.config.plan import Offline, OnPolicy, Replay, get_plan, name_plan
 from relaax_like.core.manifest import TRAINABLE, find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
@@ -213,7 +213,7 @@ def check_declarations(subject: Subject) -> None:
             changed[variable.group] = moved
     for group, moved in changed.items():
         if moved == (group in algorithm.frozen):
-            place = describe_place(type(algorithm), "frozen" if moved else "learn")
+            place = describe_attribute(algorithm, "frozen" if moved else "learn")
             what = (
                 "is frozen, but an update has changed it; remove it from frozen"
                 if moved

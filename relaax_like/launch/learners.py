@@ -10,7 +10,7 @@ from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.base_learner import NO_HOOKS, make_base_learner_config
 from relaax_like.config.models import Experiment, LearnerConfig
 from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
-from relaax_like.config.places import describe_function, describe_place
+from relaax_like.config.places import describe_attribute, describe_function, describe_place
 from relaax_like.config.plan import (
     Episodes,
     LearningPlan,
@@ -601,7 +601,7 @@ def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> 
     _refuse_own_predict(algorithm)
     method = experiment.parameter_server.combine.method
     if algorithm.phases and method == "avg":
-        place = describe_place(type(algorithm), "phases")
+        place = describe_attribute(algorithm, "phases")
         raise ConfigError(
             f"{place}: phases require the values that the previous phases computed, but "
             "relaax-parameter-server.combine.method: avg holds gradients back; set it to fifo"

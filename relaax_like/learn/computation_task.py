@@ -36,7 +36,12 @@ from relaax_like.algorithm.parts import (
 )
 from relaax_like.algorithm.random import make_generator
 from relaax_like.algorithm.tracing import Settings, Traced
-from relaax_like.config.places import describe_error, describe_place, find_folder
+from relaax_like.config.places import (
+    describe_attribute,
+    describe_error,
+    describe_place,
+    find_folder,
+)
 from relaax_like.config.plan import Unit, get_task_plan
 from relaax_like.core.manifest import Variable
 from relaax_like.core.moments import Moments
@@ -384,7 +389,7 @@ class ComputationTask:
           InvalidInputError: an array is missing, or has a shape other than its spec.
         """
         if self._algorithm.phases:
-            place = describe_place(type(self._algorithm), "phases")
+            place = describe_attribute(self._algorithm, "phases")
             raise ConfigError(
                 f"{place}: phases: an update needs one gradient for each phase, but an agent that "
                 "calls compute_gradients computes one for all variable groups; derive Agent from "

@@ -11,7 +11,7 @@ from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.parts import MASK, Parts, flatten, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
-from relaax_like.config.places import describe_place
+from relaax_like.config.places import describe_attribute
 from relaax_like.config.plan import Unit
 from relaax_like.core.prediction import TASK
 from relaax_like.learn.computation_task import (
@@ -298,21 +298,21 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
     known = ", ".join(groups)
     for group in algorithm.frozen:
         if group not in groups:
-            place = describe_place(type(algorithm), "frozen")
+            place = describe_attribute(algorithm, "frozen")
             raise ConfigError(
                 f"{place}: frozen: {group!r} is not a variable group{find_nearest(group, groups)}; "
                 f"the groups are {known}"
             )
     trained = algorithm.trained_groups
     if not trained:
-        place = describe_place(type(algorithm), "frozen")
+        place = describe_attribute(algorithm, "frozen")
         raise ConfigError(
             f"{place}: frozen: it lists all variable groups ({known}), so nothing would be "
             "trained; remove at least one of them"
         )
     if not algorithm.phases:
         return [Phase(*trained)]
-    place = describe_place(type(algorithm), "phases")
+    place = describe_attribute(algorithm, "phases")
     stepped = [group for phase in algorithm.phases for group in phase.groups]
     for group in stepped:
         if group not in trained:

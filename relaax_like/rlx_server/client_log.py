@@ -36,7 +36,11 @@ class LogBudget:
         self._seconds: dict[str, tuple[float, int]] = {}
 
     def take(self, address: str) -> bool:
-        """Returns whether another line about this address can be written now."""
+        """Returns whether another line can be written now, and counts it.
+
+        Args:
+          address: of the client, or "ADDRESS NAME" for a separate budget of its lines.
+        """
         now = self._clock()
         with self._lock:
             start, lines = self._seconds.setdefault(address, (now, 0))
@@ -46,7 +50,9 @@ class LogBudget:
     def take_suppressed(self) -> dict[str, int]:
         """Closes the one-second windows that have elapsed.
 
-        Returns address -> number of suppressed lines.
+        Returns:
+          What was passed to `take` -> number of lines left out: an address, or "ADDRESS NAME" for a
+          separate budget; see `ClientLog.write`.
         """
         now = self._clock()
         suppressed = {}

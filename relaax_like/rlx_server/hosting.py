@@ -30,6 +30,7 @@ from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Greeting
 from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import (
+    ConfigError,
     InvalidInputError,
     ProtocolError,
     RelaaxError,
@@ -87,7 +88,9 @@ class AgentHost(abc.ABC):
           ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
           InvalidInputError: `max_wait_sec` is set, but the agents can block.
           ServerUnavailableError: the parameter server or the learner is not ready.
-          RelaaxError: the agent class names a task that the algorithm does not have.
+          ConfigError: the agent class names a task that the algorithm does not have, or the run
+            has another model.
+          Exception: raised by the constructor of the agent class.
         """
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
@@ -187,7 +190,9 @@ class BatchHost(AgentHost):
 
         Raises:
           ServerUnavailableError: the parameter server or the learner is not ready.
-          RelaaxError: the agent class names a task that the algorithm does not have.
+          ConfigError: the agent class names a task that the algorithm does not have, or the run
+            has another model.
+          Exception: raised by the constructor of the agent class.
         """
         wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
         plans = {task: get_task_plan(self._config, task) for task in self._get_processors()}
@@ -214,8 +219,8 @@ class BatchHost(AgentHost):
         """Answers the requests of all agents, in one call for each task.
 
         Raises:
-          ConfigError: the policy reads variables that `Model.acting` does not name.
-          RelaaxError: an agent asked for a task that does not exist, or learning has failed.
+          RelaaxError: an agent asked for a task that does not exist; or see
+            `ComputationDataProcessor.predict`.
         """
         return self._predict(requests)
 
@@ -267,7 +272,9 @@ class BatchHost(AgentHost):
     def _get_processors(self) -> Mapping[str, ComputationDataProcessor]:
         # Hellos must not wait for each other while the parameter server is unavailable.
         if not self._lock.acquire(timeout=_START_WAIT_SEC):
-            raise ServerUnavailableError("the parameter server is not ready; retry later")
+            raise ServerUnavailableError(
+                "the parameter server or the learner is not ready; retry later"
+            )
         try:
             if not self._processors:
                 self._processors = self._start_processors()
@@ -286,7 +293,7 @@ class BatchHost(AgentHost):
         processors = dict(self._make_processors())
         main = self._agent_class.main_task
         if main is not None and main not in processors:
-            raise RelaaxError(
+            raise ConfigError(
                 f"class {self._agent_class.__name__}: main_task is {main!r}, but the algorithm "
                 f"has the tasks {', '.join(processors)}; set it to one of them"
             )
@@ -309,6 +316,9 @@ class PlainHost(AgentHost):
       config: the algorithm's `Config`.
       agent_class: the algorithm folder's `Agent(config, parameter_server)`.
       make_client: opens another agent's view of the parameter server, given its client id.
+
+    Raises:
+      ConfigError: the class lacks a verb, or is abstract.
     """
 
     def __init__(
@@ -390,12 +400,13 @@ def _validate_agent_class(agent_class: Any) -> None:
     name = getattr(agent_class, "__name__", repr(agent_class))
     missing = [verb for verb in _VERBS if not callable(getattr(agent_class, verb, None))]
     if missing:
-        raise RelaaxError(
-            f"class {name} lacks {', '.join(missing)}; an Agent needs {', '.join(_VERBS)}"
+        raise ConfigError(
+            f"class {name} lacks {', '.join(missing)}, expected methods {', '.join(_VERBS)}; "
+            "define them"
         )
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
         missing = sorted(agent_class.__abstractmethods__)
-        raise RelaaxError(f"class {name} is abstract; implement {', '.join(missing)}")
+        raise ConfigError(f"class {name} is abstract; implement {', '.join(missing)}")
 
 
 def _slips(plan: Plan | None) -> bool:

@@ -60,10 +60,12 @@ class LateHost(AgentHost):
         Blocks until parameter server and learner are ready, for about 45 s at most.
 
         Raises:
-          ProtocolError: SPACE_MISMATCH: the algorithm cannot use the spaces, or the run has others.
-          InvalidInputError, RelaaxError: see `AgentHost`.
-          ServerUnavailableError: the parameter server or the learner is not ready in time, or the
-            client exploits and the spaces are not known yet.
+          ProtocolError: SPACE_MISMATCH: the algorithm cannot use the spaces, or the run has others;
+            or the parameter server does not accept proposals.
+          ConfigError, InvalidInputError, Exception: see `AgentHost`.
+          ServerUnavailableError: the parameter server or the learner is not ready in time; the
+            parameter server and this server do not trust each other; or the client exploits, and
+            the spaces are not known yet.
         """
         end = time.monotonic() + _HOLD_SEC
         proposal = None if exploit else RunSpaces(observation_spaces, action_spaces)

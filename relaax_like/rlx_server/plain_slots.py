@@ -40,8 +40,15 @@ class PlainSlots(PlainAgents):
         self._plain_observation = list(observation_spaces) == [OBSERVATION]
         self._action_spaces = action_spaces
         self._plain_action = list(action_spaces) == [ACTION]
-        self._agents = [make_agent(client) for client in parameter_servers]
-        self._reset_keywords = _reset_keywords(self._agents[0])
+        self._agents: list[Any] = []
+        try:
+            for client in parameter_servers:
+                self._agents.append(make_agent(client))
+            self._reset_keywords = _reset_keywords(self._agents[0])
+        except BaseException:
+            with contextlib.suppress(Exception):  # the first error is reported
+                self.close()
+            raise
 
     def step(self, transition: Transition) -> Decision:
         """Calls each slot's verb.
@@ -81,8 +88,9 @@ class PlainSlots(PlainAgents):
     def close(self) -> None:
         """Closes the agents and their views of the parameter server."""
         with contextlib.ExitStack() as all_others:  # even if closing one fails
-            for agent, client in zip(self._agents, self._parameter_servers, strict=True):
+            for client in self._parameter_servers:
                 all_others.callback(client.close)
+            for agent in self._agents:  # closed before the clients, which they use
                 if hasattr(agent, "close"):
                     all_others.callback(agent.close)
 

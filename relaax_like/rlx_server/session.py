@@ -200,7 +200,8 @@ class Session:
 
     Args:
       name: of the session, for logs.
-      make_agents: builds the agents for a greeting; can raise ProtocolError.
+      make_agents: builds the agents for a greeting; see `AgentHost.make_slot_agents`, also for the
+        errors, of which the client is notified.
       metrics: records latencies.
       max_slots: maximum number of slots of one client.
       max_message_bytes: upper bound of a session's limit, which follows from its spaces.

@@ -217,7 +217,9 @@ def _read_success(step: rlx_pb2.Step, slots: int) -> np.ndarray | None:
     if not step.HasField("success"):
         return None
     success = message_to_ndarray(step.success, "success")
-    if success.shape != (slots,) or success.dtype != np.int8 or (abs(success) > 1).any():
+    is_int8 = success.shape == (slots,) and success.dtype == np.int8
+    # Not with abs: that of -128 is -128.
+    if not is_int8 or (success != success.clip(-1, 1)).any():
         raise InvalidInputError(
             f"success: {success.dtype} {list(success.shape)}, {success.ravel()[:8].tolist()}, "
             f"expected int8 [{slots}] of -1, 0 and 1",

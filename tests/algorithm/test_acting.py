@@ -201,6 +201,12 @@ class OwnLines(FiveNetworks):
     acting = ("networks0", "network7")
 
 
+class OwnGroups(FiveNetworks):
+    def __init__(self):
+        super().__init__()
+        self.groups = {"critic": ("network7",)}
+
+
 ACTORS = pytest.mark.parametrize("kind", [NumpyActor, CompiledActor])
 
 
@@ -250,6 +256,11 @@ def test_a_subset_that_lacks_a_network_is_refused_before_the_first_action():
 def test_a_subset_that_names_no_attribute_is_refused_with_its_line():
     with pytest.raises(ConfigError, match=r"test_acting\.py:\d+: `acting` contains 'network7'"):
         make_actor(OwnLines(), 0)
+
+
+def test_a_group_that_names_no_attribute_is_refused_with_its_line():
+    with pytest.raises(ConfigError, match=r"test_acting\.py:\d+: `groups` contains 'network7'"):
+        get_variables(OwnGroups())
 
 
 def test_a_worker_s_critic_is_not_in_the_subset_but_has_its_values():

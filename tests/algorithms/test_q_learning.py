@@ -110,6 +110,8 @@ def test_vectors_have_linear_values_without_a_bias(name):
         ("network={layers: [8]}", "linear in the observation, without layers and images"),
         ("learning_rate={kind: exponential, start: 0.5, end: 0.1, steps: 9}", "linear that falls"),
         ("learning_rate={kind: linear, start: 0.1, end: 0.5, steps: 9}", "linear that falls"),
+        ("learning_rate=-0.1", "algorithm: learning_rate: -0.1, expected 0 or more$"),
+        ("learning_rate={start: 0.1, end: -0.5, steps: 9}", "-0.5, expected 0 or more$"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(name, key, want):

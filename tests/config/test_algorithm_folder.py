@@ -97,6 +97,14 @@ def test_folder_without_config_is_no_algorithm(tmp_path: Path) -> None:
         folders.find_algorithm(tmp_path)
 
 
+def test_a_path_that_the_system_refuses_is_an_error_of_the_settings(tmp_path: Path) -> None:
+    too_long = Path("x" * 300)
+    with pytest.raises(ConfigError, match="no such folder, or no access to it"):
+        folders.find_algorithm(too_long, tmp_path)
+    with pytest.raises(ConfigError, match="no such file, or no access to it"):
+        folders.find_environment(too_long, tmp_path)
+
+
 def test_own_program_may_be_a_file_or_a_folder_with_main(tmp_path: Path) -> None:
     (tmp_path / "game").mkdir()
     (tmp_path / "game" / "main").touch()
@@ -104,7 +112,7 @@ def test_own_program_may_be_a_file_or_a_folder_with_main(tmp_path: Path) -> None
     assert folders.find_environment("./game", tmp_path) == tmp_path / "game" / "main"
     assert folders.find_environment(Path("play.py"), tmp_path) == tmp_path / "play.py"
     with pytest.raises(
-        ConfigError, match=r"nothing: no such file; expected an environment's program"
+        ConfigError, match=r"nothing: no such file, or no .*; expected an environment's program"
     ):
         folders.find_environment("./nothing", tmp_path)
     (tmp_path / "game" / "slots.py").touch()
@@ -200,10 +208,17 @@ def test_module_is_loaded_after_it_was_repaired(algorithm_folder: Path) -> None:
     assert folders.load_config_class(algorithm_folder)().max_global_step == 10**8
 
 
-@pytest.mark.parametrize("text", ["", "Config = 3\n", "class Config:\n    pass\n"])
-def test_folder_without_a_config_class_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("", r"config\.py: no Config, expected a class Config that"),
+        ("Config = 3\n", r"config\.py: Config is 3, expected a class Config that"),
+        ("class Config:\n    pass\n", r"config\.py: Config is <class '.*', expected"),
+    ],
+)
+def test_folder_without_a_config_class_is_refused(tmp_path: Path, text: str, want: str) -> None:
     (tmp_path / "config.py").write_text(text)
-    with pytest.raises(ConfigError, match=r"config\.py: no class Config found"):
+    with pytest.raises(ConfigError, match=want):
         folders.load_config_class(tmp_path)
 
 

@@ -65,3 +65,11 @@ def test_what_is_no_flag_is_refused_by_name(file, arguments, words):
     with pytest.raises(ConfigError) as caught:
         flags_to_overrides(file, arguments)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["seed: 1\n", "algorithm: {kl: 1}\n", "algorithm: 3\n"])
+def test_a_file_without_an_algorithm_is_refused(tmp_path, text):
+    path = tmp_path / "none.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"none\.yaml: algorithm: missing; set either name"):
+        flags_to_overrides(path, ["--kl", "1"])

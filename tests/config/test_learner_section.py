@@ -75,8 +75,8 @@ def test_agents_play_ahead_where_that_is_free(name: str, placement: str, ahead: 
         (
             "policy_gradient",
             ["placement=server"],
-            "placement: 'server', but the algorithm declares no plan, so its agents learn by "
-            "themselves; set it to 'agent'",
+            "placement: 'server', but the algorithm declares no plan, so it learns where its "
+            "agents are; set it to 'agent', or define a plan",
         ),
         (
             "bc",

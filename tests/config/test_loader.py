@@ -226,7 +226,7 @@ _BAD_FILES = {
     "learner of its own without a plan": (
         MINIMAL + "learner:\n  placement: standalone\n",
         "cartpole.yaml:3: learner.placement: 'standalone', but the algorithm declares no plan, so "
-        "its agents learn by themselves; set it to 'agent'",
+        "it learns where its agents are; set it to 'agent', or define a plan",
     ),
     "unknown placement": (
         MINIMAL + "learner:\n  placement: moon\n",
@@ -235,8 +235,8 @@ _BAD_FILES = {
     ),
     "learner where the algorithm has none": (
         MINIMAL + "learner:\n  placement: server\n",
-        "cartpole.yaml:3: learner.placement: 'server', but the algorithm declares no plan, so its "
-        "agents learn by themselves; set it to 'agent'",
+        "cartpole.yaml:3: learner.placement: 'server', but the algorithm declares no plan, so it "
+        "learns where its agents are; set it to 'agent', or define a plan",
     ),
     "bad address": (
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",
@@ -301,8 +301,8 @@ def test_missing_initial_values_are_named_and_present_ones_made_absolute(
 ) -> None:
     path = write(MINIMAL + "relaax-parameter-server:\n  initial_values: start.npz\n")
     assert _problems(path) == [
-        "cartpole.yaml:3: relaax-parameter-server.initial_values: start.npz: no such file; "
-        "correct the path, or remove the key"
+        "cartpole.yaml:3: relaax-parameter-server.initial_values: start.npz: no such file, or "
+        "no access to it; correct the path, or remove the key"
     ]
     (tmp_path / "start.npz").touch()
     server = load_experiment(path).parameter_server
@@ -374,6 +374,22 @@ def test_a_plan_that_fails_does_not_hide_other_problems(
     line = len(file.read_text().splitlines())
     assert second.startswith(f"cartpole.yaml:2: algorithm: plan: my_algorithm/config.py:{line}: ")
     assert want in second
+
+
+def test_optimizers_that_fail_are_a_problem_with_the_line(
+    write: Any, algorithm_folder: Path
+) -> None:
+    file = algorithm_folder / "config.py"
+    file.write_text(
+        f"{file.read_text()}\n"
+        "    @property\n"
+        "    def optimizers(self):\n"
+        "        return {'default': OptimizerConfig()}\n"
+    )
+    [problem] = _problems(write(MINIMAL))
+    line = len(file.read_text().splitlines())
+    place = f"cartpole.yaml:1: algorithm: optimizers: my_algorithm/config.py:{line}: "
+    assert problem.startswith(f"{place}NameError: ")
 
 
 def test_overrides_win_and_are_read_as_yaml(write: Any) -> None:

@@ -150,6 +150,7 @@ _UNREADABLE: dict[str, tuple[bytes, str]] = {
     "unknown tag": (b"a: 1\nb: !x {}\n", ":2: tag '!x' is not supported"),
     "unknown tag of a scalar": (b"a: 1\nb: !x y\n", ":2: not supported: could not determine"),
     "binary": (b"a: !!binary aGk=\n", ":1: tag '.*' is not supported"),
+    "tag that does not fit": (b"a: !!int x\n", ":1: 'x' does not fit its tag '.*:int'; remove"),
     "integer of 5000 digits": (
         b"a: " + b"9" * 5000,
         ":1: not supported: an integer of 5000 digits",

@@ -2,6 +2,7 @@
 
 from textwrap import dedent
 
+import gymnasium as gym
 import pytest
 
 from relaax_like.config.algorithm_folder import find_environment, load_folder_module
@@ -26,3 +27,25 @@ def test_a_module_of_the_current_folder_is_found(tmp_path, monkeypatch):
     slots = MAKE.make_slots("my_ramps:Ramp-v0", 2, seed=0)
     assert slots.reset().shape == (2, 4)
     slots.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "want"),
+    [
+        (FileNotFoundError("File ramp.xml does not exist"), ": File ramp.xml does not exist$"),
+        (KeyError("slope"), ": KeyError: 'slope'$"),
+        (RuntimeError("no\nlicence"), ": RuntimeError: no licence$"),
+    ],
+    ids=repr,
+)
+def test_what_a_constructor_raises_is_one_line(error, want):
+    class Broken(gym.Env):
+        def __init__(self, render_mode=None):
+            raise error
+
+    gym.register("Broken-v0", Broken)
+    try:
+        with pytest.raises(ConfigError, match=f"^environment Broken-v0{want}"):
+            MAKE.make_slots("Broken-v0")
+    finally:
+        del gym.registry["Broken-v0"]

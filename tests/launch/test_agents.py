@@ -33,6 +33,16 @@ from .more import LinearPolicy
 def make_model(config, seed):
     return LinearPolicy("observation", "action", seed)
 """
+FAILING_POLICY = """
+from .more import LinearPolicy
+
+class Failing(LinearPolicy):
+    def policy(self, inputs, states):
+        return {}, states["lost"]
+
+def make_model(config, seed):
+    return Failing("observation", "action", seed)
+"""
 OWN_AGENT = """
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.client.interactor import Interactor
@@ -86,6 +96,13 @@ def test_a_file_without_an_agent_is_refused_with_its_name(one_task):
         make_host(one_task)
 
 
+def test_a_plain_agent_that_lacks_a_verb_is_refused(tmp_path):
+    own = shutil.copytree(BARE, tmp_path / "own", ignore=shutil.ignore_patterns("__pycache__"))
+    (own / "agent.py").write_text("class Agent:\n    def act(self, state):\n        return 0\n")
+    with pytest.raises(ConfigError, match="Agent lacks reward_and_act, reward_and_reset, expected"):
+        make_host(own)
+
+
 def test_a_plain_agent_cannot_send_experience():
     experiment = make_experiment(BARE)
     experiment.learner = LearnerConfig(placement="server")
@@ -117,6 +134,12 @@ def test_an_agent_of_one_task_may_be_one_s_own(one_task):
         ("logits.W", "default"),
         ("logits.b", "default"),
     ]
+
+
+def test_a_policy_that_fails_is_an_error_with_its_line(one_task):
+    (one_task / "model.py").write_text(FAILING_POLICY)
+    with pytest.raises(ConfigError, match=r"model\.py:6: KeyError: 'lost'$"):
+        make_host(one_task)
 
 
 def test_several_tasks_without_an_agent_are_refused_with_the_cure(folder):

@@ -114,6 +114,7 @@ STEPS = {
         "final_observations[observation]",
     ),
     "success is 2": (make_next(success=array([2], "int8")), "success"),
+    "success is -128": (make_next(success=array([-128], "int8")), "success"),
     "goes on without an observation": (
         make_step(rewards=array([1]), terminated=array([0], "bool"), truncated=array([0], "bool")),
         "observations",

@@ -36,6 +36,21 @@ def test_an_agent_that_fails_in_its_close_keeps_no_other_from_it():
     assert [part.closed for part in (*agents.values(), *clients)] == [1] * 6
 
 
+def test_an_agent_that_cannot_be_made_leaves_nothing_open():
+    agents, clients = [Part(ValueError("closing")), Part()], [Part() for _ in range(3)]
+    made = iter(agents)
+
+    def make_agent(client):
+        agent = next(made, None)
+        if agent is None:
+            raise OSError("no third one")
+        return agent
+
+    with pytest.raises(OSError, match="no third one"):
+        PlainSlots(make_agent, clients, {}, {"action": Discrete(n=2)})
+    assert [part.closed for part in (*agents, *clients)] == [1] * 5
+
+
 def test_what_a_learner_raises_at_the_end_is_not_swallowed():
     host = BatchHost(None, dict, SimpleRLAgent)
     host._processors = {"one": Part(OSError("disk full")), "two": Part()}
