@@ -303,8 +303,7 @@ class _Subset:
         """
         if self._is_valid:
             return
-        parts = [*prediction.actions.values(), *prediction.next_states.values()]
-        if any(np.isnan(np.asarray(part)).any() for part in (*parts, prediction.log_prob)):
+        if _has_nan(prediction):
             model = self._model
             raise ConfigError(
                 f"{describe_attribute(model, 'acting')}: `acting` is {tuple(model.acting)}, but "
@@ -324,21 +323,29 @@ def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False)
     without convolutions, acts in NumPy; any other is compiled, and then `whole` has no effect.
 
     Raises:
-      ConfigError: `Model.acting` names an attribute without variables, or the first prediction, of
-        zeros in NumPy, is NaN; see `NumpyActor.act`.
+      ConfigError: `Model.acting` names an attribute without variables, or lacks one that `policy`
+        reads: for zeros, it is NaN in NumPy, but not with all variables.
     """
     actor = NumpyActor(model, seed, config, whole)
+    zeros = _make_zeros(model.get_input_specs()), _make_zeros(model.get_state_specs())
     try:
-        inputs, states = model.get_input_specs(), model.get_state_specs()
-        prediction = actor.act(_make_zeros(inputs), _make_zeros(states))
+        prediction = actor.act(*zeros)
     except ConfigError:  # also a ValueError
-        raise
+        # Some policies are NaN for zeros with all variables, and for no real observation.
+        prediction = NumpyActor(model, seed, config, whole=True).act(*zeros)
+        if not _has_nan(prediction):
+            raise
     except (AttributeError, TypeError, ValueError, tf.errors.OpError):
         return CompiledActor(model, seed, config)
     arrays = [*prediction.actions.values(), *prediction.next_states.values(), prediction.log_prob]
     if all(isinstance(array, np.ndarray) for array in arrays):
         return actor
     return CompiledActor(model, seed, config)
+
+
+def _has_nan(prediction: Prediction) -> bool:
+    parts = [*prediction.actions.values(), *prediction.next_states.values(), prediction.log_prob]
+    return any(bool(np.isnan(np.asarray(part)).any()) for part in parts)
 
 
 def _count_rows(inputs: Arrays) -> int:

@@ -4,7 +4,7 @@ import bisect
 import itertools
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -57,7 +57,7 @@ class DataHandler(Protocol):
     of them raises an error, the learning ends.
     """
 
-    def after_interact(self, rollout: Rollout) -> Rollout | Sequence[Rollout]:
+    def after_interact(self, rollout: Rollout) -> Rollout | Iterable[Rollout]:
         """Modifies a rollout before it is queued, for example to relabel goals in hindsight.
 
         With the plan `Replay` it cannot add `extras`: the table has no columns for them.

@@ -506,8 +506,8 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
       Task -> plan; the only task of an algorithm is named `TASK`.
 
     Raises:
-      ConfigError: the algorithm declares no plan; its plan and `make_model` disagree about the
-        number of tasks; or a task has no plan.
+      ConfigError: the algorithm declares no plan, or its plan and `make_model` disagree about the
+        number of tasks.
     """
     plan = get_plan(experiment.algorithm)
     place = describe_place(type(experiment.algorithm), "plan")
@@ -524,9 +524,6 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
         )
     plans = dict(plan) if isinstance(plan, Mapping) else {TASK: plan}
     found = {task: one for task, one in plans.items() if isinstance(one, LearningPlan)}
-    if found.keys() != plans.keys() and isinstance(plan, Mapping):
-        missing = ", ".join(task for task in plans if task not in found)
-        raise ConfigError(f"{place}: plan has no plan to learn by for {missing}; return one")
     if found.keys() != plans.keys():
         raise ConfigError(
             f"learner.placement: {experiment.learner.placement}, but the algorithm "

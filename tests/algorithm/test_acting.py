@@ -253,6 +253,23 @@ def test_a_subset_that_lacks_a_network_is_refused_before_the_first_action():
         make_actor(FiveNetworks(reads=(0, 3)), 0)
 
 
+class Directions(FiveNetworks):
+    """Sees only the direction of an observation; zeros have none."""
+
+    def policy(self, inputs, memory):
+        x = inputs["observation"]
+        with np.errstate(invalid="ignore"):
+            direction = x / (x**2).sum(-1, keepdims=True) ** 0.5
+        return super().policy({"observation": direction}, memory)
+
+
+def test_a_policy_that_has_no_answer_for_zeros_acts_in_numpy():
+    actor = make_actor(Directions(), 0)
+    assert isinstance(actor, NumpyActor)
+    actor.set_values([np.abs(value) for value in make_values(actor.model)], 1)
+    assert np.isfinite(actor.act(make_inputs(5)[0], {}).log_prob).all()
+
+
 def test_a_subset_that_names_no_attribute_is_refused_with_its_line():
     with pytest.raises(ConfigError, match=r"test_acting\.py:\d+: `acting` contains 'network7'"):
         make_actor(OwnLines(), 0)
