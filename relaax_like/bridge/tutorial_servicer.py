@@ -64,7 +64,10 @@ class TutorialServicer(bridge_pb2_grpc.ParameterServerServicer):
         self, request: bridge_pb2.NullMessage, context: grpc.ServicerContext
     ) -> Iterator[bridge_pb2.NdArray]:
         """Streams the trainable values, one array per variable, in manifest order."""
-        values = self._backend.pull(_client_id(context)).values
+        try:
+            values = self._backend.pull(_client_id(context)).values
+        except Exception as error:
+            errors.abort(context, error)
         assert values is not None
         manifest = self._backend.manifest
         trainable = values.flat[: manifest.gradient_bytes]

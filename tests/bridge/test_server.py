@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.bridge import ONES, make_backend, serve
 
+from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.records import MAX_SERVED_CLIENTS, ClientsReport, ServedClient
@@ -72,6 +73,29 @@ def test_what_an_rlx_server_reports_is_in_the_status(address):
         ):
             with pytest.raises(InvalidInputError, match="clients"):
                 link.report_clients(wrong)
+
+
+def test_a_learner_whose_parameter_server_is_absent_answers_with_that_error(
+    backend, address, monkeypatch
+):
+    def fail(*args):
+        raise ServerUnavailableError("no answer from the parameter server at localhost:1")
+
+    monkeypatch.setattr(backend, "status", fail)
+    monkeypatch.setattr(backend, "report_clients", fail)
+    monkeypatch.setattr(backend, "pull", fail)
+    report = ClientsReport(server_id="rlx-1", clients=(), num_clients=0)
+    with BridgeControl().connect(address) as link:
+        for call in (link.status, lambda: link.report_clients(report)):
+            with pytest.raises(ServerUnavailableError, match="server at localhost:1"):
+                call()
+    with grpc.insecure_channel(address) as channel:
+        values = bridge_pb2_grpc.ParameterServerStub(channel).GetValues(
+            bridge_pb2.NullMessage(), timeout=10
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            list(values)
+    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_status_of_an_absent_server_is_an_error_that_names_the_address():
