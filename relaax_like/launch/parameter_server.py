@@ -90,7 +90,7 @@ def make_parameter_server(
     metrics: Metrics,
     build: BuildValues | None = None,
 ) -> ParameterServer:
-    """Opens the run folder and restores its newest snapshot, or starts a new run.
+    """Opens the checkpoint folder and restores the newest snapshot, or starts a new run.
 
     Args:
       experiment: to train.
@@ -103,7 +103,7 @@ def make_parameter_server(
       ConfigError: the algorithm has no usable initial values, or `learner.previous` or `mirror_url`
         cannot be used.
       InvalidInputError: the file `initial_values` cannot be used.
-      SnapshotError: the folder is in use, or its snapshots, their mirror or those of
+      SnapshotError: the checkpoint folder is in use, or its snapshots, their mirror or those of
         `learner.previous` cannot be used.
       JournalError: the journal cannot be used.
     """
