@@ -89,7 +89,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
     pushes, one after another; each takes effect atomically. A pull never waits. A snapshot is taken
     from immutable buffers and written by another thread, while serving continues. With a journal,
     the death of the process loses nothing that was acknowledged; without one, it loses what was
-    applied since the newest snapshot.
+    applied since the newest snapshot or, if a learner publishes, since the newest publication that
+    could be written (see `PublishedState`).
 
     Attributes:
       stop_requested: event that `request_stop` sets.
@@ -277,6 +278,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             effect.
         """
         if push.client_id == GROUP:
+            self._statistics.count_refused("bad client id")
             raise Refused(
                 "bad client id", f"client_id: {GROUP} is reserved; choose another one", "client_id"
             )

@@ -555,6 +555,14 @@ def test_password_is_never_shown(folder: Path, caplog: pytest.LogCaptureFixture)
     assert SECRET not in caplog.text + error
 
 
+@pytest.mark.parametrize("password", [f"{SECRET}#1", f"[{SECRET}"])
+def test_a_password_with_any_character_is_hidden(password: str) -> None:
+    fsspec.register_implementation("telling", TellingFileSystem, clobber=True)
+    remote = mirror_remote.Remote(f"telling://user:{password}@host/runs", 1.0)
+    assert remote.shown_url == "telling://user@host/runs"
+    assert remote.describe(PermissionError(f"for {password}")) == "PermissionError: for ***"
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
