@@ -89,8 +89,8 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
         ) from None
     except DamagedError as error:
         raise InvalidInputError(
-            f"{path}: not an .npz file of plain arrays, or damaged or unreadable ({error}); write "
-            "it again, with save_variables or numpy.savez"
+            f"{path}: not an .npz file of plain arrays, or damaged or unreadable ({error}); "
+            "correct its permissions, or write it again, with save_variables or numpy.savez"
         ) from error
     _validate(path, variables)
     return variables

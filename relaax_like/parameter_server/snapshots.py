@@ -313,7 +313,7 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
     if names:
         raise SnapshotError(
             f"{directory}: no usable snapshot, {len(names)} damaged (see the log). Restore one "
-            "from a backup, or use another checkpoint_dir to start from scratch"
+            "from a backup; a run that is to start from scratch needs another checkpoint_dir"
         )
     return None
 
