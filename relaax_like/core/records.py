@@ -14,8 +14,8 @@ from relaax_like.experience.rollout import Rollout
 # held back until others arrive. dropped: not used, although the rest of the push is.
 Outcome = Literal["nothing", "applied", "pending", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-# What survives `kill -9` of the parameter server: everything that was acknowledged, or the newest
-# snapshot.
+# Which pushes survive `kill -9` of the parameter server: all that were acknowledged, or those that
+# the newest snapshot contains.
 Durability = Literal["journal", "snapshot"]
 # Episodes in one message. Python makes objects of them, and no other caller is answered meanwhile.
 MAX_EPISODES = 1_000
@@ -237,7 +237,7 @@ class Status:
     joint_learners: int = 0
 
 
-# A learner in the parameter server's process.
+# A learner in the parameter server's process, or in its own.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from relaax_like.wire.ports import describe_bind_failure
 _COUNTERS = {
     "env_steps": ("global_t", "Environment steps of all clients together."),
     "episodes": ("episodes", "Finished training episodes."),
-    "snapshot_failures": ("snapshot_failures", "Periodic snapshots that could not be written."),
+    "snapshot_failures": ("snapshot_failures", "Automatic snapshots that could not be written."),
 }
 _GAUGES = {
     "version": ("version", "Version of the values."),
