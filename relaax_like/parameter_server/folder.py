@@ -30,7 +30,7 @@ def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
     except OSError as error:
         raise SnapshotError(
             f"{path}: cannot be locked: {error.strerror or error}; it must be a file that this "
-            "user can create and write to. Change that, or choose another folder"
+            "user can create, write to and lock. Change that, or choose another folder"
         ) from error
 
 

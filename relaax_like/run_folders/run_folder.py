@@ -61,7 +61,7 @@ def begin_run(experiment: Experiment, force: bool) -> None:
     Raises:
       ConfigError: there is an older run, and `force` is False or its folders cannot be renamed; or
         `force` is True, and the settings name a mirror.
-      SnapshotError: see `validate_not_held`.
+      SnapshotError: see `validate_not_held` and `find_progress`.
       JournalError: the folder of a journal cannot be read.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
@@ -127,6 +127,7 @@ def find_progress(checkpoints: Path) -> int | None:
     journal, publications and received experience count as training; the step can then be 0.
 
     Raises:
+      SnapshotError: the folder of checkpoints cannot be read.
       JournalError: the folder of a journal cannot be read.
     """
     newest = max(
