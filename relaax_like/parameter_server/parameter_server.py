@@ -549,7 +549,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def wait_notified(self, timeout_sec: float) -> None:
         """Waits, for at most `timeout_sec`, until all present clients know of the training's end.
 
-        If there is no client yet, it waits for the full time, because some might still connect.
+        While no client is present, it keeps waiting, because some might still connect.
         """
         self._stop_condition.wait_notified(self._statistics, timeout_sec)
 
