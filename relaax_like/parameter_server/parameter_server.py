@@ -126,7 +126,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           snapshots: where snapshots are written; None: nowhere.
           journal: where pushes are written before they are answered; requires `snapshots`, and that
             `restore_latest_checkpoint` is called before anything is pushed. None: nowhere.
-          mirror: where each snapshot is copied to; None: nowhere.
+          mirror: where new snapshots are copied to; None: nowhere.
           metrics: the recorder.
           combine: how gradients of several clients are combined; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
