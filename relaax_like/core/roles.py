@@ -121,7 +121,11 @@ class GroupConnection(abc.ABC):
 
 
 class ParameterServerBackend(abc.ABC):
-    """A parameter server as the bridge and in-process clients call it. Thread-safe."""
+    """A parameter server as the bridge and in-process clients call it. Thread-safe.
+
+    A learner in a process of its own is one, too, for the agents that connect to it: see
+    `PublishedValues`.
+    """
 
     @property
     @abc.abstractmethod
