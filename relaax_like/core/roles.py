@@ -67,7 +67,7 @@ class Learner(abc.ABC):
 
         Raises:
           ServerUnavailableError: no values are available yet; call it again later.
-          RelaaxError: values, settings or another learner prevent this one from learning; a retry
+          RelaaxError: this learner does not fit the run, or is not allowed to learn for it; a retry
             would fail, too.
         """
 
