@@ -78,8 +78,9 @@ class StatusCollector(Collector):
         loses = status.durability == "snapshot" or bool(status.journal_error)
         yield GaugeMetricFamily(
             "relaax_crash_loses_updates",
-            "1: a crash loses the updates since the newest snapshot, or those that a failing "
-            "disk did not store. 0: a crash loses nothing that was acknowledged.",
+            "1: a crash loses the pushes since the newest snapshot, or those that a failing disk "
+            "did not store; a learner's publications are kept. 0: a crash loses nothing that was "
+            "acknowledged.",
             value=float(loses),
         )
         staleness = GaugeMetricFamily(
