@@ -1,4 +1,8 @@
-"""`relaax fsck`: checks, and repairs on request, the files from which a parameter server starts."""
+"""`relaax fsck`: checks, and repairs on request, the files from which a run's servers start.
+
+These are snapshots and journals of a parameter server, and journals of replay tables. A learner in
+a process of its own has only the latter on its machine.
+"""
 
 import contextlib
 from pathlib import Path
@@ -10,12 +14,13 @@ from relaax_like.journal.check import Cut, JournalReport, check_journal, cut_jou
 from relaax_like.learn.replay_log import find_damage
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.rehearsal import Rehearsal, rehearse
+from relaax_like.parameter_server.snapshots import list_names
 from relaax_like.supervision.process import EXIT_ERROR
 from relaax_like.wire.errors import ConfigError
 
 
 def check_folder(folder: Path, to_last_good: bool) -> int:
-    """Prints the state of the files; returns 1 if the parameter server would not start, else 0.
+    """Prints the state of the files; returns 1 if a server would not start from them, else 0.
 
     Args:
       folder: of a run, or of its checkpoints.
@@ -30,12 +35,20 @@ def check_folder(folder: Path, to_last_good: bool) -> int:
     """
     checkpoints = _find_checkpoints(folder)
     with contextlib.closing(lock_folder(checkpoints)):
-        statuses = [_check_pushes(checkpoints, to_last_good)]
         # A head without its folder: the folder is missing.
         logs = {path.name.removesuffix("-head") for path in checkpoints.glob("replay*")}
+        statuses = []
+        if not logs or _has_server(checkpoints):
+            statuses.append(_check_pushes(checkpoints, to_last_good))
         for name in sorted(logs):
             statuses.append(_check_experience(checkpoints / name, to_last_good))
     return max(statuses)
+
+
+def _has_server(checkpoints: Path) -> bool:
+    """Returns whether a parameter server has used the folder, and not only a learner."""
+    names = ("epoch", "journal")
+    return any((checkpoints / n).exists() for n in names) or bool(list_names(checkpoints))
 
 
 def _check_pushes(checkpoints: Path, to_last_good: bool) -> int:
@@ -69,15 +82,15 @@ def _check_experience(directory: Path, to_last_good: bool) -> int:
     damage, torn = find_damage(directory)
     if torn is not None:
         print(
-            f"{torn}; the parameter server will truncate it there. After a power failure, "
-            "experience of the second before it can be lost"
+            f"{torn}; the next start will truncate it there. After a power failure, experience of "
+            "the second before it can be lost"
         )
     if damage is None:
         return 0
     print(damage)
     lost = f"experience from record {damage.index:,} on"
     if not to_last_good:
-        print(f"the parameter server cannot start; with --to-last-good it starts without {lost}")
+        print(f"the learner cannot start; with --to-last-good it starts without {lost}")
         return EXIT_ERROR
     cut = cut_journal(directory, damage)
     print(f"discarded: {lost}")
@@ -96,11 +109,13 @@ def _find_checkpoints(folder: Path) -> Path:
             f"{folder}: no such folder; pass run_dir or checkpoint_dir of the YAML file"
         )
     for candidate in (folder / "checkpoints", folder):
-        if (candidate / "lock").exists() or (candidate / "journal").is_dir():
+        is_used = (candidate / "lock").exists() or (candidate / "journal").is_dir()
+        if is_used or any(candidate.glob("replay*-head")):
             return candidate
     raise ConfigError(
         f"{folder}: not a run's folder, because neither it nor its subfolder checkpoints has a "
-        "file lock or a folder journal; pass run_dir or checkpoint_dir of the YAML file"
+        "file lock, a folder journal or a file replay-head; pass run_dir or checkpoint_dir of the "
+        "YAML file"
     )
 
 

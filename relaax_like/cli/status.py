@@ -115,7 +115,7 @@ def _describe_durability(status: Status) -> str:
         return f"{lost}; no push is acknowledged until a restart: {status.journal_error}"
     if status.durability == "journal":
         return f"nothing acknowledged; a power failure: {status.unsynced_records} pushes"
-    return "the updates since the newest snapshot"
+    return "the pushes since the newest snapshot"
 
 
 def show_status(text: str, watch: bool, security: ClientSecurity | None = None) -> int:

@@ -102,7 +102,7 @@ class ParameterServerConfig(Settings):
     """Number of older snapshots to keep in addition: those with the highest mean return, of their
     evaluations (learner.eval_freq) or of a full window of training episodes."""
     mirror_url: str | None = None
-    """fsspec URL, such as s3://bucket/run, to which each snapshot is copied; null: no copies.
+    """fsspec URL, such as s3://bucket/run, to which new snapshots are copied; null: no copies.
     Credentials come from the store's own environment variables. An empty checkpoint_dir is restored
     from there."""
     durability: Literal["journal", "snapshot"] = "journal"

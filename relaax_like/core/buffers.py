@@ -10,7 +10,8 @@ import weakref
 
 import numpy as np
 
-# Maximum number of buffers in a pool; any others are freed once their readers release them.
+# Maximum number of buffers in a pool, besides the newest one; any others are freed once their
+# readers release them.
 _MAX_POOLED = 4
 
 

@@ -279,10 +279,12 @@ class Manifest:
         """
         segments = self.statistics.get(name)
         if segments is None:
+            known, cure = "no statistics", "add"
+            if self.statistics:
+                known, cure = ", ".join(self.statistics), "name one of them, or add"
             raise InvalidInputError(
-                f"unknown statistic {name[:60]!r}; this run has "
-                f"{', '.join(self.statistics) or 'no statistics'}; name one of them, or add its "
-                f"three variables, of kind {STATISTIC}, to the model",
+                f"unknown statistic {name[:60]!r}; this run has {known}; {cure} its three "
+                f"variables, of kind {STATISTIC}, to the model",
                 name,
             )
         if not 0 < moments.count <= _MAX_COUNT:
@@ -298,7 +300,7 @@ class Manifest:
                     f"{list(part.shape)}",
                     segment.name,
                 )
-        _validate_ranges(segments, parts, _MAX_DELTA, "clip the measured values")
+        _validate_ranges(segments, parts, _MAX_DELTA, "check the measured values, or clip them")
 
     def validate_statistics(
         self, flat: np.ndarray, cure: str = "start running statistics at 0"
@@ -411,7 +413,7 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
 
     Raises:
       InvalidInputError: there is no variable, a name is not valid or occurs twice, a kind or dtype
-        is unknown, a trainable variable is not float32, or a running statistic is incomplete (see
+        is unknown, a trainable variable is not float32, or running statistics are not valid (see
         `Manifest`).
     """
     variables = list(variables)
@@ -440,7 +442,10 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
 
 def _validate_variables(variables: Sequence[Variable]) -> None:
     if not variables:
-        raise InvalidInputError("no variables; define at least one in the algorithm's model")
+        raise InvalidInputError(
+            "no variables; define at least one in the algorithm's model, or in the file of initial "
+            "values"
+        )
     seen = set()
     for variable in variables:
         name, value = variable.name, np.asarray(variable.value)
@@ -492,7 +497,7 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
 
     Raises:
       InvalidInputError: a segment has an unknown dtype or a negative axis, the sizes or the
-        fingerprint contradict the segments, or a running statistic is incomplete (see `Manifest`).
+        fingerprint contradict the segments, or running statistics are not valid (see `Manifest`).
     """
     for segment in message.segments:
         if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:

@@ -19,6 +19,9 @@ class Metrics(abc.ABC):
           name: name of the curve, 1 to 200 characters.
           y: the value.
           x: position; None means the newest `global_t`.
+
+        Raises:
+          InvalidInputError: the name is not valid, `y` is not finite, or `x` is out of range.
         """
 
     def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> int:
@@ -42,6 +45,9 @@ class Metrics(abc.ABC):
           values: numbers, any shape. Non-finite ones are ignored; if none are left, nothing is
             recorded.
           x: position; None means the newest `global_t`.
+
+        Raises:
+          InvalidInputError: the name is not valid, or `x` is out of range.
         """
         finite = select_finite(values)
         if finite.size:

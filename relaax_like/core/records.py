@@ -14,8 +14,8 @@ from relaax_like.experience.rollout import Rollout
 # held back until others arrive. dropped: not used, although the rest of the push is.
 Outcome = Literal["nothing", "applied", "pending", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-# What survives `kill -9` of the parameter server: everything that was acknowledged, or the newest
-# snapshot.
+# Which pushes survive `kill -9` of the parameter server: all that were acknowledged, or those that
+# the newest snapshot contains.
 Durability = Literal["journal", "snapshot"]
 # Episodes in one message. Python makes objects of them, and no other caller is answered meanwhile.
 MAX_EPISODES = 1_000
@@ -68,7 +68,8 @@ class LearnerUpdate:
 
     Attributes:
       numbers: numbers of the requests, whose agents can continue: each rollout was learned from, is
-        in a replay table, waits for an iteration that it does not complete, or cannot be used.
+        in a replay table, waits for an iteration that it does not complete, cannot be used, or was
+        lost.
       version: version of the newest known values.
       global_t: newest known environment steps of all agents of the run.
       finished: what ended the training, or "".
@@ -137,7 +138,8 @@ class Reply:
     """The answer of the parameter server.
 
     Attributes:
-      outcome: what happened to the gradient.
+      outcome: what happened to the gradient; for a publication: "applied", or "nothing" if it had
+        no effect.
       reason: why the gradient was dropped; "" if it was not.
       durability: what a crash of the server can lose: "journal": nothing that was acknowledged;
         "snapshot": the pushes since the newest snapshot.
@@ -237,7 +239,7 @@ class Status:
     joint_learners: int = 0
 
 
-# A learner in the parameter server's process.
+# A learner in the parameter server's process, or in its own.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,19 +370,20 @@ class Publication:
     """A state published by the run's learner; applied atomically.
 
     Attributes:
-      number: 1, 2, 3, ... within the run; a number that was published before has no effect.
+      number: 1, 2, 3, ... within the run. A number that was published before has no effect; with a
+        ticket, this is decided by the ticket's sequence.
       values: `[total_bytes] uint8`, the flat vector; copied.
       slots: variable group -> `[s, n] float32`, optimizer state; copied.
       steps: variable group -> optimizer steps since the start of the run.
-      env_steps: environment steps that were accepted since the last publication, whether or not
-        they have been learned from.
+      env_steps: environment steps that were accepted since the last publication or counts, whether
+        or not they have been learned from.
       episodes: episodes that ended in these steps.
       received: client id -> what this and all earlier publications contain of the client's
         experience; at most a few thousand clients, the newest last.
       ticket: ticket of a learner in a process of its own; None: the learner is in the server's
         process.
-      score: mean return of an evaluation of these values, which are then kept as a snapshot; None:
-        no score.
+      score: mean return of an evaluation of these values, which are then saved as a snapshot with
+        this score; None: no score.
     """
 
     number: int
@@ -396,7 +399,7 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What a learner has accepted since its last publication.
+    """What a learner has accepted since its last publication or counts.
 
     Attributes:
       env_steps: environment steps.

@@ -68,6 +68,8 @@ class Learner(abc.ABC):
         Raises:
           ConfigError: the learner's model or settings are not those of the run.
           ServerUnavailableError: no values are available yet; call it again later.
+          RelaaxError: this learner does not fit the run, or is not allowed to learn for it; a retry
+            would fail, too.
         """
 
     @abc.abstractmethod
@@ -76,6 +78,9 @@ class Learner(abc.ABC):
 
         A learner without a thread (`SerialLearner`) learns and answers before this returns; any
         other does not make the caller wait.
+
+        Raises:
+          RelaaxError: a learner without a thread could not learn from the rollout.
         """
 
     def leave(self, agent: str) -> None:  # noqa: B027 - optional
@@ -108,6 +113,7 @@ class GroupConnection(abc.ABC):
           InvalidInputError: the request differs from those of most learners, or is not finite, and
             this learner has left the group; or the sum of all gradients is too large.
           ServerUnavailableError: the connection has ended, join again; or the update failed.
+          ProtocolError: the answer is not valid.
         """
 
     @abc.abstractmethod
@@ -116,7 +122,11 @@ class GroupConnection(abc.ABC):
 
 
 class ParameterServerBackend(abc.ABC):
-    """A parameter server as the bridge and in-process clients call it. Thread-safe."""
+    """A parameter server as the bridge and in-process clients call it. Thread-safe.
+
+    A learner in a process of its own is one, too, for the agents that connect to it: see
+    `PublishedValues`.
+    """
 
     @property
     @abc.abstractmethod
@@ -136,9 +146,10 @@ class ParameterServerBackend(abc.ABC):
 
         Raises:
           InvalidInputError: the push is malformed or not finite; nothing took effect.
-          LeasedError: the run learns from experience, and the push has a gradient or statistics.
+          LeasedError: the run learns from experience, and the push has a gradient or statistics;
+            or this is the run's learner, which takes no pushes. Nothing took effect.
           ServerUnavailableError: too many pushes are waiting, or the server is closing; nothing
-            took effect.
+            took effect. Or the journal has failed; the push can have taken effect.
           TimeoutError: the push was still queued at the deadline, and was withdrawn; nothing took
             effect.
         """
@@ -157,27 +168,45 @@ class ParameterServerBackend(abc.ABC):
 
         Raises:
           InvalidInputError: the name is not valid.
+          ServerUnavailableError: this is the run's learner, which has no values yet.
         """
 
     @abc.abstractmethod
     def status(self) -> Status:
-        """Returns the run's current status."""
+        """Returns the run's current status.
+
+        Raises:
+          RelaaxError: this is the run's learner, and the parameter server does not answer it; see
+            `stub.get_status`.
+        """
 
     @abc.abstractmethod
     def report_clients(self, report: ClientsReport) -> None:
-        """Stores an rlx server's numbers about its clients, for `status`."""
+        """Stores an rlx server's numbers about its clients, for `status`.
+
+        Raises:
+          RelaaxError: this is the run's learner, and the parameter server does not answer it; see
+            `stub.report_clients`.
+        """
 
     @abc.abstractmethod
     def save_checkpoint(self) -> Path | None:
-        """Writes a snapshot and returns its directory; None if the run keeps no snapshots.
+        """Writes a snapshot, unless the newest one has the same state; returns its directory.
+
+        None if the run keeps no snapshots.
 
         Raises:
+          LeasedError: this is the run's learner, which writes no snapshots.
           SnapshotError: the snapshot could not be written.
         """
 
     @abc.abstractmethod
     def request_stop(self) -> None:
-        """Requests an orderly end of the server; returns immediately."""
+        """Requests an orderly end of the server; returns immediately.
+
+        Raises:
+          LeasedError: this is the run's learner, which does not end the run.
+        """
 
     @abc.abstractmethod
     def metrics(self) -> Metrics:
@@ -234,7 +263,9 @@ class ParameterServerClient(abc.ABC):
         Steps are sent with the next push, or separately after a while: not one call per step.
 
         Raises:
-          InvalidInputError: `n` is negative; nothing was counted.
+          InvalidInputError: `n` is negative, and nothing was counted; or the steps, or episodes
+            that were sent with them, are not valid.
+          LeasedError: the run learns from experience, and statistics were sent with the steps.
         """
 
     @abc.abstractmethod
@@ -257,8 +288,8 @@ class ParameterServerClient(abc.ABC):
           moments: moments of the rows; if there are none, nothing happens.
 
         Raises:
-          InvalidInputError: the statistic is unknown, or moments have a wrong shape or dtype or are
-            not finite; the error names the statistic. Nothing was added.
+          InvalidInputError: the statistic is unknown, or moments have a wrong shape or dtype, are
+            not finite or out of range; the error names the statistic. Nothing was added.
         """
 
     @abc.abstractmethod
@@ -274,7 +305,8 @@ class ParameterServerClient(abc.ABC):
             variable changes. Empty: all groups.
 
         Raises:
-          InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
+          InvalidInputError: wrong count, shape or dtype, or not finite; or an unknown variable
+            group. Nothing took effect.
           LeasedError: the run learns from experience; nothing took effect.
         """
 
@@ -311,12 +343,17 @@ class ParameterServerClient(abc.ABC):
         Raises:
           LeasedError: learners of this run update independently.
           ServerUnavailableError: there was no answer, or there are too many learners.
+          RelaaxError: see `GroupStream` for other errors of a connection over the network.
         """
         raise LeasedError(NO_GROUP)
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Sends what is pending, if possible, and releases everything. Idempotent."""
+        """Sends what is pending, if possible, and releases everything. Idempotent.
+
+        Raises:
+          InvalidInputError, LeasedError: see `increment_global_t`.
+        """
 
     def __enter__(self) -> "ParameterServerClient":
         return self
@@ -341,9 +378,9 @@ class Publisher(abc.ABC):
 
         Raises:
           InvalidInputError: the caller has a different model.
-          ServerUnavailableError: the caller was closed while it waited.
           LeasedError: the run has no learner in a process of its own, but the caller is one.
-          NotAllowedError, ProtocolError: see `PublisherStub`; only from another process.
+          ServerUnavailableError: the caller was closed while it waited.
+          NotAllowedError, ProtocolError: see `PublisherStub`.
         """
 
     @abc.abstractmethod
@@ -353,11 +390,13 @@ class Publisher(abc.ABC):
         Once the training has finished, only steps are counted; the values do not change.
 
         Raises:
-          InvalidInputError: wrong length, or not finite; nothing took effect.
-          LeasedError: another learner holds the lease; nothing took effect.
-          ServerUnavailableError: the server is closing, or it did not answer; in the latter case
-            the publication can have taken effect.
-          NotAllowedError, ProtocolError: see `lease`.
+          InvalidInputError: wrong length, not finite, or a negative number; nothing took effect.
+          LeasedError: another learner holds the lease. Nothing took effect, unless the publication
+            had been sent before and its answer was lost.
+          ServerUnavailableError: the server or the caller is closing, or the server did not answer;
+            in the latter two cases the publication can have taken effect.
+          RelaaxError: the run already has a publication with this number, see
+            `TaskPublishers.publish`; or an error of `PublisherStub`.
         """
 
     @abc.abstractmethod
@@ -418,11 +457,13 @@ class ExperienceSink(abc.ABC):
 
     @abc.abstractmethod
     def add(self, experience: Experience) -> None:
-        """Accepts experience; waits while the queue is full.
+        """Accepts experience; waits while the learner is loaded, or the queue is full.
 
         Raises:
-          InvalidInputError: the experience is malformed, or of another run; nothing was accepted.
-          ServerUnavailableError: the server is closing, or the queue stayed full for a long time.
+          InvalidInputError: the experience is malformed, does not fit the model, or is from an
+            earlier incarnation of its client; nothing was accepted.
+          ServerUnavailableError: the server is closing, its disk has failed, or the queue stayed
+            full for a long time.
         """
 
     @abc.abstractmethod

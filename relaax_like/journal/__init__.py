@@ -1,4 +1,5 @@
 """Records on disk, in the order in which they were written: the journal of a folder.
 
-`Journal` appends them, `JournalReader` reads and checks them, `check_journal` reports damage.
+`Journal` appends them, `JournalReader` reads and checks them, `check_journal` reports damage, and
+`cut_journal` moves a damaged part away. The head (`JournalHead`) shows whether the end is missing.
 """

@@ -64,7 +64,7 @@ class DamagedJournalError(JournalError):
 
     def __init__(self, damage: Damage, directory: Path):
         super().__init__(
-            f"{damage}. Restore the file, or let `relaax fsck "
+            f"{damage}. Restore what is damaged or missing, or let `relaax fsck "
             f"{shlex.quote(str(directory.parent))} --to-last-good` discard everything from there "
             "on; without --to-last-good, it only reports what would be lost"
         )

@@ -85,15 +85,15 @@ class PublishedValues(ParameterServerBackend):
         """Does nothing: what a learner refuses is in its log."""
 
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
-        """Returns the newest published values."""
+        """Returns the newest published values; see `RemotePublisher.pull`, also for errors."""
         return self._publisher.pull(have_version)
 
     def status(self) -> Status:
-        """Returns the parameter server's numbers."""
+        """Returns the parameter server's numbers; see `Link.status`, also for errors."""
         return self._link.status()
 
     def report_clients(self, report: ClientsReport) -> None:
-        """Passes a report on to the parameter server."""
+        """Passes a report on; see `Link.report_clients`, also for errors."""
         self._link.report_clients(report)
 
     def save_checkpoint(self) -> Path | None:
@@ -180,7 +180,7 @@ def run_learner(experiment: Experiment) -> int:
         raise_descriptor_limit()
         server.start()
         services.start()
-        logger.info("learner on %s:%d", settings.bind.host, port)
+        logger.info("learner on %s", Address(settings.bind.host, port))
         freeze_gc()
         reporter.report(Event.READY)
         while not shutdown.requested.wait(_POLL_SEC):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.metrics_client import MetricsClient
+from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Episodes, OnPolicy, Replay, get_plan
@@ -90,7 +91,7 @@ def make_parameter_server(
     metrics: Metrics,
     build: BuildValues | None = None,
 ) -> ParameterServer:
-    """Opens the run folder and restores its newest snapshot, or starts a new run.
+    """Opens the checkpoint folder and restores the newest snapshot, or starts a new run.
 
     Args:
       experiment: to train.
@@ -103,7 +104,7 @@ def make_parameter_server(
       ConfigError: the algorithm has no usable initial values, or `learner.previous` or `mirror_url`
         cannot be used.
       InvalidInputError: the file `initial_values` cannot be used.
-      SnapshotError: the folder is in use, or its snapshots, their mirror or those of
+      SnapshotError: the checkpoint folder is in use, or its snapshots, their mirror or those of
         `learner.previous` cannot be used.
       JournalError: the journal cannot be used.
     """
@@ -236,8 +237,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
 
             numbers = PrometheusPage(settings.prometheus_bind, server.status)
             ends.enter_context(numbers)
-            host = settings.prometheus_bind.host
-            logger.info("Prometheus metrics on http://%s:%d/metrics", host, numbers.port)
+            page = Address(settings.prometheus_bind.host, numbers.port)
+            logger.info("Prometheus metrics on http://%s/metrics", page)
         write_config(experiment)
         forget_results(experiment)
         if not is_described(experiment):
@@ -263,7 +264,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         if services is not None:
             services.start()
             ends.callback(services.stop)
-        logger.info("parameter server on %s:%d", settings.bind.host, port)
+        logger.info("parameter server on %s", Address(settings.bind.host, port))
         reporter.report(Event.READY)
         with tests, open_version_copies(experiment, server):
             watch_progress(

@@ -173,7 +173,7 @@ class GradientLearner(Learner):
         self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
 
     def take_state(self) -> dict[str, Any]:
-        """Returns waiting requests, and other state that depends on the past; see `Learner`.
+        """Returns waiting rollouts, and other state that depends on the past; see `Learner`.
 
         This includes which shapes have been compiled, and the number of gradients.
         """

@@ -1,8 +1,11 @@
-"""Names of the curves that show the performance of a training run."""
+"""Names of the curves of a run's training episodes.
 
-# The first of these curves that a run has shows its performance. The parameter server records the
-# mean over the newest episodes, some agents record each episode.
+The performance of a run is `MEAN_RETURN` or, if it lacks that curve, `EPISODE_REWARD`.
+"""
+
+# Recorded by the parameter server: means over the newest episodes, and the number of all.
 MEAN_RETURN = "Train/Return"
 EPISODE_LENGTH = "Train/Episode Length"
 EPISODES = "Train/Episodes"
+# Recorded by some agents: the return of each episode.
 EPISODE_REWARD = "episode reward"

@@ -16,7 +16,7 @@ from relaax_like.wire.ports import describe_bind_failure
 _COUNTERS = {
     "env_steps": ("global_t", "Environment steps of all clients together."),
     "episodes": ("episodes", "Finished training episodes."),
-    "snapshot_failures": ("snapshot_failures", "Periodic snapshots that could not be written."),
+    "snapshot_failures": ("snapshot_failures", "Automatic snapshots that could not be written."),
 }
 _GAUGES = {
     "version": ("version", "Version of the values."),
@@ -78,8 +78,9 @@ class StatusCollector(Collector):
         loses = status.durability == "snapshot" or bool(status.journal_error)
         yield GaugeMetricFamily(
             "relaax_crash_loses_updates",
-            "1: a crash loses the updates since the newest snapshot, or those that a failing "
-            "disk did not store. 0: a crash loses nothing that was acknowledged.",
+            "1: a crash loses the pushes since the newest snapshot, or those that a failing disk "
+            "did not store; a learner's publications are kept. 0: a crash loses nothing that was "
+            "acknowledged.",
             value=float(loses),
         )
         staleness = GaugeMetricFamily(

@@ -1,6 +1,7 @@
 """The applier: applies pushes, publications and counts to a run, one after another."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -479,7 +480,12 @@ class Applier:
             return self._store.export_state()
 
     def note_evaluation(self, score: float) -> None:
-        """Notes the mean return of an evaluation; ends the training if it reaches the target."""
+        """Notes the mean return of an evaluation; ends the training if it reaches the target.
+
+        A number that is not finite is ignored, as in `Snapshots.save`.
+        """
+        if not math.isfinite(score):  # no snapshot can contain it
+            return
         with self._record_lock:
             best = self._best_evaluation
             self._best_evaluation = score if best is None else max(best, score)

@@ -1,4 +1,4 @@
-"""A run's folder on disk: it belongs to one server at a time, and counts the servers' starts."""
+"""Locks folders that only one process can use at a time, and counts a parameter server's starts."""
 
 import fcntl
 import logging
@@ -14,14 +14,14 @@ _LOG = logging.getLogger(__name__)
 
 
 def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
-    """Locks the folder; the lock is released when the file is closed or the process dies.
+    """Locks a folder; the lock is released when the file is closed or the process dies.
 
     Args:
       directory: the folder, which exists.
       what: kind of server, for the error.
 
     Raises:
-      SnapshotError: another process holds the lock, and the error names its pid; or the lock file
+      SnapshotError: the lock is held, and the error names the pid of its holder; or the lock file
         cannot be locked.
     """
     path = directory / "lock"
@@ -30,7 +30,7 @@ def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
     except OSError as error:
         raise SnapshotError(
             f"{path}: cannot be locked: {error.strerror or error}; it must be a file that this "
-            "user can create and write to. Change that, or choose another folder"
+            "user can create, write to and lock. Change that, or choose another folder"
         ) from error
 
 

@@ -89,8 +89,8 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
         ) from None
     except DamagedError as error:
         raise InvalidInputError(
-            f"{path}: not an .npz file of plain arrays, or damaged or unreadable ({error}); write "
-            "it again, with save_variables or numpy.savez"
+            f"{path}: not an .npz file of plain arrays, or damaged or unreadable ({error}); "
+            "correct its permissions, or write it again, with save_variables or numpy.savez"
         ) from error
     _validate(path, variables)
     return variables
@@ -120,7 +120,7 @@ def compute_initial_values(argv: Sequence[str], timeout_sec: float) -> list[Vari
 
 
 def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
-    """Runs a command in a process group of its own, so that none of its processes remain.
+    """Runs a command in a process group of its own, which is killed after the time limit.
 
     Its stderr goes to a file, because a pipe would stay open as long as any grandchild lives.
 

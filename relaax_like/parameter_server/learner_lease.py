@@ -33,7 +33,7 @@ class LearnerLease:
     Not thread-safe: its owner has a lock.
 
     Attributes:
-      term: of the newest holder; 0: there was no holder yet.
+      term: of the newest holder; 0: there was no holder yet, or the file is lost.
       holder: name of the newest holder; "" if there was none.
       address: where the newest holder takes experience; "" if there was none.
       lease_sec: how long a lease is kept without a renewal.
@@ -108,11 +108,17 @@ class LearnerLease:
         Raises:
           LeasedError: `term` is not the newest one: another learner holds the lease, or none does.
         """
-        if term != self.term:
-            now = "no learner holds the lease"
-            if self.term:
-                now = f"{self.holder} at {self.address} learns with term {self.term}"
-            raise LeasedError(f"term {term} of the lease has ended: {now}; stop this learner")
+        if term == self.term:
+            return
+        if not self.term:  # the file of the lease is lost
+            raise LeasedError(
+                f"term {term} of the lease has ended: no learner holds the lease; restart this "
+                "learner, so that it requests the lease"
+            )
+        raise LeasedError(
+            f"term {term} of the lease has ended: {self.holder} at {self.address} learns with term "
+            f"{self.term}; stop this learner"
+        )
 
     def _read(self, path: Path) -> None:
         try:

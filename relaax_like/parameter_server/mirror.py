@@ -103,6 +103,7 @@ class Mirror:
         self._condition = threading.Condition()  # guards all attributes below
         self._waiting: OpenSnapshot | None = None
         self._copying = ""
+        self._copied = ""  # name of the newest complete copy
         self._closing = False
         self._newest_global_t: int | None = None
         self._error = ""
@@ -138,7 +139,8 @@ class Mirror:
     def close(self, timeout_sec: float) -> None:
         """Copies a waiting snapshot, for at most `timeout_sec`, and stops. Idempotent.
 
-        If the snapshot could not be copied, a warning is logged; it is still in the folder.
+        If the snapshot could not be copied, a warning is logged; it is still in the folder. Old
+        copies that could not be removed are removed by the next run of the server.
         """
         with self._condition:
             self._closing = True
@@ -149,6 +151,8 @@ class Mirror:
         with self._condition:
             waiting, self._waiting = self._waiting, None
             missing = waiting.name if waiting is not None else self._copying
+            if missing == self._copied:  # only old copies could not be removed
+                missing = ""
             self._condition.notify_all()
         if waiting is not None:
             waiting.close()
@@ -170,7 +174,13 @@ class Mirror:
                 snapshot.close()
                 return
             except Exception as error:  # a file system of fsspec can raise anything
-                self._note_failure(snapshot.name, error)
+                with self._condition:
+                    is_copied = self._copied == snapshot.name
+                    must_end = is_copied and failures > 0 and self._closing
+                self._note_failure(snapshot.name, error, is_copied)
+                if must_end:
+                    snapshot.close()
+                    continue
                 self._put_back(snapshot)
                 self._pause(draw_pause_sec(failures, _FIRST_PAUSE_SEC, _LONGEST_PAUSE_SEC))
                 failures += 1
@@ -211,7 +221,7 @@ class Mirror:
         self._damaged.discard(snapshot.name)
         with self._condition:
             self._newest_global_t = snapshot.body["global_t"]
-            self._copying = ""
+            self._copying, self._copied = "", snapshot.name
         self._delete_old(snapshot.name)
 
     def _is_there(self, snapshot: OpenSnapshot) -> bool:
@@ -223,6 +233,8 @@ class Mirror:
         if content == snapshot.manifest:
             return True
         self._scores.pop(snapshot.name, None)
+        with self._condition:
+            self._copied = ""
         self._remote.unmake(snapshot.name)
         return False
 
@@ -251,18 +263,22 @@ class Mirror:
             self._damaged.add(name)
         return True
 
-    def _note_failure(self, name: str, error: Exception) -> None:
+    def _note_failure(self, name: str, error: Exception, is_copied: bool = False) -> None:
         text = self._remote.describe(error)
         with self._condition:
             is_news = not self._error
             self._error = text
         if is_news:
+            what = "could not be copied", "this snapshot or a newer one is copied later"
+            if is_copied:
+                what = "was copied, but old copies could not be removed", "this is retried later"
             _LOG.warning(
-                "mirror %s: %s could not be copied: %s. Training continues; this snapshot or a "
-                "newer one is copied later",
+                "mirror %s: %s %s: %s. Training continues; %s",
                 self._remote.shown_url,
                 name,
+                what[0],
                 text,
+                what[1],
             )
 
     def _note_success(self, name: str) -> None:

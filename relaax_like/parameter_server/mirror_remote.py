@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from relaax_like.parameter_server.snapshot_format import (
     MANIFEST_NAME,
@@ -116,7 +116,7 @@ class Remote:
             )
         self._url = url
         self._timeout_sec = timeout_sec
-        self._password = urlsplit(url).password
+        self._password = _split_password(url)[1]
         self._protocol = match[1]
         self._check_packages()
         self._fs: Any = None
@@ -136,8 +136,8 @@ class Remote:
     def describe(self, error: BaseException) -> str:
         """Returns an error on one line, without the URL's password."""
         text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".")
-        for secret in {self._password, unquote(self._password or "")} - {None, ""}:
-            text = text.replace(str(secret), "***")
+        for secret in {self._password, unquote(self._password)} - {""}:
+            text = text.replace(secret, "***")
         return text
 
     def forget_listings(self) -> None:
@@ -279,8 +279,18 @@ def hide_password(url: str) -> str:
     """
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")
-    user, at, host = place.rpartition("@")
+    _, at, host = place.rpartition("@")
     if not at and "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():
         raise ConfigError("mirror_url: the password seems to contain a /; write it as %2F")
-    shown = f"{scheme}{separator}{user.partition(':')[0]}{at}{host}{slash}{path}"
+    shown = f"{scheme}{separator}{_split_password(url)[0]}{at}{host}{slash}{path}"
     return shown.partition("?")[0]
+
+
+def _split_password(url: str) -> tuple[str, str]:
+    """Returns a URL's user and password; "" for what it does not have.
+
+    Unlike `urlsplit`, it accepts every URL, and passwords with `#`.
+    """
+    place = url.partition("://")[2].partition("/")[0]
+    user, _, password = place.rpartition("@")[0].partition(":")
+    return user, password

@@ -89,7 +89,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
     pushes, one after another; each takes effect atomically. A pull never waits. A snapshot is taken
     from immutable buffers and written by another thread, while serving continues. With a journal,
     the death of the process loses nothing that was acknowledged; without one, it loses what was
-    applied since the newest snapshot.
+    applied since the newest snapshot or, if a learner publishes, since the newest publication that
+    could be written (see `PublishedState`).
 
     Attributes:
       stop_requested: event that `request_stop` sets.
@@ -125,7 +126,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           snapshots: where snapshots are written; None: nowhere.
           journal: where pushes are written before they are answered; requires `snapshots`, and that
             `restore_latest_checkpoint` is called before anything is pushed. None: nowhere.
-          mirror: where each snapshot is copied to; None: nowhere.
+          mirror: where new snapshots are copied to; None: nowhere.
           metrics: the recorder.
           combine: how gradients of several clients are combined; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
@@ -277,6 +278,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             effect.
         """
         if push.client_id == GROUP:
+            self._statistics.count_refused("bad client id")
             raise Refused(
                 "bad client id", f"client_id: {GROUP} is reserved; choose another one", "client_id"
             )
@@ -547,7 +549,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def wait_notified(self, timeout_sec: float) -> None:
         """Waits, for at most `timeout_sec`, until all present clients know of the training's end.
 
-        If there is no client yet, it waits for the full time, because some might still connect.
+        While no client is present, it keeps waiting, because some might still connect.
         """
         self._stop_condition.wait_notified(self._statistics, timeout_sec)
 

@@ -217,7 +217,7 @@ class PushJournal(PushLog):
         self.durability = "snapshot"
         _LOG.error(
             "the journal is no longer written: %s. Training continues; until the next start, "
-            "a crash loses the updates since the last snapshot",
+            "a crash loses the pushes since the newest snapshot",
             reason,
         )
 

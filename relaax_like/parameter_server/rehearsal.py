@@ -59,7 +59,7 @@ def rehearse(checkpoints: Path) -> Rehearsal:
       SnapshotError: all snapshots are damaged, or a snapshot or publication has a format that this
         version does not know.
       JournalError: there are records but no snapshot; the journal has another model or format; or
-        a record cannot be read.
+        its folder or a record cannot be read.
     """
     directory = checkpoints / "journal"
     damaged: set[str] = set()

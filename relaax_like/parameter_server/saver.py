@@ -27,12 +27,14 @@ class Saved:
       global_t: environment steps of its state.
       records: number of records that had taken effect in this process by then.
       at: seconds of the clock when it was verified; None: it is from an earlier process.
+      score: of the snapshot; None: no score.
     """
 
     path: Path
     global_t: int
     records: int
     at: float | None = None
+    score: float | None = None
 
 
 class Saver:
@@ -117,7 +119,7 @@ class Saver:
     def note_restored(self, state: State) -> None:
         """Notes that the newest snapshot is the restored one, of an earlier process."""
         path = self._snapshots.path_of(state)
-        self.saved = Saved(path, state.global_t, self._count_records())
+        self.saved = Saved(path, state.global_t, self._count_records(), score=state.score)
         self._attempted_t = state.global_t
 
     def note_steps(self, global_t: int) -> None:
@@ -134,7 +136,8 @@ class Saver:
         """Writes a snapshot, unless the newest one has the same state and there is no score.
 
         Args:
-          score: of the snapshot; None: `compute_score` is called.
+          score: of the snapshot; None: `compute_score` is called. If that returns None, too, and
+            the newest snapshot is of the same values and steps, its score is kept.
 
         Returns:
           The snapshot's directory.
@@ -146,7 +149,12 @@ class Saver:
             state, records = self._export()
             self._attempted_t = state.global_t
             if score is not None or self.saved is None or self.saved.records != records:
-                self._write(state, records, self._compute_score() if score is None else score)
+                score = self._compute_score() if score is None else score
+                if score is None and self.saved is not None:
+                    # It replaces the newest snapshot, for example to add what an evaluation found.
+                    is_same = self.saved.path == self._snapshots.path_of(state)
+                    score = self.saved.score if is_same else None
+                self._write(state, records, score)
             assert self.saved is not None
             return self.saved.path
 
@@ -190,7 +198,7 @@ class Saver:
         """Writes the newest state."""
         with tracing.span("snapshot write"):
             path = self._snapshots.save(state, score)
-        self.saved = Saved(path, state.global_t, records, self._clock())
+        self.saved = Saved(path, state.global_t, records, self._clock(), score)
         failpoints.hit("ps.after_snapshot_before_drop")
         if JOURNAL_INDEX in state.statistics:
             self._journal.end_snapshot(state.statistics[JOURNAL_INDEX])

@@ -226,8 +226,8 @@ def unpack_manifest(content: bytes, name: str) -> dict[str, Any]:
         if body["format"] != _FORMAT:
             raise SnapshotError(
                 f"{name}: a snapshot of format {body['format']}, but this version reads format "
-                f"{_FORMAT}; use the version of relaax_like that wrote it, or another "
-                "checkpoint_dir"
+                f"{_FORMAT}; use the version of relaax_like that wrote it. A run that is to start "
+                "from scratch needs another checkpoint_dir (and mirror_url, if it is set)"
             )
         return body
 
@@ -236,7 +236,7 @@ def unpack_layout(body: Mapping[str, Any]) -> Manifest:
     """Returns the layout of the values, from the body of a snapshot's manifest.
 
     Raises:
-      DamagedError: the shape or the position of an array is missing or invalid.
+      DamagedError: the layout is missing or invalid, such as the shape or position of an array.
     """
     with _raising_damaged():
         return Manifest(tuple(map(_unpack_segment, body["segments"])))

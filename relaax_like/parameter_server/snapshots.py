@@ -297,8 +297,8 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
       Its state; None if there is no folder, or no snapshot in it at all.
 
     Raises:
-      SnapshotError: there are snapshots, but all are damaged; or one has a format that this version
-        does not know.
+      SnapshotError: there are snapshots, but all are damaged; one has a format that this version
+        does not know; or the folder cannot be read.
     """
     names = list_names(directory)
     for name in reversed(names):
@@ -313,7 +313,7 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
     if names:
         raise SnapshotError(
             f"{directory}: no usable snapshot, {len(names)} damaged (see the log). Restore one "
-            "from a backup, or use another checkpoint_dir to start from scratch"
+            "from a backup; a run that is to start from scratch needs another checkpoint_dir"
         )
     return None
 
@@ -325,7 +325,8 @@ def read_newest_manifest(directory: Path) -> dict[str, Any] | None:
       The body of the manifest; None if no snapshot has an undamaged manifest with a layout.
 
     Raises:
-      SnapshotError: the snapshot has a format that this version does not know.
+      SnapshotError: the snapshot has a format that this version does not know, or the folder cannot
+        be read.
     """
     for name in reversed(list_names(directory)):
         with contextlib.suppress(DamagedError):
@@ -345,8 +346,8 @@ def read_best(directory: Path) -> State | None:
       Its state; None if no snapshot has a score (or there is no snapshot at all).
 
     Raises:
-      SnapshotError: the snapshots with a score are damaged, or damaged ones might have a score; or
-        one has a format that this version does not know.
+      SnapshotError: the snapshots with a score are damaged, or damaged ones might have a score; one
+        has a format that this version does not know; or the folder cannot be read.
     """
     names = list_names(directory)
     scored = []
@@ -382,8 +383,8 @@ def read_version(directory: Path, version: int) -> State:
     Takes no lock and writes nothing, like `read_latest`.
 
     Raises:
-      SnapshotError: there is no such snapshot (the error lists the existing versions), or it is
-        damaged or has a format that this version does not know.
+      SnapshotError: there is no such snapshot (the error lists the existing versions), it is
+        damaged or has a format that this version does not know, or the folder cannot be read.
     """
     names = {_get_version(name): name for name in list_names(directory)}
     if version not in names:
@@ -404,10 +405,20 @@ def read_version(directory: Path, version: int) -> State:
 
 
 def list_names(directory: Path) -> list[str]:
-    """Returns the names of the snapshots in a folder, oldest first; [] if there is no folder."""
-    if not directory.is_dir():
+    """Returns the names of the snapshots in a folder, oldest first; [] if there is no folder.
+
+    Raises:
+      SnapshotError: the folder cannot be read.
+    """
+    try:
+        return sorted(filter(is_snapshot_name, os.listdir(directory)))
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(path.name for path in directory.iterdir() if is_snapshot_name(path.name))
+    except OSError as error:
+        raise SnapshotError(
+            f"{directory}: the folder of snapshots cannot be read: {error}; correct its "
+            "permissions, or check the disk"
+        ) from None
 
 
 def is_snapshot_name(name: str) -> bool:

@@ -293,7 +293,10 @@ class Store:
                 values=Values(
                     version=version,
                     flat=self._copy_values(
-                        publish.values, "published", "lower the learning rate, or clip gradients"
+                        publish.values,
+                        "published",
+                        "lower the learning rate, or clip gradients",
+                        "check the numbers that the statistic is measured from",
                     ),
                 ),
                 slots=self._publish_slots(slots),
@@ -378,8 +381,15 @@ class Store:
         flat: np.ndarray,
         what: str = "to start from",
         cure: str = "correct the initial values",
+        statistic_cure: str = "",
     ) -> np.ndarray:
         """Copies values to a buffer, and returns them as a read-only array.
+
+        Args:
+          flat: the values.
+          what: follows "the value" in the error.
+          cure: what the user can do, for the error.
+          statistic_cure: the same, if the error is in a running statistic; "": `cure`.
 
         Raises:
           InvalidInputError: the length is wrong, a trainable variable is not finite, or a running
@@ -397,7 +407,7 @@ class Store:
             raise InvalidInputError(
                 f"{bad}: the value {what} contains NaN or infinity; {cure}", bad
             )
-        self.manifest.validate_statistics(buffer, cure)
+        self.manifest.validate_statistics(buffer, statistic_cure or cure)
         return self._pool.publish(buffer)
 
     def _publish_slots(self, buffer: np.ndarray) -> np.ndarray:
@@ -545,7 +555,8 @@ def _assign_optimizers(
     for name in optimizers.keys() - set(chosen.values()):
         raise ConfigError(
             f"optimizer for {name!r}, but no variable is in that "
-            f"group{_nearest(name, groups)}; the groups are {', '.join(groups)}"
+            f"group{_nearest(name, groups)}; rename or remove it. The groups are "
+            f"{', '.join(groups)}"
         )
     return {group: optimizers[name] for group, name in chosen.items()}
 

@@ -61,7 +61,7 @@ def begin_run(experiment: Experiment, force: bool) -> None:
     Raises:
       ConfigError: there is an older run, and `force` is False or its folders cannot be renamed; or
         `force` is True, and the settings name a mirror.
-      SnapshotError: a parameter server is using the folder of the older run.
+      SnapshotError: see `validate_not_held` and `find_progress`.
       JournalError: the folder of a journal cannot be read.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
@@ -93,7 +93,7 @@ def _forget_empty_start(experiment: Experiment) -> None:
     """Removes snapshots and journals of a start without any progress: the model might have changed.
 
     Raises:
-      SnapshotError: a parameter server is using the folder.
+      SnapshotError: see `validate_not_held`.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     if not list_names(checkpoints):
@@ -108,7 +108,7 @@ def _forget_empty_start(experiment: Experiment) -> None:
 
 
 def validate_not_held(experiment: Experiment) -> None:
-    """Checks that no parameter server is using the run's folder.
+    """Checks that no parameter server is using the run's checkpoint folder.
 
     Raises:
       SnapshotError: a parameter server is using it, and the error names its pid; or its lock file
@@ -127,6 +127,7 @@ def find_progress(checkpoints: Path) -> int | None:
     journal, publications and received experience count as training; the step can then be 0.
 
     Raises:
+      SnapshotError: the folder of checkpoints cannot be read.
       JournalError: the folder of a journal cannot be read.
     """
     newest = max(

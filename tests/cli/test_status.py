@@ -12,7 +12,7 @@ from relaax_like.core.records import ServedClient, Status
     ("fields", "want"),
     [
         ({"durability": "journal"}, "nothing acknowledged; a power failure: 7 pushes"),
-        ({"durability": "snapshot"}, "the updates since the newest snapshot"),
+        ({"durability": "snapshot"}, "the pushes since the newest snapshot"),
         (
             {"durability": "journal", "journal_error": "the disk failed"},
             "up to 7 acknowledged pushes; no push is acknowledged until a restart: the disk failed",

@@ -272,9 +272,11 @@ def test_a_torn_end_is_cut_and_damage_is_refused_until_fsck_discards_it(tmp_path
         file.write(os.urandom(4))
     with pytest.raises(JournalError, match=r"fsck .* --to-last-good"):
         open_source(damaged)
-    (damaged.parent / "lock").touch()
+    # As on the machine of a learner in a process of its own: nothing is there but the table's log.
     assert check_folder(damaged.parent, to_last_good=False) == 1
-    assert "the parameter server cannot start" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the learner cannot start; with --to-last-good it starts without" in said
+    assert "parameter server" not in said
     assert check_folder(damaged.parent, to_last_good=True) == 0
     assert check_folder(damaged.parent, to_last_good=False) == 0
     again, _ = open_source(damaged)

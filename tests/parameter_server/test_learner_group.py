@@ -333,6 +333,7 @@ def test_the_name_of_the_group_is_reserved(server: ParameterServer) -> None:
     push = Push(client_id="learner-group", incarnation=1 << 60, sequence=1, env_steps=1)
     with pytest.raises(InvalidInputError, match="learner-group is reserved"):
         server.push(push)
+    assert server.status().refused == {"bad client id": 1}
 
 
 def test_a_slow_step_does_not_stop_those_who_ask(

@@ -55,6 +55,11 @@ def test_a_term_outlives_the_server_and_its_holder_has_the_whole_time_again(tmp_
     assert LearnerLease(tmp_path, clock=clock).term == 2
 
 
+def test_a_learner_whose_lease_is_lost_with_the_folder_is_to_restart(tmp_path: Path) -> None:
+    with pytest.raises(LeasedError, match=r"term 3 .*: no learner holds the lease; restart"):
+        LearnerLease(tmp_path).renew(3)
+
+
 def test_a_term_that_could_not_be_written_is_not_granted(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     lease = LearnerLease(folder)  # which is not there

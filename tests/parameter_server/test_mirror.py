@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -448,6 +449,26 @@ def test_deleting_an_old_copy_that_breaks_in_the_middle_is_made_up_for(
     assert list_versions(tmp_path / "elsewhere") == [2, 3]
 
 
+def test_copies_that_can_never_be_deleted_do_not_delay_the_end(
+    tmp_path: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from fsspec.implementations.local import LocalFileSystem
+
+    def refuse(self: LocalFileSystem, *args: Any, **options: Any) -> None:
+        raise PermissionError("no right to delete")
+
+    monkeypatch.setattr(LocalFileSystem, "rm", refuse)
+    began = time.monotonic()
+    copy(f"file://{tmp_path}/elsewhere", folder, 1, 2, 3, keep=1)
+    assert time.monotonic() - began < 30
+    text = "\n".join(messages(caplog))
+    assert "was copied, but old copies could not be removed: PermissionError: no right" in text
+    assert "could not be copied" not in text
+
+
 def test_snapshot_deleted_while_it_waits_is_copied_nevertheless(
     s3_url: str, line: Line, folder: Path
 ) -> None:
@@ -553,6 +574,14 @@ def test_password_is_never_shown(folder: Path, caplog: pytest.LogCaptureFixture)
     assert f"PermissionError: user:***@host/runs/{path.name}" in error
     assert f"mirror telling://user@host/runs: {path.name} could not be copied" in caplog.text
     assert SECRET not in caplog.text + error
+
+
+@pytest.mark.parametrize("password", [f"{SECRET}#1", f"[{SECRET}"])
+def test_a_password_with_any_character_is_hidden(password: str) -> None:
+    fsspec.register_implementation("telling", TellingFileSystem, clobber=True)
+    remote = mirror_remote.Remote(f"telling://user:{password}@host/runs", 1.0)
+    assert remote.shown_url == "telling://user@host/runs"
+    assert remote.describe(PermissionError(f"for {password}")) == "PermissionError: for ***"
 
 
 @pytest.mark.parametrize(

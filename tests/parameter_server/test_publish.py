@@ -568,6 +568,32 @@ def test_a_publish_with_a_score_is_kept_when_newer_snapshots_come(tmp_path: Path
         assert again.best_score == 7.5
 
 
+def test_a_score_is_kept_when_the_same_state_is_saved_again(tmp_path: Path) -> None:
+    with make_server(tmp_path, keep_best=1, scores_returns=False) as server:
+        server.lease()
+        server.save_next_publication(7.5)
+        server.publish(make_publish(1))
+        assert server.save_checkpoint() == tmp_path / list_names(tmp_path)[-1]
+        assert server.best_score == 7.5
+    best = read_best(tmp_path)
+    assert best is not None
+    assert (best.score, best.version) == (7.5, 1)
+
+
+@pytest.mark.parametrize("score", [np.nan, np.inf])
+def test_a_score_that_is_not_finite_does_not_prevent_what_is_written_later(
+    score: float, tmp_path: Path
+) -> None:
+    with make_server(tmp_path, keep_best=1, scores_returns=False) as server:
+        server.lease()
+        server.publish(make_publish(1, score=score))
+        assert server.best_score is None
+        server.publish(make_publish(2, score=7.5))
+        server.publish(make_publish(3))
+        server.save_checkpoint()
+        assert (server.best_score, server.snapshot_failures) == (7.5, 0)
+
+
 def test_a_publish_that_is_refused_is_not_kept_as_the_best(tmp_path: Path) -> None:
     with make_server(tmp_path, keep_best=1, scores_returns=False) as server:
         server.lease()

@@ -176,6 +176,18 @@ def test_best_and_newest_are_found_while_they_are_replaced(tmp_path: Path) -> No
         assert reader.get()
 
 
+def test_a_folder_that_cannot_be_read_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> list[str]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    for read in (read_latest, read_best, lambda folder: read_version(folder, 1)):
+        with pytest.raises(SnapshotError, match=r"snapshots cannot be read: .*Permission denied"):
+            read(tmp_path)
+
+
 def test_snapshot_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
     with Snapshots(tmp_path) as snapshots:
         path = snapshots.save(make_state(10, 1)) / "manifest.json"
