@@ -423,11 +423,11 @@ class _ExperimentLoader:
                 "(relaax-parameter-server.combine.method: sync) are beside their agents; set it to "
                 "'agent', or combine.method to fifo",
             )
-        if placement != "agent" and plan is None:
+        if placement != "agent" and plan is None and learner.offline is None:
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{placement!r}, but the algorithm declares no plan, so its agents learn by "
-                "themselves; set it to 'agent'",
+                f"{placement!r}, but the algorithm declares no plan, by which a learner there "
+                "makes its updates; set it to 'agent'",
             )
         if placement != "server" and isinstance(plan, Offline):
             self._problems.add(

@@ -530,8 +530,8 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
     if found.keys() != plans.keys():
         raise ConfigError(
             f"learner.placement: {experiment.learner.placement}, but the algorithm "
-            f"{experiment.algorithm_folder.name} declares no plan, so its agents learn by "
-            "themselves; set it to agent"
+            f"{experiment.algorithm_folder.name} declares no plan, by which a learner there makes "
+            "its updates; set it to agent"
         )
     return found
 

@@ -75,8 +75,8 @@ def test_agents_play_ahead_where_that_is_free(name: str, placement: str, ahead: 
         (
             "policy_gradient",
             ["placement=server"],
-            "placement: 'server', but the algorithm declares no plan, so its agents learn by "
-            "themselves; set it to 'agent'",
+            "placement: 'server', but the algorithm declares no plan, by which a learner there "
+            "makes its updates; set it to 'agent'",
         ),
         (
             "bc",
