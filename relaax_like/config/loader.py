@@ -405,6 +405,13 @@ class _ExperimentLoader:
         place = "" if plan is None else describe_place(type(algorithm), "plan")
         if isinstance(plan, Mapping):
             self._validate_task_plans(place, plan)
+        elif plan is not None and not isinstance(plan, Plan):
+            self._problems.add(
+                (ALGORITHM,),
+                f"{place}: plan is {plan!r}; expected OnPolicy, Episodes, Offline or Replay of "
+                "relaax_like.config.plan, a mapping from task to plan, or None",
+            )
+            return None
         default = find_placement(plan) if learner.offline is None else "server"
         if is_joint and (learner.offline is not None or isinstance(plan, Offline)):
             self._problems.add(
