@@ -30,6 +30,7 @@ from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Greeting
 from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import (
+    ConfigError,
     InvalidInputError,
     ProtocolError,
     RelaaxError,
@@ -309,6 +310,9 @@ class PlainHost(AgentHost):
       config: the algorithm's `Config`.
       agent_class: the algorithm folder's `Agent(config, parameter_server)`.
       make_client: opens another agent's view of the parameter server, given its client id.
+
+    Raises:
+      ConfigError: the class lacks a method of an Agent, or is abstract.
     """
 
     def __init__(
@@ -390,12 +394,12 @@ def _validate_agent_class(agent_class: Any) -> None:
     name = getattr(agent_class, "__name__", repr(agent_class))
     missing = [verb for verb in _VERBS if not callable(getattr(agent_class, verb, None))]
     if missing:
-        raise RelaaxError(
+        raise ConfigError(
             f"class {name} lacks {', '.join(missing)}; an Agent needs {', '.join(_VERBS)}"
         )
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
         missing = sorted(agent_class.__abstractmethods__)
-        raise RelaaxError(f"class {name} is abstract; implement {', '.join(missing)}")
+        raise ConfigError(f"class {name} is abstract; implement {', '.join(missing)}")
 
 
 def _slips(plan: Plan | None) -> bool:

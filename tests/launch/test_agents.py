@@ -86,6 +86,23 @@ def test_a_file_without_an_agent_is_refused_with_its_name(one_task):
         make_host(one_task)
 
 
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "class Agent:\n    def act(self, state):\n        pass\n",
+            "lacks reward_and_act, reward_and",
+        ),
+        ("from relaax_like.agent.agent import Agent\n", "class Agent is abstract; implement act, "),
+    ],
+    ids=["without verbs", "abstract"],
+)
+def test_an_agent_without_verbs_is_a_mistake_in_the_folder_s_code(one_task, code, words):
+    (one_task / "agent.py").write_text(code)
+    with pytest.raises(ConfigError, match=words):
+        make_host(one_task)
+
+
 def test_a_plain_agent_cannot_send_experience():
     experiment = make_experiment(BARE)
     experiment.learner = LearnerConfig(placement="server")

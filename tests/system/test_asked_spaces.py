@@ -73,7 +73,7 @@ def test_agents_that_cannot_be_made_end_their_rlx_server_with_a_line(cluster: Cl
     agent.write_text(code.replace("def reward_and_reset(", "def reward_and_rest("))
     server, rlx = cluster.start_both_servers()
     client = cluster.start_paced_client()
-    assert rlx.wait() == 1
+    assert rlx.wait() == 2
     rlx.wait_for("class Agent is abstract")
     assert TRACE not in rlx.output
 
