@@ -121,6 +121,11 @@ def test_the_table_before_the_first_episode_and_with_a_target(
     going = draw(cluster, newest, STATUS, "learner.target_return=475")
     assert "ETA 0:02:30 at most" in going
     assert "123.46 of 475" in going
+    for sets in (
+        ["learner.max_episodes=1000000"],
+        ["learner.eval_freq=10", "learner.target_eval_return=475"],
+    ):
+        assert "ETA 0:02:30 at most" in draw(cluster, newest, STATUS, *sets)
     troubled = dataclasses.replace(STATUS, refused={"not finite": 3}, snapshot_failures=2)
     text = " ".join(draw(cluster, newest, troubled).split())
     assert "refused 3 x not finite" in text
