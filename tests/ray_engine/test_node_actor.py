@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sys
+import tempfile
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,6 +114,15 @@ def test_what_cannot_be_started_is_said(actor: NodeActor) -> None:
     answer = actor.start(make_command("", argv=["/no/such/program"]))
     assert isinstance(answer, str)
     assert "rlx: cannot start /no/such/program" in answer
+
+
+def test_a_machine_without_space_for_the_file_says_so(
+    actor: NodeActor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    answer = actor.start(make_command(""))
+    assert isinstance(answer, str)
+    assert re.match(r"rlx: cannot prepare the start on .*none.*: No such file", answer), answer
 
 
 def test_a_free_port_is_on_the_machine_s_address() -> None:
