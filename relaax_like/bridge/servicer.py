@@ -137,7 +137,11 @@ class ParameterServerServicer:
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.Status:
         """Answers with the status."""
-        return messages.status_to_message(self._backend.status())
+        try:
+            status = self._backend.status()
+        except ServerUnavailableError as error:  # a learner asks the parameter server
+            errors.abort(context, error)
+        return messages.status_to_message(status)
 
     def ReportClients(
         self, request: pb.ClientsReport, context: grpc.ServicerContext
@@ -145,7 +149,7 @@ class ParameterServerServicer:
         """Receives an rlx server's report about its clients."""
         try:
             self._backend.report_clients(messages.message_to_report(request))
-        except InvalidInputError as error:
+        except (InvalidInputError, ServerUnavailableError) as error:
             errors.abort(context, error)
         return pb.ClientsReportReply()
 

@@ -85,15 +85,15 @@ class PublishedValues(ParameterServerBackend):
         """Does nothing: what a learner refuses is in its log."""
 
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
-        """Returns the newest published values."""
+        """Returns the newest published values; raises the same as `RemotePublisher.pull`."""
         return self._publisher.pull(have_version)
 
     def status(self) -> Status:
-        """Returns the parameter server's numbers."""
+        """Returns the parameter server's numbers; raises the same as `Link.status`."""
         return self._link.status()
 
     def report_clients(self, report: ClientsReport) -> None:
-        """Passes a report on to the parameter server."""
+        """Passes a report on to the parameter server; raises the same as `Link.report_clients`."""
         self._link.report_clients(report)
 
     def save_checkpoint(self) -> Path | None:
