@@ -567,7 +567,8 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
 
     Raises:
       ConfigError: see `require_plans` and `make_learning_task`; or the algorithm has several tasks,
-        and they share variables, or something else only works with one task.
+        and they share variables, are not those of the plans, or something else only works with one
+        task.
     """
     plans = require_plans(experiment)
     config, folder = experiment.algorithm, experiment.algorithm_folder
