@@ -342,5 +342,9 @@ class _RayProcess:
 
 
 def _shorten(error: Exception) -> str:
-    """Returns the first line of an error of Ray, at most 200 characters."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    """Returns the first line of an error of Ray, at most 200 characters.
+
+    An error that a method of an actor has raised is wrapped in one of Ray, as its `cause`.
+    """
+    cause = getattr(error, "cause", None) or error
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0][:200]

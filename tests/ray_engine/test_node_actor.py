@@ -19,6 +19,7 @@ from ray import cloudpickle
 from support.cluster import ROOT, wait_until
 
 from relaax_like.ray_engine.node_actor import NodeActor, find_free_address
+from relaax_like.ray_engine.ray_launcher import _shorten
 from relaax_like.wire.errors import RelaaxError
 
 # A call that gives Ray a class, a function or an object.
@@ -123,6 +124,13 @@ def test_a_machine_without_space_for_the_file_says_so(
     answer = actor.start(make_command(""))
     assert isinstance(answer, str)
     assert re.match(r"rlx: cannot prepare the start on .*none.*: No such file", answer), answer
+
+
+def test_what_a_method_of_an_actor_raises_is_shown_without_ray_s_traceback() -> None:
+    error: Any = Exception("ray::NodeActor.find_address() (pid=7)\n  File ...")
+    assert _shorten(error) == "ray::NodeActor.find_address() (pid=7)"
+    error.cause = RelaaxError("127.0.0.1: no free port")
+    assert _shorten(error) == "127.0.0.1: no free port"
 
 
 def test_a_free_port_is_on_the_machine_s_address() -> None:
