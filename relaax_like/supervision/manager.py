@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 output = logging.getLogger(f"{__name__}.output")
 output.propagate = False
 
-# Seconds from SIGTERM to SIGKILL.
+# Seconds from the first SIGTERM to SIGKILL.
 TERM_SEC = 6.0
 # Environments, servers, the learner and the essential process end one after another; each has a
 # quarter of it.
@@ -81,7 +81,8 @@ class Manager:
       topology: what to run.
       write_line: called with the process's name and each output line, in a thread per process; by
         default, prints it.
-      term_sec: a process that has not ended this long after its SIGTERM is killed.
+      term_sec: a process that has not ended this long after the first SIGTERM is killed, also if it
+        was sent its own SIGTERM later.
       launcher: starts the processes; None: as children of this process, which `Guardian` ends
         if this process is killed.
     """
