@@ -102,9 +102,10 @@ def make_parameter_server(
     Raises:
       ConfigError: the algorithm has no usable initial values, or `learner.previous` or `mirror_url`
         cannot be used.
-      InvalidInputError: the file `initial_values` cannot be used.
-      SnapshotError: the folder is in use, or its snapshots, their mirror or those of
-        `learner.previous` cannot be used.
+      InvalidInputError: the file `initial_values` cannot be used, the algorithm's initial values
+        are not valid, or a restored value is not finite.
+      SnapshotError: the folder is in use, or its snapshots, their mirror, its file of the learner's
+        lease or the snapshots of `learner.previous` cannot be used.
       JournalError: the journal cannot be used.
     """
     settings = experiment.parameter_server
