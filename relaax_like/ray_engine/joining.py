@@ -15,9 +15,11 @@ LOCAL = "local"
 _GCS_PORT = 6379
 _PROBE_SEC = 10.0
 _MAX_REASON = 400
+_DEFAULT = "~/.ray/auth_token"
+_TOKEN_FILE = f"in {_DEFAULT} or in the file that RAY_AUTH_TOKEN_PATH names"
 _TOKEN = (
-    "Start Ray on all machines with RAY_AUTH_MODE=token and one token, in the file that "
-    "RAY_AUTH_TOKEN_PATH names (docs/scaling.md)"
+    f"Start Ray on all machines with RAY_AUTH_MODE=token and the same token, {_TOKEN_FILE} "
+    "(docs/scaling.md)"
 )
 
 
@@ -59,7 +61,10 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
             _node_ip_address="127.0.0.1",
             **quiet,
         )
-        logger.info("Ray listens at %s; it asks for the token in ~/.ray", _describe_listeners())
+        token = os.environ.get("RAY_AUTH_TOKEN_PATH", _DEFAULT)
+        if "RAY_AUTH_TOKEN" in os.environ:
+            token = "the variable RAY_AUTH_TOKEN"
+        logger.info("Ray listens at %s; it asks for the token in %s", _describe_listeners(), token)
         return ray
     try:
         ray.init(address=address, **quiet)
@@ -69,7 +74,7 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
         raise ConfigError(
             f"--ray {address}: cannot join: {reason}. This machine must be a node of the cluster "
             f"(`ray start --address={address}`), with the cluster's versions of Python and Ray "
-            "and, if it asks for one, its token in the file that RAY_AUTH_TOKEN_PATH names"
+            f"and, if it asks for one, its token, {_TOKEN_FILE}"
         ) from error
     return ray
 
