@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relaax_like.config.address import parse_address
+from relaax_like.config.address import Address, parse_address
 from relaax_like.config.models import COORDINATOR_PORT, SecurityConfig
 from relaax_like.coordinator.coordinator import Coordinator
 from relaax_like.coordinator.servicer import create_coordinator_server
@@ -54,7 +54,7 @@ def run_coordinator(folder: Path, bind: str, security: Mapping[str, Any], **limi
     with Coordinator(folder, **limits) as coordinator:
         server, port = create_coordinator_server(address, coordinator, credentials)
         server.start()
-        logger.info("coordinator on %s:%d; its folder is %s", address.host, port, folder)
+        logger.info("coordinator on %s; its folder is %s", Address(address.host, port), folder)
         shutdown.requested.wait()
         coordinator.close()
         server.stop(grace=1.0).wait()

@@ -181,7 +181,7 @@ def run_learner(experiment: Experiment) -> int:
         raise_descriptor_limit()
         server.start()
         services.start()
-        logger.info("learner on %s:%d", settings.bind.host, port)
+        logger.info("learner on %s", Address(settings.bind.host, port))
         freeze_gc()
         reporter.report(Event.READY)
         while not shutdown.requested.wait(_POLL_SEC):

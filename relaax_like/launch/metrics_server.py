@@ -3,6 +3,7 @@
 import logging
 
 from relaax_like.bridge.metrics_servicer import create_metrics_server
+from relaax_like.config.address import Address
 from relaax_like.config.models import Experiment, MetricsServerConfig
 from relaax_like.launch.security import make_server_security, validate_exposure
 from relaax_like.run_folders.recording import make_file_recorder
@@ -42,7 +43,7 @@ def run_metrics_server(experiment: Experiment) -> int:
     with make_file_recorder(experiment, settings.metrics_dir) as recorder:
         server, port = create_metrics_server(settings.bind, recorder, security)
         server.start()
-        logger.info("metrics server on %s:%d", settings.bind.host, port)
+        logger.info("metrics server on %s", Address(settings.bind.host, port))
         shutdown.requested.wait()
         server.stop(grace=1.0).wait()
     return shutdown.exit_status

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.metrics_client import MetricsClient
+from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Episodes, OnPolicy, Replay, get_plan
@@ -238,8 +239,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
 
             numbers = PrometheusPage(settings.prometheus_bind, server.status)
             ends.enter_context(numbers)
-            host = settings.prometheus_bind.host
-            logger.info("Prometheus metrics on http://%s:%d/metrics", host, numbers.port)
+            place = Address(settings.prometheus_bind.host, numbers.port)
+            logger.info("Prometheus metrics on http://%s/metrics", place)
         write_config(experiment)
         forget_results(experiment)
         if not is_described(experiment):
@@ -265,7 +266,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         if services is not None:
             services.start()
             ends.callback(services.stop)
-        logger.info("parameter server on %s:%d", settings.bind.host, port)
+        logger.info("parameter server on %s", Address(settings.bind.host, port))
         reporter.report(Event.READY)
         with tests, open_version_copies(experiment, server):
             watch_progress(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from relaax_like.bridge import chaos
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment, RlxServerConfig
 from relaax_like.core.metrics import Metrics
@@ -243,7 +244,7 @@ async def _serve(
     raise_descriptor_limit()
     freeze_gc()
     port = await server.start(settings.bind.host, settings.bind.port)
-    logger.info("rlx server on %s:%d, waiting for environments", settings.bind.host, port)
+    logger.info("rlx server on %s, waiting for environments", Address(settings.bind.host, port))
     threading.Thread(target=announce, daemon=True).start()
     if shutdown.requested.is_set():
         stopped.set()

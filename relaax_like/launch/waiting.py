@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.spaces_servicer import Propose
+from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_spaces import read_run_spaces, write_run_spaces
@@ -55,7 +56,7 @@ def wait_for_spaces(
     )
     server.start()
     try:
-        logger.info("parameter server on %s:%d, %s", bind.host, port, WAITING)
+        logger.info("parameter server on %s, %s", Address(bind.host, port), WAITING)
         on_ready()
         learner = experiment.learner
         if learner.placement == "server" and learner.backprop_workers == 1:  # its threads are known

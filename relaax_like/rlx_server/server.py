@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from relaax_like.agent.online_helper import AGENT_SHARE
+from relaax_like.config.address import Address
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import MAX_SERVED_CLIENTS, ServedClient
 from relaax_like.rlx_server.admission import Admission, Newcomer
@@ -158,7 +159,7 @@ class RlxServer:
             )
         except OSError as error:
             raise RelaaxError(
-                f"cannot bind {host}:{port}: {describe_bind_failure(host, port)}"
+                f"cannot bind {Address(host, port)}: {describe_bind_failure(host, port)}"
             ) from error
         self.run(self._sweep())
         return int(self._server.sockets[0].getsockname()[1])
