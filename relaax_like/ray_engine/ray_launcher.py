@@ -320,9 +320,13 @@ class _RayProcess:
             yield str(error).encode()
             self._status = EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
         except ray.exceptions.RayError as error:
-            assert place is not None
+            reason = _shorten(error)
+            if place is None:
+                yield f"{self._node.name}: Ray cannot start it: {reason}".encode()
+                self._status = EXIT_ERROR
+                return
             self._launcher.lose(self._node, place)
-            host, reason = place.address.host, _shorten(error)
+            host = place.address.host
             yield f"Ray no longer runs {self._node.name} on {host}: {reason}".encode()
             self._status = -signal.SIGKILL
 
