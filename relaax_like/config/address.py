@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from relaax_like.wire.errors import ConfigError
 
 _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-_HOST = re.compile(r"[A-Za-z0-9_.\-]{1,253}")
+_LABEL = r"[A-Za-z0-9_\-]{1,63}"  # `socket.getaddrinfo` raises a UnicodeError for others
+_HOST = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*\.?")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.\-]+)?")
 _EXPECTED = "expected host:port, such as localhost:7001 or [::1]:7001 (port 0: any free port)"
 
