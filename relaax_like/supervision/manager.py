@@ -3,14 +3,19 @@
 import contextlib
 import logging
 import queue
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from relaax_like.supervision.launcher import Launcher, LocalLauncher, Running
-from relaax_like.supervision.process import EXIT_ERROR, EXIT_OUTPUT_CLOSED, EXIT_USAGE, SignalEvent
+from relaax_like.supervision.process import (
+    EXIT_ERROR,
+    EXIT_OUTPUT_CLOSED,
+    EXIT_USAGE,
+    SignalEvent,
+    name_signal,
+)
 from relaax_like.supervision.topology import Node, Topology
 from relaax_like.wire import reports
 from relaax_like.wire.reports import Event, Report
@@ -420,7 +425,7 @@ def _shorten(held: list[str], last: str, known: set[str]) -> Iterator[str]:
 
 
 def _describe(status: int) -> str:
-    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    return f"killed by {name_signal(-status)}" if status < 0 else f"status {status}"
 
 
 def _quote(supervised: _Supervised) -> str:

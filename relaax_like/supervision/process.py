@@ -324,6 +324,14 @@ def validate_port_free(address: Address, flag: str) -> None:
             ) from error
 
 
+def name_signal(number: int) -> str:
+    """Returns the name of a signal, such as "SIGKILL"; most real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def end_now(exit_status: int) -> NoReturn:
     """Ends the process without waiting for its threads, which might be busy for a long time."""
     logging.shutdown()
