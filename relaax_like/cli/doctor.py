@@ -4,7 +4,6 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from rich.markup import escape
 
 from relaax_like.config.address import Address
 from relaax_like.extras import describe_missing
-from relaax_like.supervision.process import validate_port_free
+from relaax_like.supervision.process import name_signal, validate_port_free
 from relaax_like.wire.errors import RelaaxError
 
 # Name of the distribution -> module.
@@ -77,7 +76,7 @@ def _import_check(name: str) -> Callable[[], str]:
 
 def _describe_failure(done: "subprocess.CompletedProcess[str]") -> str:
     if done.returncode < 0:
-        return f"its process was killed by {signal.Signals(-done.returncode).name}"
+        return f"its process was killed by {name_signal(-done.returncode)}"
     return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
 
 

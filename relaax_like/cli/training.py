@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -213,5 +214,5 @@ def _run_processes(
         shutdown.end_with_output()
         status = manager.run()
     if trace:
-        print(f"where the time went: relaax trace {experiment.run_dir}")
+        print(f"where the time went: relaax trace {shlex.quote(str(experiment.run_dir))}")
     return status or shutdown.exit_status

@@ -22,8 +22,8 @@ class AlgorithmConfig(Settings):
     Do not import TensorFlow in `config.py`: the parameter server loads it, too.
 
     A field or property `plan` defines how experience is used (`config.plan`), or how each of
-    several tasks uses it. Without a plan, agents learn by themselves, or the learner beside them
-    computes one gradient from each batch.
+    several tasks uses it. Without a plan, agents learn by themselves, or a learner beside them
+    pushes one gradient of each batch.
     """
 
     name: Annotated[str | None, IN_JOBS] = None

@@ -406,6 +406,13 @@ class _ExperimentLoader:
         place = "" if plan is None else describe_place(type(algorithm), "plan")
         if isinstance(plan, Mapping):
             self._validate_task_plans(place, plan)
+        elif plan is not None and not isinstance(plan, Plan):
+            self._problems.add(
+                (ALGORITHM,),
+                f"{place}: plan is {plan!r}; expected OnPolicy, Episodes, Offline or Replay of "
+                "relaax_like.config.plan, a mapping from task to plan, or None",
+            )
+            return None
         default = find_placement(plan) if learner.offline is None else "server"
         if is_joint and (learner.offline is not None or isinstance(plan, Offline)):
             self._problems.add(
@@ -424,11 +431,11 @@ class _ExperimentLoader:
                 "(relaax-parameter-server.combine.method: sync) are beside their agents; set it to "
                 "'agent', or combine.method to fifo",
             )
-        if placement != "agent" and plan is None:
+        if placement != "agent" and plan is None and learner.offline is None:
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{placement!r}, but the algorithm declares no plan, so it learns where its agents "
-                "are; set it to 'agent', or define a plan",
+                f"{placement!r}, but the algorithm declares no plan, by which a learner there "
+                "makes its updates; set it to 'agent'",
             )
         if placement != "server" and isinstance(plan, Offline):
             self._problems.add(

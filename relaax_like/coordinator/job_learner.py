@@ -33,6 +33,7 @@ from relaax_like.coordinator.tasks import RefusedAttemptError, TaskFail
 from relaax_like.coordinator.versions import pack_version, stage_folder, unpack_version
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.supervision.guardian import Guardian
+from relaax_like.supervision.process import name_signal
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.errors import (
@@ -302,7 +303,7 @@ class _RunningJob:
         if self._stopping.is_set():
             return pb.Ended.STOPPED, "its slave left"
         if status < 0:
-            return pb.Ended.FAILED, f"its process was killed by {signal.Signals(-status).name}"
+            return pb.Ended.FAILED, f"its process was killed by {name_signal(-status)}"
         return pb.Ended.FAILED, f"its process ended with status {status}"
 
     def _prepare(self) -> None:

@@ -80,6 +80,9 @@ class LearnerFinder:
 
         Raises:
           ServerUnavailableError: the parameter server does not answer, or knows no learner yet.
+          NotAllowedError: the parameter server does not accept the token.
+          ProtocolError: another server listens at the parameter server's address.
+          ConfigError: a file of `security` cannot be used.
         """
         address = self._stub.find_learner()
         if not address:

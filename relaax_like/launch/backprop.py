@@ -6,12 +6,14 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from relaax_like.config.models import Experiment
+from relaax_like.config.plan import Offline, Replay, get_plan, name_plan
 from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.nn.threads import set_threads
-from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +31,24 @@ def set_backprop_workers(experiment: Experiment) -> None:
       experiment: its config.yaml is in the run's folder.
 
     Raises:
+      ConfigError: -1, but an algorithm's plan has no rollouts to measure an update with.
       RelaaxError: a measurement failed.
     """
     threads = experiment.learner.backprop_workers
     if threads < 0:
+        _validate_measurable(experiment)
         threads = _choose(experiment.run_dir)
     set_threads(threads)
+
+
+def _validate_measurable(experiment: Experiment) -> None:
+    found = get_plan(experiment.algorithm)
+    for plan in found.values() if isinstance(found, Mapping) else [found]:
+        if isinstance(plan, Replay | Offline):
+            raise ConfigError(
+                "learner.backprop_workers: -1 measures updates of rollouts, but the plan of this "
+                f"algorithm is {name_plan(plan)}; set a number of threads"
+            )
 
 
 def _choose(run_dir: Path) -> int:
@@ -45,7 +59,12 @@ def _choose(run_dir: Path) -> int:
     # Otherwise it was measured on another machine.
     if not isinstance(seconds, dict) or list(seconds) != [str(count) for count in counts]:
         seconds = {str(count): _measure(run_dir, count) for count in counts}
-        path.write_text(json.dumps(seconds))
+        try:
+            path.write_text(json.dumps(seconds))
+        except OSError as error:
+            logger.warning(
+                "%s cannot be written: %s; the next start measures again", path, error.strerror
+            )
     best = min(seconds, key=seconds.__getitem__)
     shown = ", ".join(f"{count}: {1000 * sec:.3g} ms" for count, sec in seconds.items())
     logger.info("learner.backprop_workers: %s (threads: time per minibatch; %s)", best, shown)

@@ -14,13 +14,12 @@ import numpy as np
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay, RolloutPlan
+from relaax_like.config.plan import Episodes, LearningPlan, OnPolicy
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_learning_tasks, require_plans
 from relaax_like.nn.threads import set_threads
 from relaax_like.supervision.process import run_main, setup_logging, without_native_stderr
-from relaax_like.wire.errors import ConfigError
 
 _RUNS = 3
 
@@ -37,24 +36,21 @@ def main() -> int:
 def measure(experiment: Experiment) -> float:
     """Returns the seconds per minibatch in the fastest of three iterations, summed over the tasks.
 
+    Args:
+      experiment: whose plans are OnPolicy or Episodes; `set_backprop_workers` refuses all others.
+
     Raises:
-      ConfigError: a plan is Replay, which has no iterations; or see `require_plans`.
+      ConfigError: see `require_plans` and `make_learning_tasks`.
     """
     plans = require_plans(experiment)
     seconds = 0.0
     for name, (task, model) in make_learning_tasks(experiment).items():
-        plan = plans[name]
-        if isinstance(plan, Replay):
-            raise ConfigError(
-                "learner.backprop_workers: -1 measures iterations, which a plan Replay does not "
-                "have; set a number of threads"
-            )
-        seconds += _measure_task(task, model, plan)
+        seconds += _measure_task(task, model, plans[name])
     return seconds
 
 
-def _measure_task(task: Any, model: Any, plan: RolloutPlan) -> float:
-    assert not isinstance(plan, Offline), "only a run that plays measures"
+def _measure_task(task: Any, model: Any, plan: LearningPlan) -> float:
+    assert isinstance(plan, OnPolicy | Episodes), "others are not measured"
     if isinstance(plan, OnPolicy):  # what is measured is an iteration that learns
         plan = replace(plan, prenormalize_steps=0)
     with without_native_stderr():

@@ -59,6 +59,8 @@ def check_learning(subject: Subject, learn_sec: float) -> None:
             target_return=_PASSES_AT * EPISODE_STEPS,
             target_episodes=_BANDIT_EPISODES,
         )
+    if learner.placement == "standalone":  # all is one process here
+        learner = learner.model_copy(update={"placement": "server"})
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         settings = experiment.parameter_server.model_copy(

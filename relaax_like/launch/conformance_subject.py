@@ -17,7 +17,6 @@ from relaax_like.config.plan import (
     Replay,
     get_plan,
     has_fixed_size,
-    name_plan,
 )
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
@@ -95,8 +94,10 @@ class Subject:
                 f"the Config has a plan for each task ({', '.join(plan)}), and the check only "
                 "supports one task"
             )
-        what = "no plan" if plan is None else f"the plan {name_plan(plan)}"
-        raise NotApplicable(f"the Config has {what}, so the agents learn by themselves")
+        raise NotApplicable(
+            "the Config has no plan, but the check makes updates by a plan; define plan if a "
+            "learner learns for the agents"
+        )
 
     def make_actor(self, model: Any) -> "Actor":
         """Makes what acts with the model's policy."""

@@ -24,7 +24,7 @@ from relaax_like.launch.algorithm_code import (
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
 from relaax_like.supervision.process import without_native_stderr
-from relaax_like.wire.errors import SnapshotError
+from relaax_like.wire.errors import InvalidInputError, SnapshotError
 
 
 def make_frozen_host(
@@ -96,7 +96,12 @@ def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndar
 def _freeze_tasks(
     experiment: Experiment, make_client: Callable[[str], ParameterServerClient], client_id: str
 ) -> dict[str, FrozenPolicy]:
-    """Returns the current values of each task's variables; tasks can share some."""
+    """Returns the current values of each task's variables; tasks can share some.
+
+    Raises:
+      ConfigError: the folder's code fails, or makes no tasks.
+      SnapshotError: the values belong to another model.
+    """
     with without_native_stderr():
         from relaax_like.learn.tasks import Tasks
 
@@ -105,7 +110,18 @@ def _freeze_tasks(
     with locate_errors(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(experiment.algorithm, experiment.algorithm.seed))
     policies = {}
-    for task in tasks.algorithms:
-        with tasks.make_client(task, make_client(f"{client_id}-{task}")) as client:
-            policies[task] = FrozenPolicy(client.get_values(), client.version, client.global_t)
+    for task, algorithm in tasks.algorithms.items():
+        whole = make_client(f"{client_id}-{task}")
+        try:
+            client = tasks.make_client(task, whole)
+        except InvalidInputError as error:
+            raise SnapshotError(
+                f"{experiment.parameter_server.checkpoint_dir}: the snapshot's variables are not "
+                f"those of the task {task!r} (see {error.field}); use the settings and the "
+                "algorithm's code of its run"
+            ) from None
+        with client:
+            values = client.get_values()
+            validate_values(experiment, algorithm.model, values)
+            policies[task] = FrozenPolicy(values, client.version, client.global_t)
     return policies

@@ -124,7 +124,8 @@ def run_learner(experiment: Experiment) -> int:
     Raises:
       ConfigError: the settings are wrong, other machines could connect without TLS and tokens, or
         the parameter server's run has another model.
-      RelaaxError: the port is taken, or a certificate or token is not accepted.
+      RelaaxError: the port is taken, a certificate or token is not accepted, or another server
+        listens at the parameter server's address.
     """
     settings = experiment.learner
     use_compile_cache(experiment.compile_cache)

@@ -527,8 +527,8 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
     if found.keys() != plans.keys():
         raise ConfigError(
             f"learner.placement: {experiment.learner.placement}, but the algorithm "
-            f"{experiment.algorithm_folder.name} declares no plan, so its agents learn by "
-            "themselves; set it to agent"
+            f"{experiment.algorithm_folder.name} declares no plan, by which a learner there makes "
+            "its updates; set it to agent"
         )
     return found
 
@@ -564,7 +564,8 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
 
     Raises:
       ConfigError: see `require_plans` and `make_learning_task`; or the algorithm has several tasks,
-        and they share variables, or something else only works with one task.
+        and they share variables, are not those of the plans, or something else only works with one
+        task.
     """
     plans = require_plans(experiment)
     config, folder = experiment.algorithm, experiment.algorithm_folder

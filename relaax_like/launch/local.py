@@ -52,6 +52,8 @@ class LocalAgents:
 
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
+      ConfigError: the algorithm's code fails, or its learner cannot be made.
+      RelaaxError: see `AgentHost.make_slot_agents`.
     """
 
     def __init__(
@@ -322,7 +324,8 @@ def ask_environment(experiment: Experiment) -> tuple[Experiment, list[str]]:
       unchanged and there are no overrides.
 
     Raises:
-      ConfigError: there is no environment, or the algorithm cannot use its spaces.
+      ConfigError: there is no environment, or the algorithm cannot use its spaces; or see
+        `open_slots`.
     """
     if not experiment.algorithm.lacks_spaces:
         return experiment, []

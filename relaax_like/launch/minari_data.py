@@ -163,7 +163,8 @@ def _explain(source: str) -> Iterator[None]:
     except ConfigError as error:  # of the spaces
         raise ConfigError(f"learner.offline: {source}: {error}, or name another data set") from None
     except ImportError as error:  # also of h5py, which Minari describes by itself
-        what = f"{error.name} is not installed" if error.name else str(error)
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name
+        what = f"{error.name} is not installed" if is_missing else str(error)
         raise ConfigError(
             f"learner.offline: {source}: {what}; {describe_cure('offline')}"
         ) from error

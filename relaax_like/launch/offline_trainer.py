@@ -7,6 +7,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.learners import make_offline_learner, validate_recordings
 from relaax_like.launch.local import validate_environment
+from relaax_like.launch.online_tester import require_environment
 from relaax_like.launch.recordings import find_recordings
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.reports.modes import LogMode
@@ -27,7 +28,7 @@ class OfflineTrainer(BaseTrainer):
 
     Raises:
       ConfigError: there are no recordings; some are damaged, or do not match the algorithm's
-        settings; or the test environment does not match them.
+        settings; or the environment for evaluations is missing, or does not match them.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class OfflineTrainer(BaseTrainer):
         # Before the training starts: it reads them later, and uses the environment later.
         validate_recordings(experiment, self._recordings)
         if experiment.learner.eval_freq:
+            require_environment(experiment)
             _validate_tests(experiment, ", ".join(sources))
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:

@@ -103,9 +103,10 @@ def make_parameter_server(
     Raises:
       ConfigError: the algorithm has no usable initial values, or `learner.previous` or `mirror_url`
         cannot be used.
-      InvalidInputError: the file `initial_values` cannot be used.
-      SnapshotError: the checkpoint folder is in use, or its snapshots, their mirror or those of
-        `learner.previous` cannot be used.
+      InvalidInputError: the file `initial_values` cannot be used, the algorithm's initial values
+        are not valid, or a restored value is not finite.
+      SnapshotError: the folder is in use, or its snapshots, their mirror, its file of the learner's
+        lease or the snapshots of `learner.previous` cannot be used.
       JournalError: the journal cannot be used.
     """
     settings = experiment.parameter_server
@@ -170,9 +171,10 @@ def make_parameter_server(
     logger.info("global_t is %d", server.global_t)
     if server.finished:
         logger.info(
-            "this run has already finished; to continue it, raise its target or "
-            "algorithm.max_global_step (relaax resume RUN --max-global-step N), or start "
-            "again in another run_dir"
+            "this run has already finished: %s; to continue it, raise that budget or target "
+            "(relaax resume RUN with --max-global-step, --max-episodes, --target-return or "
+            "--target-eval-return), or start again in another run_dir",
+            server.finished,
         )
     return server
 
@@ -192,7 +194,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
 
     Raises:
       ConfigError: the settings are wrong, or other machines could connect without TLS and tokens.
-      RelaaxError: a port is taken; or see `make_parameter_server`.
+      RelaaxError: a port is taken; or see `make_parameter_server` and `open_version_tests`.
       Stopped: a signal arrived during `make_parameter_server`.
     """
     failpoints.arm_from_environment()

@@ -43,10 +43,12 @@ def open_ray_launcher(
         is moved aside (--force).
 
     Raises:
-      ConfigError: the cluster cannot be joined; a server could be reached by unauthorized clients;
-        or the run has begun on another machine.
-      RelaaxError: no cluster answers, or it does not have the processors that the run asks for.
+      ConfigError: the cluster cannot be joined; `learner.backprop_workers` is -1; a server could be
+        reached by unauthorized clients; or see `validate_nothing_lost`.
+      RelaaxError: no cluster answers, or it does not have the processors that the run asks for; or
+        see `validate_nothing_lost`.
       ModuleNotFoundError: Ray is not installed.
+      Exception: see `join`.
     """
     if experiment.learner.backprop_workers < 0:
         raise ConfigError(
@@ -89,7 +91,9 @@ def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss
 
     Raises:
       ConfigError: the run has made progress, and `accept_loss` is False; the error says what would
-        be lost.
+        be lost. Or `mirror_url` cannot be used.
+      RelaaxError: the cluster's record of the run is not valid, or the folder of a journal cannot
+        be read.
     """
     settings = experiment.parameter_server
     folder = settings.checkpoint_dir
@@ -99,25 +103,29 @@ def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss
     if known is None or not known.global_t:
         return
     copied, copy = _find_copy(settings.mirror_url)
-    lost = max(known.global_t - copied, 0)
+    lost = max(known.global_t - (copied or 0), 0)
+    unless = "if there is none, " if copied is None else ""
     raise ConfigError(
         f"run_dir: {folder.absolute()} has no snapshot on this machine, {record.host}, but the Ray "
         f"cluster knows that this run has begun: at {known.time} it was at step "
-        f"{known.global_t:,}, version {known.version:,}, on {known.host}. {copy}: a start "
-        f"here would lose at least {lost:,} steps. Start it where its folder is, "
-        "or bring the folder here, or choose another run_dir; or start with "
-        "--accept-loss, from the copy if there is one"
+        f"{known.global_t:,}, version {known.version:,}, on {known.host}. {copy}: {unless}a "
+        f"start here would lose at least {lost:,} steps. Start it where its folder is, or bring "
+        "the folder here, or choose another run_dir; or start with --accept-loss, from the copy if "
+        "there is one"
     )
 
 
-def _find_copy(mirror_url: str | None) -> tuple[int, str]:
-    """Returns the steps of the newest copy of a run, 0 without one, and a description."""
+def _find_copy(mirror_url: str | None) -> tuple[int | None, str]:
+    """Returns the steps of the newest copy of a run, and a description.
+
+    The steps are 0 without a copy, and None if it is not known whether there is one.
+    """
     if mirror_url is None:
         return 0, "There is no copy (mirror_url)"
     try:
         found = find_newest_step(mirror_url)
     except SnapshotError as error:
-        return 0, f"Whether there is a copy is not known ({error})"
+        return None, f"Whether there is a copy is not known ({error})"
     if found is None:
         return 0, "There is no copy in mirror_url yet"
     return found, f"The copy in mirror_url is at step {found:,}"
@@ -148,10 +156,11 @@ def join_for_workers(trainer: BaseTrainer, address: str, accept_loss: bool) -> N
       accept_loss: see `validate_nothing_lost`.
 
     Raises:
-      ConfigError: the training has no workers; the cluster cannot be joined; or the run has begun
-        on another machine.
-      RelaaxError: no cluster answers, or it does not have the processors for the workers.
+      ConfigError: the training has no workers; the cluster cannot be joined; or see
+        `validate_nothing_lost`.
+      RelaaxError: no cluster answers; or see `validate_nothing_lost`.
       ModuleNotFoundError: Ray is not installed.
+      Exception: see `join`.
     """
     workers = trainer.experiment.learner.workers
     if not isinstance(trainer, Trainer):

@@ -306,9 +306,10 @@ def _announce_link(link: Link, ask: Callable[[Link], None], shutdown: Shutdown) 
             ask(link)
         except ServerUnavailableError:
             continue
-        except NotAllowedError as error:
+        except RelaaxError as error:  # a retry would usually fail, too
             logger.error("%s", error)
-            shutdown.request(EXIT_USAGE)
+            is_usage = isinstance(error, ConfigError | NotAllowedError)
+            shutdown.request(EXIT_USAGE if is_usage else EXIT_ERROR)
             return False
         logger.info("connected to the parameter server at %s", link.address)
         return True

@@ -167,7 +167,10 @@ def read_document(path: Path) -> dict[str, Any]:
             arrays = read_arrays(path, _KIND)
             document = _unpack(json.loads(arrays[_DOCUMENT].tobytes()), arrays)
     except FileNotFoundError:
-        raise InvalidInputError("no such file; the run was killed, or had ended") from None
+        raise InvalidInputError(
+            "no such file; the run was killed or had ended, or its state could not be saved (see "
+            "its log)"
+        ) from None
     except DamagedError as error:
         raise InvalidInputError(f"damaged ({error})") from error
     return document

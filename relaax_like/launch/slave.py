@@ -22,9 +22,11 @@ def run_slave(address: str, name: str, folder: Path, security: ClientSecurity) -
       security: token and certificates.
 
     Raises:
-      ConfigError: the settings are wrong.
+      ConfigError: the settings are wrong, or the folder cannot be used.
+      SnapshotError: another slave uses the folder, or its lock file cannot be locked.
       NotAllowedError: the coordinator does not accept the token or certificate.
       InvalidInputError: the coordinator refuses the slave.
+      ProtocolError: something else listens at the address.
     """
     place = str(parse_address(address, COORDINATOR_PORT))
     shutdown = Shutdown()

@@ -48,7 +48,8 @@ def make_start(
 
     Raises:
       ConfigError: the values cannot be built, or `learner.previous` cannot be used.
-      InvalidInputError: the file `initial_values` cannot be used.
+      InvalidInputError: the file `initial_values` cannot be used, or the algorithm's initial values
+        are not valid.
       SnapshotError: a snapshot has an unknown format, or those of `learner.previous` cannot be
         read.
     """

@@ -63,8 +63,9 @@ def train_with_workers(
     Raises:
       ConfigError: other machines could connect without TLS and tokens; there is no environment; or
         a worker has found a mistake in the settings.
-      RelaaxError: learning has failed, the workers could not be kept alive, or the cluster does not
-        have the processors that they ask for.
+      RelaaxError: the workers could not be kept alive, or the cluster does not have the processors
+        that they ask for.
+      Exception: the first error of a learner, if learning has failed.
     """
     if experiment.environment is None:
         raise ConfigError(f"{experiment.file}: training needs an `environment` section; add one")

@@ -1,5 +1,6 @@
 """LearningPolicy: the policy of a BaseLearner, with a complete iteration in one compiled call."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,7 +165,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         if self._run_dir is not None:
             try:
                 path = save_training_error(self._run_dir, arrays)
-                message += f"; for more: relaax diagnose {path}"
+                message += f"; for more: relaax diagnose {shlex.quote(str(path))}"
             except OSError as error:
                 message += f"; the details could not be saved: {error}"
         return NotFiniteError(message, metrics)

@@ -14,9 +14,12 @@ logger = logging.getLogger(__name__)
 LOCAL = "local"
 _GCS_PORT = 6379
 _PROBE_SEC = 10.0
+_MAX_REASON = 400
+_DEFAULT = "~/.ray/auth_token"
+_TOKEN_FILE = f"in {_DEFAULT} or in the file that RAY_AUTH_TOKEN_PATH names"
 _TOKEN = (
-    "Start Ray on all machines with RAY_AUTH_MODE=token and one token, in the file that "
-    "RAY_AUTH_TOKEN_PATH names (docs/scaling.md)"
+    f"Start Ray on all machines with RAY_AUTH_MODE=token and the same token, {_TOKEN_FILE} "
+    "(docs/scaling.md)"
 )
 
 
@@ -30,7 +33,8 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
 
     Raises:
       ConfigError: the address is not valid; the cluster asks for no token, or for another token
-        than ours; or this machine does not belong to the cluster.
+        than ours; or this machine does not belong to the cluster, or has another version of Ray or
+        Python.
       RelaaxError: no cluster answers at the address.
       ModuleNotFoundError: Ray is not installed.
       Exception: Ray's error, if it cannot start the cluster `local`.
@@ -57,16 +61,20 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
             _node_ip_address="127.0.0.1",
             **quiet,
         )
-        logger.info("Ray listens at %s; it asks for the token in ~/.ray", _describe_listeners())
+        token = os.environ.get("RAY_AUTH_TOKEN_PATH", _DEFAULT)
+        if "RAY_AUTH_TOKEN" in os.environ:
+            token = "the variable RAY_AUTH_TOKEN"
+        logger.info("Ray listens at %s; it asks for the token in %s", _describe_listeners(), token)
         return ray
     try:
         ray.init(address=address, **quiet)
     except Exception as error:
-        reason = str(error).strip() or type(error).__name__
+        # Of different versions, those of both sides follow in further lines.
+        reason = " ".join(str(error).split())[:_MAX_REASON] or type(error).__name__
         raise ConfigError(
-            f"--ray {address}: cannot join: {reason.splitlines()[0]}. This machine must be a node "
-            f"of the cluster (`ray start --address={address}`), with the cluster's token, if it "
-            "asks for one, in the file that RAY_AUTH_TOKEN_PATH names"
+            f"--ray {address}: cannot join: {reason}. This machine must be a node of the cluster "
+            f"(`ray start --address={address}`), with the cluster's versions of Python and Ray "
+            f"and, if it asks for one, its token, {_TOKEN_FILE}"
         ) from error
     return ray
 

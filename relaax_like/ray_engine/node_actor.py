@@ -74,10 +74,17 @@ class NodeActor:
           The process id, or why it cannot be started.
         """
         parts = json.loads(command)
-        if os.path.isdir(parts["folder"]):
-            os.chdir(parts["folder"])
         role: Role = parts["role"]
-        config = self._provide(Path(parts["config"]), parts["text"])
+        try:
+            if os.path.isdir(parts["folder"]):
+                os.chdir(parts["folder"])
+            config = self._provide(Path(parts["config"]), parts["text"])
+        except OSError as error:
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            return (
+                f"{parts['name']}: cannot prepare the start on {socket.gethostname()}: {what}; "
+                "correct the permissions, or free disk space"
+            )
         argv = [config if part == parts["config"] else part for part in parts["argv"]]
         node = Node(
             name=parts["name"],

@@ -223,11 +223,12 @@ class RayLauncher:
         asked = ", ".join(f"{node.name} {node.cpus}" for node in nodes)
         total, free = self.ray.cluster_resources(), self.ray.available_resources()
         machines = sum(machine["Alive"] for machine in self.ray.nodes())
+        has_workers = any(node.role == "worker" for node in self._topology.nodes)
+        fewer = "workers (--workers)" if has_workers else "environments (environment.clients)"
         return (
             f"--ray: no place within {self.placement_sec:g} s for {sum(n.cpus for n in nodes)} "
             f"CPU ({asked}): the cluster has {total.get('CPU', 0):g} CPU on {machines} machine(s), "
-            f"{free.get('CPU', 0):g} free; add machines, or start fewer environments "
-            "(environment.clients)"
+            f"{free.get('CPU', 0):g} free; add machines, or start fewer {fewer}"
         )
 
 
@@ -319,9 +320,13 @@ class _RayProcess:
             yield str(error).encode()
             self._status = EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
         except ray.exceptions.RayError as error:
-            assert place is not None
+            reason = _shorten(error)
+            if place is None:
+                yield f"{self._node.name}: Ray cannot start it: {reason}".encode()
+                self._status = EXIT_ERROR
+                return
             self._launcher.lose(self._node, place)
-            host, reason = place.address.host, _shorten(error)
+            host = place.address.host
             yield f"Ray no longer runs {self._node.name} on {host}: {reason}".encode()
             self._status = -signal.SIGKILL
 
@@ -341,5 +346,9 @@ class _RayProcess:
 
 
 def _shorten(error: Exception) -> str:
-    """Returns the first line of an error of Ray, at most 200 characters."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    """Returns the first line of an error of Ray, at most 200 characters.
+
+    An error that a method of an actor has raised is wrapped in one of Ray, as its `cause`.
+    """
+    cause = getattr(error, "cause", None) or error
+    return (str(cause).strip() or type(cause).__name__).splitlines()[0][:200]

@@ -196,7 +196,9 @@ class TableProgress(Progress):
             return "ETA -"
         left = self._experiment.algorithm.max_global_step - status.global_t
         seconds = math.ceil(max(0, left) / status.env_steps_per_sec)
-        at_most = "" if self._experiment.learner.target_return is None else " at most"
+        learner = self._experiment.learner
+        others = (learner.target_return, learner.target_eval_return, learner.max_episodes)
+        at_most = "" if all(other is None for other in others) else " at most"
         return f"ETA {timedelta(seconds=seconds)}{at_most}"
 
     def _describe(self, status: Status) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The progress of a training run for people: its line, its curves, and the summary at its end."""
 
 import logging
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,13 +113,18 @@ def print_summary(experiment: Experiment, status: Status, serves: bool = True) -
     episodes = f"; {status.episodes} episodes" if status.episodes else ""
     logger.info("%s%s", format_progress(status, serves), episodes)
     logger.info("snapshots   %s", _relative(settings.checkpoint_dir))
-    logger.info("curves      tensorboard --logdir %s", _relative(settings.metrics_dir))
-    logger.info("picture     relaax plot %s", _relative(experiment.run_dir))
+    logger.info("curves      tensorboard --logdir %s", _quote(settings.metrics_dir))
+    logger.info("picture     relaax plot %s", _quote(experiment.run_dir))
     logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
     if not status.finished:
-        logger.info("continue    relaax resume %s", _relative(experiment.run_dir))
+        logger.info("continue    relaax resume %s", _quote(experiment.run_dir))
     if experiment.environment is not None:
-        logger.info("evaluate    relaax eval %s", _relative(experiment.run_dir / "config.yaml"))
+        logger.info("evaluate    relaax eval %s", _quote(experiment.run_dir / "config.yaml"))
+
+
+def _quote(path: Path) -> str:
+    """Returns a path as an argument of a command in a shell."""
+    return shlex.quote(str(_relative(path)))
 
 
 def _relative(path: Path) -> Path:

@@ -284,6 +284,8 @@ def _move_aside(experiment: Experiment) -> None:
 
 
 def _find_free_name(path: Path) -> Path:
+    if path.name in ("", ".."):
+        path = path.resolve()
     number = 1
     while (found := path.with_name(f"{path.name}.old-{number}")).exists():
         number += 1

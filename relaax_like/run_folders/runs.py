@@ -18,6 +18,7 @@ from relaax_like.config.run_folder import (
 )
 from relaax_like.config.yaml_document import read_yaml
 from relaax_like.metrics.curves import Curve, read_curves
+from relaax_like.wire.errors import ConfigError
 
 _MAX_SEEDS_SHOWN = 6
 
@@ -91,8 +92,8 @@ def load_runs(paths: Sequence[Path]) -> list[Run]:
     """Reads the settings and curves of runs; each is a run's folder, or the config.yaml in it.
 
     Raises:
-      ConfigError: a path is not a run, or its config.yaml cannot be read; the error names the path.
-      OSError: an event file cannot be read.
+      ConfigError: a path is not a run, or its config.yaml or an event file of it cannot be read;
+        the error names the path.
     """
     folders = [find_config(path).parent for path in paths]
     names = [folder.resolve().name for folder in folders]
@@ -131,13 +132,21 @@ def find_differences(groups: Sequence[RunGroup]) -> dict[str, list[Any]]:
 def _load_run(folder: Path, name: str) -> Run:
     data = read_yaml(folder / CONFIG_NAME).data
     section = METRICS_SERVER if METRICS_SERVER in data else PARAMETER_SERVER
+    metrics_dir = find_folder(data, section, "metrics_dir", folder)
+    try:
+        curves = read_curves(metrics_dir)
+    except OSError as error:
+        raise ConfigError(
+            f"{error.filename or metrics_dir}: cannot be read: {error.strerror}; make it readable, "
+            "or omit this run"
+        ) from None
     return Run(
         name=name,
         folder=folder,
         seed=data.get("seed", 0),
         settings=flatten_settings(data),
         checkpoint_dir=find_folder(data, PARAMETER_SERVER, "checkpoint_dir", folder),
-        curves=read_curves(find_folder(data, section, "metrics_dir", folder)),
+        curves=curves,
     )
 
 

@@ -109,7 +109,8 @@ class LocalLauncher:
             except OSError as error:
                 raise RelaaxError(
                     f"{node.name}: cannot start {node.argv[0]}: {error.strerror}; check that it "
-                    "exists and is executable"
+                    "exists, is executable and, if it is a script, begins with #! and its "
+                    "interpreter"
                 ) from error
             for descriptor in reading:
                 threading.Thread(

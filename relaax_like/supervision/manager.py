@@ -3,14 +3,19 @@
 import contextlib
 import logging
 import queue
-import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from relaax_like.supervision.launcher import Launcher, LocalLauncher, Running
-from relaax_like.supervision.process import EXIT_ERROR, EXIT_OUTPUT_CLOSED, EXIT_USAGE, SignalEvent
+from relaax_like.supervision.process import (
+    EXIT_ERROR,
+    EXIT_OUTPUT_CLOSED,
+    EXIT_USAGE,
+    SignalEvent,
+    name_signal,
+)
 from relaax_like.supervision.topology import Node, Topology
 from relaax_like.wire import reports
 from relaax_like.wire.reports import Event, Report
@@ -20,7 +25,7 @@ logger = logging.getLogger(__name__)
 output = logging.getLogger(f"{__name__}.output")
 output.propagate = False
 
-# Seconds from SIGTERM to SIGKILL.
+# Seconds from the first SIGTERM to SIGKILL.
 TERM_SEC = 6.0
 # Environments, servers, the learner and the essential process end one after another; each has a
 # quarter of it.
@@ -81,7 +86,8 @@ class Manager:
       topology: what to run.
       write_line: called with the process's name and each output line, in a thread per process; by
         default, prints it.
-      term_sec: a process that has not ended this long after its SIGTERM is killed.
+      term_sec: a process that has not ended this long after the first SIGTERM is killed, also if it
+        was sent its own SIGTERM later.
       launcher: starts the processes; None: as children of this process, which `Guardian` ends
         if this process is killed.
     """
@@ -419,7 +425,7 @@ def _shorten(held: list[str], last: str, known: set[str]) -> Iterator[str]:
 
 
 def _describe(status: int) -> str:
-    return f"killed by {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+    return f"killed by {name_signal(-status)}" if status < 0 else f"status {status}"
 
 
 def _quote(supervised: _Supervised) -> str:

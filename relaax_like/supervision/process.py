@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import select
+import shlex
 import signal
 import socket
 import sys
@@ -104,7 +105,8 @@ def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
         tracing.start_from_environment(role)
     if tracing.active is not None:
         folder = tracing.active.path.parent
-        logger.info("tracing to %s; afterwards run: relaax trace %s", folder, folder)
+        quoted = shlex.quote(str(folder))
+        logger.info("tracing to %s; afterwards run: relaax trace %s", folder, quoted)
 
 
 def clear_traces(experiment: Experiment) -> None:
@@ -320,6 +322,14 @@ def validate_port_free(address: Address, flag: str) -> None:
                 f"cannot bind {address}: {describe_bind_failure(address.host, address.port)} "
                 f"with {flag}"
             ) from error
+
+
+def name_signal(number: int) -> str:
+    """Returns the name of a signal, such as "SIGKILL"; most real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def end_now(exit_status: int) -> NoReturn:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from support import hostile
 from support.certificates import AGENT, ENVIRONMENT, make_security
+from support.cluster import find_free_port
 from support.learning import (
     COLUMNS,
     ENV_STEPS,
@@ -38,7 +39,7 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.messages import ranges_to_messages
 from relaax_like.core.manifest import Variable
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.records import Episode, Reply, StreamProgress
+from relaax_like.core.records import ClientsReport, Episode, Reply, StreamProgress
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learner import PublishedValues
 from relaax_like.learn import experience_service, rollout_barrier
@@ -1164,6 +1165,20 @@ def test_a_learner_s_own_port_refuses_names_that_it_could_not_publish(
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert "expected 1 to 200 printable characters" in details
     assert name not in site.service._clients
+
+
+def test_a_learner_without_its_parameter_server_has_no_status_for_now(site: Site) -> None:
+    publisher: Any = Publishing(site.server)
+    with BridgeControl().connect(f"127.0.0.1:{find_free_port()}") as gone:
+        backend = PublishedValues(site.server.manifest, publisher, gone)
+        grpc_server, port = BridgeControl().create_server("127.0.0.1:0", backend)
+        grpc_server.start()
+        with BridgeControl().connect(f"127.0.0.1:{port}") as link:
+            with pytest.raises(ServerUnavailableError, match="no answer from the parameter server"):
+                link.status()
+            with pytest.raises(ServerUnavailableError, match="no answer from the parameter server"):
+                link.report_clients(ClientsReport(server_id="rlx", clients=(), num_clients=0))
+        grpc_server.stop(grace=None).wait()
 
 
 class Idle:

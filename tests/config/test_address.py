@@ -14,6 +14,7 @@ from relaax_like.wire.errors import ConfigError
         ("localhost:7000", Address("localhost", 7000)),
         ("0.0.0.0:0", Address("0.0.0.0", 0)),
         ("my-host_1.example.org:65535", Address("my-host_1.example.org", 65535)),
+        (f"{'a' * 63}.b.:7001", Address(f"{'a' * 63}.b.", 7001)),
         ("[::1]:7001", Address("::1", 7001)),
         ("[fe80::1%eth0]:7001", Address("fe80::1%eth0", 7001)),
         (" localhost:07000 ", Address("localhost", 7000)),

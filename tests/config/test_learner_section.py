@@ -75,8 +75,8 @@ def test_agents_play_ahead_where_that_is_free(name: str, placement: str, ahead: 
         (
             "policy_gradient",
             ["placement=server"],
-            "placement: 'server', but the algorithm declares no plan, so it learns where its "
-            "agents are; set it to 'agent', or define a plan",
+            "placement: 'server', but the algorithm declares no plan, by which a learner there "
+            "makes its updates; set it to 'agent'",
         ),
         (
             "bc",
@@ -156,3 +156,23 @@ def test_sources_come_back_from_the_saved_form(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
     again = load_experiment(tmp_path / "config.yaml")
     assert again.learner.offline == experiment.learner.offline
+
+
+def test_a_plan_of_another_kind_is_refused_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "config.py").write_text(
+        "from relaax_like.config.algorithm import AlgorithmConfig\n\n\n"
+        "class Config(AlgorithmConfig):\n"
+        '    plan: str = "on policy"\n'
+    )
+    file = tmp_path / "experiment.yaml"
+    file.write_text("algorithm: {path: ./}\n")
+    words = r"config\.py:\d+: plan is 'on policy'; expected OnPolicy, Episodes, Offline or Replay"
+    with pytest.raises(ConfigError, match=words):
+        load_experiment(file)
+
+
+def test_recordings_without_a_plan_are_refused_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("policy_gradient", "learner.offline=/x", "learner.target_return=null")
+    [line] = str(caught.value).splitlines()
+    assert "learner.offline: '/x', but this algorithm only learns from what" in line

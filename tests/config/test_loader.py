@@ -225,8 +225,8 @@ _BAD_FILES = {
     "negative seed": (MINIMAL + "seed: -1\n", "cartpole.yaml:2: seed: expected 0 or more, got -1"),
     "learner of its own without a plan": (
         MINIMAL + "learner:\n  placement: standalone\n",
-        "cartpole.yaml:3: learner.placement: 'standalone', but the algorithm declares no plan, so "
-        "it learns where its agents are; set it to 'agent', or define a plan",
+        "cartpole.yaml:3: learner.placement: 'standalone', but the algorithm declares no plan, by "
+        "which a learner there makes its updates; set it to 'agent'",
     ),
     "unknown placement": (
         MINIMAL + "learner:\n  placement: moon\n",
@@ -235,8 +235,8 @@ _BAD_FILES = {
     ),
     "learner where the algorithm has none": (
         MINIMAL + "learner:\n  placement: server\n",
-        "cartpole.yaml:3: learner.placement: 'server', but the algorithm declares no plan, so it "
-        "learns where its agents are; set it to 'agent', or define a plan",
+        "cartpole.yaml:3: learner.placement: 'server', but the algorithm declares no plan, by "
+        "which a learner there makes its updates; set it to 'agent'",
     ),
     "bad address": (
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",

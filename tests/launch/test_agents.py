@@ -10,16 +10,19 @@ from support.hierarchy import FOLDER, serve
 from support.hierarchy import make_host as make_hierarchy
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import Interactor
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import LearnerConfig
 from relaax_like.launch.agents import make_agent_host
+from relaax_like.launch.frozen_agents import make_frozen_host
 from relaax_like.launch.initial_values_main import make_initial_values
 from relaax_like.launch.local import LocalAgents
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.rlx_server.hosting import BatchHost, PlainHost
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, SnapshotError
 
 ONE_TASK = """
 from .more import LinearPolicy, Reinforce
@@ -96,11 +99,21 @@ def test_a_file_without_an_agent_is_refused_with_its_name(one_task):
         make_host(one_task)
 
 
-def test_a_plain_agent_that_lacks_a_verb_is_refused(tmp_path):
-    own = shutil.copytree(BARE, tmp_path / "own", ignore=shutil.ignore_patterns("__pycache__"))
-    (own / "agent.py").write_text("class Agent:\n    def act(self, state):\n        return 0\n")
-    with pytest.raises(ConfigError, match="Agent lacks reward_and_act, reward_and_reset, expected"):
-        make_host(own)
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (
+            "class Agent:\n    def act(self, state):\n        pass\n",
+            "lacks reward_and_act, reward_and",
+        ),
+        ("from relaax_like.agent.agent import Agent\n", "class Agent is abstract; implement act, "),
+    ],
+    ids=["without verbs", "abstract"],
+)
+def test_an_agent_without_verbs_is_a_mistake_in_the_folder_s_code(one_task, code, words):
+    (one_task / "agent.py").write_text(code)
+    with pytest.raises(ConfigError, match=words):
+        make_host(one_task)
 
 
 def test_a_plain_agent_cannot_send_experience():
@@ -184,6 +197,27 @@ def test_the_serial_loop_asks_all_tasks_and_counts_every_step_once():
     assert server.global_t in (216, 240)
     assert steps["control/default"] == server.global_t // 24
     assert steps["goal/default"] > 3
+
+
+@pytest.mark.parametrize(
+    ("new", "words"),
+    [
+        ('Dense("others", 2, 2', r"are not those of the task 'goal' \(see goal/others\.W\); use"),
+        ('Dense("logits", 2, 3', r"shape \[2, 2\] for variable logits\.W, .* has \[2, 3\]; use"),
+    ],
+    ids=["name", "shape"],
+)
+def test_a_snapshot_of_other_tasks_is_refused(folder, new, words):
+    code = (folder / "algorithm.py").read_text()
+    assert 'Dense("logits", 2, 2' in code
+    (folder / "algorithm.py").write_text(code.replace('Dense("logits", 2, 2', new))
+    experiment = make_experiment(folder)
+    experiment.parameter_server.checkpoint_dir = "run/checkpoints"
+    config = load_algorithm_module(FOLDER, "config").Config()
+    with serve(config) as server:
+        fixed = FrozenPolicy(server.get_values(), 0)
+        with pytest.raises(SnapshotError, match="run/checkpoints: the snapshot.*" + words):
+            make_frozen_host(experiment, lambda name: InProcessClient(server, name), fixed, "test")
 
 
 def test_a_limit_of_age_is_refused_for_plain_agents():

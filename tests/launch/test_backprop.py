@@ -8,9 +8,11 @@ import sys
 import numpy as np
 import pytest
 from support.batch import load
+from support.cluster import ROOT
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import dump_experiment, load_experiment
+from relaax_like.launch import backprop
 from relaax_like.launch.backprop import FILE_NAME, set_backprop_workers
 from relaax_like.launch.backprop_main import make_fake_rollout
 from relaax_like.nn.threads import get_threads, set_threads
@@ -81,6 +83,28 @@ def test_a_measurement_that_fails_says_so(tmp_path, monkeypatch):
     with pytest.raises(RelaaxError, match=r"1 thread\(s\) could not be measured: .*algorithm"):
         set_backprop_workers(experiment)
     assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_a_measurement_that_cannot_be_kept_is_used(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(backprop, "_measure", lambda run_dir, count: 1.0 / count)
+    experiment = make_experiment(tmp_path, -1)
+    (tmp_path / FILE_NAME).mkdir()
+    set_backprop_workers(experiment)
+    assert get_threads() == 2
+    assert f"{FILE_NAME} cannot be written: Is a directory; the next start" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "plan"), [("dqn", "Replay"), ("bc", "Offline")])
+def test_what_has_no_rollouts_is_not_measured(tmp_path, name, plan):
+    file = ROOT / "algorithms" / name / f"{name}.yaml"
+    experiment = load_experiment(
+        file,
+        ["learner.backprop_workers=-1", f"run_dir={tmp_path}"]
+        + (["learner.offline=/x"] if plan == "Offline" else []),
+    )
+    with pytest.raises(ConfigError, match=f"-1 measures updates .* is {plan}; set a number"):
+        set_backprop_workers(experiment)
 
 
 def test_no_threads_are_refused(tmp_path):

@@ -133,6 +133,12 @@ def test_a_policy_that_is_another_one_in_tensorflow_is_found(tmp_path: Path) -> 
     assert "differs by" in found.reason
 
 
+def test_the_learner_of_a_standalone_run_is_in_this_process_for_the_check() -> None:
+    experiment = find_folder_experiment("ppo", ["learner.placement=standalone"])
+    (result,) = check_algorithm(experiment, only=["learns"])
+    assert result.outcome == "passed", result
+
+
 def test_a_policy_that_does_not_learn_is_told_with_what_it_reached() -> None:
     experiment = find_folder_experiment("a2c", ["algorithm.learning_rate=0"])
     (result,) = check_algorithm(experiment, learn_sec=1.0, only=["learns"])

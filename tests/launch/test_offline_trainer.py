@@ -2,6 +2,7 @@
 
 # covers J11
 
+import dataclasses
 import json
 import re
 import shutil
@@ -208,6 +209,9 @@ def test_other_spaces_than_the_recorded_ones_are_told_before_anything_is_begun(
     )
     with pytest.raises(ConfigError, match=words):
         make(acrobot)
+    experiment = load_experiment(BC, [f"learner.offline={trajectories}"])
+    with pytest.raises(ConfigError, match="eval_freq: an evaluation needs an `environment`"):
+        make_trainer(dataclasses.replace(experiment, environment=None))
     # Where nothing is tested, no environment is made.
     make("environment.env=NoSuchEnvironment-v0", "learner.eval_freq=0")
     make()

@@ -7,17 +7,22 @@ import os
 import re
 import socket
 import sys
+import tempfile
 import typing
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+import ray
 from ray import cloudpickle
 from support.cluster import ROOT, wait_until
 
 from relaax_like.ray_engine.node_actor import NodeActor, find_free_address
+from relaax_like.ray_engine.ray_launcher import _RayProcess, _shorten
+from relaax_like.supervision.topology import Node
 from relaax_like.wire.errors import RelaaxError
 
 # A call that gives Ray a class, a function or an object.
@@ -113,6 +118,36 @@ def test_what_cannot_be_started_is_said(actor: NodeActor) -> None:
     answer = actor.start(make_command("", argv=["/no/such/program"]))
     assert isinstance(answer, str)
     assert "rlx: cannot start /no/such/program" in answer
+
+
+def test_a_machine_without_space_for_the_file_says_so(
+    actor: NodeActor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    answer = actor.start(make_command(""))
+    assert isinstance(answer, str)
+    assert re.match(r"rlx: cannot prepare the start on .*none.*: No such file", answer), answer
+
+
+def test_what_a_method_of_an_actor_raises_is_shown_without_ray_s_traceback() -> None:
+    error: Any = Exception("ray::NodeActor.find_address() (pid=7)\n  File ...")
+    assert _shorten(error) == "ray::NodeActor.find_address() (pid=7)"
+    error.cause = RelaaxError("127.0.0.1: no free port")
+    assert _shorten(error) == "127.0.0.1: no free port"
+
+
+def test_a_cluster_that_is_lost_before_a_start_has_a_place_is_said() -> None:
+    def refuse(node: Node) -> None:
+        raise ray.exceptions.RayError("the head is gone")
+
+    launcher: Any = SimpleNamespace(ray=ray, validate_start=refuse)
+    lines: list[bytes] = []
+    node = Node(name="ps", role="parameter server", argv=[])
+    process = _RayProcess(launcher, node, lines.extend, lambda line: None)
+    process.begin()
+    assert process.wait(10)
+    assert process.poll() == 1
+    assert lines == [b"ps: Ray cannot start it: the head is gone"]
 
 
 def test_a_free_port_is_on_the_machine_s_address() -> None:

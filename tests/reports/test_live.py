@@ -27,7 +27,7 @@ from relaax_like.metrics.curves import read_curves
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.reports.live import JsonProgress, NewestScalars, TableProgress
-from relaax_like.reports.progress import format_progress, watch_progress
+from relaax_like.reports.progress import format_progress, print_summary, watch_progress
 from relaax_like.wire.errors import InvalidInputError
 
 QUICK = "relaax-parameter-server.progress_interval_sec=0.1"
@@ -121,6 +121,11 @@ def test_the_table_before_the_first_episode_and_with_a_target(
     going = draw(cluster, newest, STATUS, "learner.target_return=475")
     assert "ETA 0:02:30 at most" in going
     assert "123.46 of 475" in going
+    for sets in (
+        ["learner.max_episodes=1000000"],
+        ["learner.eval_freq=10", "learner.target_eval_return=475"],
+    ):
+        assert "ETA 0:02:30 at most" in draw(cluster, newest, STATUS, *sets)
     troubled = dataclasses.replace(STATUS, refused={"not finite": 3}, snapshot_failures=2)
     text = " ".join(draw(cluster, newest, troubled).split())
     assert "refused 3 x not finite" in text
@@ -149,6 +154,22 @@ def test_the_line_has_a_mean_return_once_an_episode_has_ended() -> None:
     )
     alone = "step 1,200 | 50 steps/s | mean return 12.3 (last 7) | version 3"
     assert format_progress(after, serves=False) == alone
+
+
+def test_commands_in_the_summary_can_be_pasted_into_a_shell(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(cluster.folder)
+    experiment = load_experiment(cluster.config, ["run_dir=my run"])
+    with caplog.at_level(logging.INFO):
+        print_summary(experiment, Status())
+    for command in (
+        "tensorboard --logdir 'my run/metrics'",
+        "relaax plot 'my run'",
+        "relaax resume 'my run'",
+        "relaax eval 'my run/config.yaml'",
+    ):
+        assert command in caplog.text
 
 
 def test_nothing_is_shown_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,6 +131,14 @@ def test_a_run_that_is_there_is_refused_with_the_two_cures(cluster):
         assert text in str(caught.value)
 
 
+def test_a_run_in_the_current_directory_is_refused(cluster, monkeypatch):
+    folder = cluster.folder / "run"
+    make_snapshot(folder / "checkpoints", 7, 1)
+    monkeypatch.chdir(folder)
+    with pytest.raises(ConfigError, match=r"run_dir: \. already contains .* as .*/run\.old-1, or"):
+        begin_run(load(cluster, "run_dir=."), force=False)
+
+
 def test_force_moves_all_folders_aside_and_deletes_none(cluster):
     elsewhere = [
         f"relaax-parameter-server.checkpoint_dir={cluster.folder / 'cps'}",

@@ -96,3 +96,12 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=want) as caught:
             find_config(path)
         assert str(caught.value).startswith(str(path))
+
+
+def test_curves_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", RETURNS)
+    file = folder / "metrics" / "events.out.tfevents.2"
+    file.mkdir()
+    with pytest.raises(ConfigError) as caught:
+        load_runs([folder])
+    assert str(caught.value).startswith(f"{file}: cannot be read: Is a directory; make it readable")

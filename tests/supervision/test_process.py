@@ -10,7 +10,12 @@ import pytest
 from support.threads import Caller
 
 from relaax_like.config.address import Address
-from relaax_like.supervision.process import SignalEvent, validate_port_free, without_native_stderr
+from relaax_like.supervision.process import (
+    SignalEvent,
+    name_signal,
+    validate_port_free,
+    without_native_stderr,
+)
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
@@ -38,6 +43,13 @@ def test_a_missing_library_is_one_line_where_native_code_is_loaded():
     for name, error in (("tensorflow", ConfigError), ("mine", ModuleNotFoundError)):
         with pytest.raises(error, match=name), without_native_stderr():
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_each_signal_has_a_name():
+    names = [name_signal(number) for number in range(1, signal.NSIG)]
+    assert len(set(names)) == len(names)
+    assert names[signal.SIGKILL - 1] == "SIGKILL"
+    assert "signal 40" in names
 
 
 def test_a_used_port_is_named_with_its_holder_and_the_flag():
