@@ -19,7 +19,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
@@ -302,7 +302,7 @@ def _is_json_mapping(annotation: Any) -> bool:
 # Values.
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and len(value) <= _MAX_NAME and bool(_NAME.fullmatch(value))
 
 
