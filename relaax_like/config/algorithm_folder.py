@@ -166,7 +166,7 @@ def load_config_class(folder: Path) -> type[AlgorithmConfig]:
     """
     config = getattr(load_algorithm_module(folder, "config"), "Config", None)
     if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):
-        what = "no Config" if config is None else f"Config is {config!r:.80}"
+        what = "no Config" if config is None else f"Config is {repr(config)[:200]}"
         raise ConfigError(
             f"{folder / 'config.py'}: {what}, expected a class Config that derives from "
             "relaax_like.config.algorithm.AlgorithmConfig; define it"

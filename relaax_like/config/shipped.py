@@ -63,8 +63,8 @@ def find_experiment_file(path: str | Path) -> Path:
         near = difflib.get_close_matches(name.removesuffix(".yaml"), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise ConfigError(
-            f"{name[:200]}: no such file, and no shipped experiment has that name{hint} (`relaax "
-            "examples` lists them)"
+            f"{name[:200]}: no such file, or no access to it, and no shipped experiment has that "
+            f"name{hint} (`relaax examples` lists them)"
         )
     return found[0]
 

@@ -46,7 +46,7 @@ POLL_SEC = 10.0
 _WATCH_SEC = 0.25
 _LOG_SEC = 10.0
 _TASKS_PER_REPLY = 16
-_MAX_OPEN_TASKS = 64
+_MAX_OPEN_TASKS = 64  # of programs, by `send_task`
 _MAX_PROGRESS_BYTES = 4096
 
 
@@ -431,6 +431,11 @@ class Coordinator:
                 if self._slaves:
                     known = f"connected: {', '.join(self._slaves)}"
                 raise InvalidInputError(f"slave {slave_name!r} is not known; {known}")
+            if len(slave.tasks) >= _MAX_OPEN_TASKS:
+                raise InvalidInputError(
+                    f"slave {slave.name} has {len(slave.tasks)} unanswered tasks, the maximum; "
+                    "wait for an answer before you send another one"
+                )
             return self._send(slave, task, payload).result
 
     # With the lock held: slaves.
@@ -634,11 +639,6 @@ class Coordinator:
     # With the lock held: tasks.
 
     def _send(self, slave: _Slave, name: str, payload: Mapping[str, Any]) -> _OpenTask:
-        if len(slave.tasks) >= _MAX_OPEN_TASKS:
-            raise InvalidInputError(
-                f"slave {slave.name} has {len(slave.tasks)} unanswered tasks, the maximum; wait "
-                "for an answer before you send another one"
-            )
         text = validate_size(json.dumps(payload), MAX_PAYLOAD_BYTES, "payload")
         message = pb.Task(id=self._next_task, name=name, payload=text)
         self._next_task += 1

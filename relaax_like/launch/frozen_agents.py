@@ -24,7 +24,7 @@ from relaax_like.launch.algorithm_code import (
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
 from relaax_like.supervision.process import without_native_stderr
-from relaax_like.wire.errors import InvalidInputError, SnapshotError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 
 
 def make_frozen_host(
@@ -114,11 +114,13 @@ def _freeze_tasks(
         whole = make_client(f"{client_id}-{task}")
         try:
             client = tasks.make_client(task, whole)
-        except InvalidInputError as error:
+        except ConfigError as error:
+            cause = error.__cause__
+            where = f" (see {cause.field})" if isinstance(cause, InvalidInputError) else ""
             raise SnapshotError(
                 f"{experiment.parameter_server.checkpoint_dir}: the snapshot's variables are not "
-                f"those of the task {task!r} (see {error.field}); use the settings and the "
-                "algorithm's code of its run"
+                f"those of the task {task!r}{where}; use the settings and the algorithm's code of "
+                "its run"
             ) from None
         with client:
             values = client.get_values()

@@ -117,10 +117,13 @@ class JointPolicy(UpdatePolicy[JointTask]):
           arguments: from `data_preprocess`.
 
         Returns:
-          The means of costs and metrics over the updates, and `updates`, the number of these.
+          The means of costs and metrics over the updates, and `updates`, the number of these. If
+          the other learners have continued without this one: only `updates`, 0, even if updates
+          were made before.
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
+          NotAllowedError, ProtocolError: see `GroupStream`.
           InvalidInputError: a gradient, or the sum of all learners', is not finite, or too large;
             inputs that feed a running statistic are not finite; or a request differs from those of
             most learners.

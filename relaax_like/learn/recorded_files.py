@@ -174,8 +174,8 @@ def validate_files(
     if damaged:
         lines = "".join(f"\n  {one.path} ({one.reason})" for one in damaged)
         raise InvalidInputError(
-            f"damaged files, or files without trajectories ({len(damaged)} of {len(files)}); "
-            f"remove them, or record them again:{lines}"
+            f"damaged recordings, or recordings without trajectories ({len(damaged)} of "
+            f"{len(files)}); leave them out, or record or download them again:{lines}"
         )
     if unfit is not None:
         raise unfit

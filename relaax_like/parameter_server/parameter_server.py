@@ -87,10 +87,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     A push is checked and waits for its turn in its caller's thread, which then applies all waiting
     pushes, one after another; each takes effect atomically. A pull never waits. A snapshot is taken
-    from immutable buffers and written by another thread, while serving continues. With a journal,
-    the death of the process loses nothing that was acknowledged; without one, it loses what was
-    applied since the newest snapshot or, if a learner publishes, since the newest publication that
-    could be written (see `PublishedState`).
+    from immutable buffers and written by another thread, while serving continues. While a journal
+    is written, the death of the process loses nothing that was acknowledged. Without one, or once
+    it was switched off (see `PushJournal`), it loses what was applied since the newest snapshot or,
+    if a learner publishes, since the newest publication that could be written (see
+    `PublishedState`).
 
     Attributes:
       stop_requested: event that `request_stop` sets.

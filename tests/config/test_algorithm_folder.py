@@ -213,7 +213,7 @@ def test_module_is_loaded_after_it_was_repaired(algorithm_folder: Path) -> None:
     [
         ("", r"config\.py: no Config, expected a class Config that"),
         ("Config = 3\n", r"config\.py: Config is 3, expected a class Config that"),
-        ("class Config:\n    pass\n", r"config\.py: Config is <class '.*', expected"),
+        ("class Config:\n    pass\n", r"config\.py: Config is <class '.*'>, expected"),
     ],
 )
 def test_folder_without_a_config_class_is_refused(tmp_path: Path, text: str, want: str) -> None:

@@ -314,6 +314,22 @@ def test_a_program_of_the_coordinator_sends_tasks_to_slaves(
         learn.result(5.0)
 
 
+def test_tasks_of_a_program_do_not_keep_a_job_from_a_slave(site: Site, slave: Session) -> None:
+    slave.poll(runs_jobs=False)
+    for _ in range(64):
+        site.coordinator.send_task("slave", "resource", {})
+    with pytest.raises(InvalidInputError, match="slave has 64 unanswered tasks, the maximum"):
+        site.coordinator.send_task("slave", "resource", {})
+    job = site.jobs.submit("job", make_config())
+    names: list[str] = []
+    while "learner_start_task" not in names:
+        names += [task.name for task in slave.poll(wait_ms=5000)]
+    slave.poll((job, 1))
+    site.jobs.cancel(job)
+    (task,) = slave.poll((job, 1))
+    assert task.name == "learner_close_task"
+
+
 def test_a_result_that_cannot_be_read_fails_its_task(site: Site, slave: Session) -> None:
     slave.poll(runs_jobs=False)
     for payload, problem in (

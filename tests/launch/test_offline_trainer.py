@@ -188,7 +188,7 @@ def test_damaged_files_are_told_before_anything_is_begun(
         )
         assert program.wait() == 2, program
     assert re.search(r"checking 6 recordings, 0\.1 MB$", program.lines[0])
-    assert program.lines[1].startswith("error: learner.offline: damaged files, or files without")
+    assert program.lines[1].startswith("error: learner.offline: damaged recordings, or recordings")
     assert [line.split()[0] for line in program.lines[2:]] == [str(file) for file in damaged]
     assert older.is_dir()
 

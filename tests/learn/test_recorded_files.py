@@ -161,8 +161,10 @@ def test_all_damaged_files_are_named_at_once(files: list[Recording]) -> None:
     with pytest.raises(InvalidInputError) as caught:
         validate_files(files, PlainModel(), SPACES, PLAN)
     message = str(caught.value)
-    assert message.startswith("damaged files, or files without trajectories (2 of 4); remove them")
-    first, second = message.splitlines()[1:]
+    title, first, second = message.splitlines()
+    assert title.startswith(
+        "damaged recordings, or recordings without trajectories (2 of 4); leave"
+    )
     assert first == f"  {cut} (BadZipFile: File is not a zip file)"
     assert second.startswith(f"  {flipped} (BadZipFile: Bad CRC-32")
 

@@ -399,7 +399,8 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
     found = set(Store(s3_url).versions())
     assert {1, 7} <= found
     assert len(found) <= 3
-    assert ["could not be copied" in text for text in messages(caplog)][-2:] == [True, False]
+    # A copy that is complete, but for the removal of old ones, counts as a failure, too.
+    assert ["could not be" in text for text in messages(caplog)][-2:] == [True, False]
 
 
 @pytest.mark.parametrize("sent_bytes", [0, 5_000, 900_000, 1_404_000, 1_410_000])
