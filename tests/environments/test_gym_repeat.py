@@ -148,7 +148,10 @@ def test_the_program_counts_actions_as_steps(serve: Callable[..., ScriptedServer
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        (["--action-repeat", "0"], "--action-repeat/--actrep: 0, expected 1 or more"),
+        (
+            ["--action-repeat", "0"],
+            "--action-repeat/--actrep: '0', expected an integer of 1 or more",
+        ),
         (["--actrep", "2", "--vectorization-mode", "vector_entry_point"], "use mode sync"),
     ],
 )
