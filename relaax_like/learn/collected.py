@@ -9,7 +9,7 @@ from relaax_like.experience.episodes import EpisodeCollector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.learn.agent_source import AgentSource
-from relaax_like.learn.data_handlers import naming_place
+from relaax_like.learn.data_handlers import locate_handler_errors
 from relaax_like.learn.rollout_layout import RolloutLayout
 from relaax_like.learn.tally import Tally
 
@@ -75,7 +75,7 @@ class Collected(AgentSource):
         Raises:
           ConfigError: the data handler has failed; the error names the line.
         """
-        with naming_place(self._collector.data_handler, "after_learn"):
+        with locate_handler_errors(self._collector.data_handler, "after_learn"):
             self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
             self._trajectories.write(number, iteration.rollout)
@@ -94,7 +94,7 @@ class Collected(AgentSource):
         self._collector.close()
 
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:
-        with naming_place(self._collector.data_handler, "after_interact"):
+        with locate_handler_errors(self._collector.data_handler, "after_interact"):
             return self._collector.add(rollout)
 
 

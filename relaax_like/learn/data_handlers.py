@@ -9,7 +9,7 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
 @contextlib.contextmanager
-def naming_place(data_handler: DataHandler | None, method: str) -> Iterator[None]:
+def locate_handler_errors(data_handler: DataHandler | None, method: str) -> Iterator[None]:
     """Converts an error in a data handler to one that names the line.
 
     Args:

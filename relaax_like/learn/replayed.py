@@ -16,7 +16,7 @@ from relaax_like.core.records import Episode, Origin, Received
 from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
-from relaax_like.learn.data_handlers import naming_place
+from relaax_like.learn.data_handlers import locate_handler_errors
 from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
 from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
@@ -254,7 +254,7 @@ class Replayed(AgentSource):
             made = int(results.get("updates", len(errors)))
             self._table.update_priorities(minibatches.ids[:made], errors[:made])
         if self.data_handler is not None:
-            with naming_place(self.data_handler, "after_learn"):
+            with locate_handler_errors(self.data_handler, "after_learn"):
                 self.data_handler.after_learn(minibatches, results)
 
     def forget(self, agents: Sequence[int]) -> None:
@@ -367,7 +367,7 @@ class Replayed(AgentSource):
             return self._number
 
     def _handle(self, rollout: Rollout) -> Sequence[Rollout]:
-        with naming_place(self.data_handler, "after_interact"):
+        with locate_handler_errors(self.data_handler, "after_interact"):
             return handle_rollout(self.data_handler, rollout)
 
     def _note_seen(self, rollout: Rollout) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from relaax_like.core.records import Episode, LearnRequest
 from relaax_like.experience.collector import Collector, DataHandler, TrainingData
 from relaax_like.experience.trajectory_files import TrajectoryGatherer
-from relaax_like.learn.data_handlers import naming_place
+from relaax_like.learn.data_handlers import locate_handler_errors
 from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.rollout_barrier import RolloutBarrier
 from relaax_like.learn.tally import Tally
@@ -207,7 +207,7 @@ class RequestQueue(RequestSource):
         Raises:
           ConfigError: the data handler has failed; the error names the line.
         """
-        with naming_place(self._data_handler, "after_learn"):
+        with locate_handler_errors(self._data_handler, "after_learn"):
             self._collector.handle_data_after_learn(results)
         if self._trajectories is not None:
             self._trajectories.add(iteration.rollout)
@@ -246,7 +246,7 @@ class RequestQueue(RequestSource):
             self._reports.append(request.number)
             return
         try:
-            with tracing.span("pack"), naming_place(self._data_handler, "after_interact"):
+            with tracing.span("pack"), locate_handler_errors(self._data_handler, "after_interact"):
                 ticket = self._collector.add(rollout)
         except Exception as error:
             self._failed = Requests((request.number,), error=error)
