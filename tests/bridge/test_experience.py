@@ -1005,6 +1005,10 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
         change(inputs={"x" * 5000: OBSERVATION}, next_inputs={"x" * 5000: OBSERVATION}),
         "name of an array has 5000 characters, expected at most 200",
     ),
+    "more arrays than any": (
+        change(states={f"x{i}": np.zeros((2, 1), np.float32) for i in range(1001)}),
+        "rollout: 1001 arrays of one kind, expected at most 1000",
+    ),
     "five numbers instead of four": (
         see(np.zeros((STEPS, 2, 5), np.float32)),
         r"inputs observation: float32 of \[5, 2, 5\], expected float32 of \[5, 2, 4\]",

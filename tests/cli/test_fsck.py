@@ -392,6 +392,8 @@ def test_all_snapshots_damaged_is_an_error(run: Run) -> None:
 def test_another_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a run's folder"):
         check_folder(tmp_path, False)
+    with pytest.raises(ConfigError, match="nowhere: no such folder; pass run_dir"):
+        check_folder(tmp_path / "nowhere", False)
 
 
 def test_a_run_s_folder_and_its_checkpoints_are_both_found(

@@ -16,8 +16,6 @@ from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
 from relaax_like.wire.spaces import Box, Space, Spaces, messages_to_spaces, unpack_arrays
 
-_FEATURES_WITH_LIMIT = ("executed", "max_wait", "step_id", "timings")
-
 
 @dataclass
 class Role:
@@ -43,6 +41,8 @@ class Role:
     # Sends these bytes when the first step arrives, and closes without reading it.
     close_unread: bytes | None = None
     max_message_bytes: int = 1 << 26
+    # Of the sessions of clients with a time limit.
+    features: tuple[str, ...] = ("executed", "max_wait", "step_id", "timings")
     # observations -> actions, leaf name -> [k, ...]; default: random within the spaces.
     policy: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
 
@@ -170,7 +170,7 @@ class ScriptedServer:
                 protocol_version=1,
                 session=f"s{number}",
                 max_message_bytes=role.max_message_bytes,
-                features=_FEATURES_WITH_LIMIT if session.hello.max_wait_ms else (),
+                features=role.features if session.hello.max_wait_ms else (),
             )
         )
         if role.close_unread is not None:

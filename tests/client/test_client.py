@@ -474,6 +474,24 @@ def test_after_a_late_answer_executed_is_due_until_a_step_is_sent(
     assert third.executed is None
 
 
+def test_after_a_late_answer_without_executed_the_cure_is_to_reconnect(
+    serve: Serve, answers: threading.Event
+) -> None:
+    role = Role(answers=answers, features=("max_wait", "step_id", "timings"))
+    with make_limited(serve(role)) as client:
+        answers.clear()
+        with pytest.raises(LateAnswerError, match=r"call reconnect\(\) and begin new episodes"):
+            client.act(ZEROS)
+        answers.set()
+        with pytest.raises(OutOfOrderError, match=r"executed: missing.*; call reconnect\(\) and"):
+            client.reward_and_act(1.0, ZEROS)
+        with pytest.raises(OutOfOrderError, match="do not pass it"):
+            client.reward_and_act(1.0, ZEROS, executed=1)
+        client.connect()
+        client.act(ZEROS)
+        assert client.reward_and_reset(2.0) == 2.0
+
+
 def test_server_that_never_answers_times_out(serve: Serve) -> None:
     with make_client(serve(Role(hang_at=2)), timeout_sec=2.0) as client:
         client.act(ZEROS)

@@ -223,6 +223,12 @@ def test_train_is_refused_resumed_and_forced(cluster):
     (line,) = refused.lines
     assert line.startswith("error: run_dir: run already contains a run, at step 3")
     steps = read_steps(folder / "run")
+    outside = f"relaax-parameter-server.checkpoint_dir={folder / 'run' / 'checkpoints'}"
+    refused = start(cluster, "train", cluster.config, "--run-dir", "other", "--set", outside)
+    assert refused.wait() == 2
+    (line,) = refused.lines
+    assert line.startswith("error: checkpoint_dir: ")
+    assert "already contains a run, at step" in line
     resumed = start(cluster, "resume", "run/config.yaml", BUDGET, 900, "--insecure")
     assert resumed.wait() == 0
     resumed.wait_for(f"global_t is {steps}$")
