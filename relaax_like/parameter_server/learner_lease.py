@@ -25,10 +25,11 @@ class LearnerLease:
         lease.renew(term)
         lease.require(term)           # before each publication takes effect
 
-    A term is written to the disk before it is returned, so that no later start grants it again. A
-    lease that was not renewed in time can be granted to another holder; until then the old holder
-    is still accepted. Time is measured by this process: after a restart of the server, the holder
-    has the complete `lease_sec` again.
+    A term is written to the disk before it is returned, so that no later start grants it again.
+    Without a file, the first term is the time in milliseconds since 1970: if the file was lost, a
+    holder of before cannot have the term of another one. A lease that was not renewed in time can
+    be granted to another holder; until then the old holder is still accepted. Time is measured by
+    this process: after a restart of the server, the holder has the complete `lease_sec` again.
 
     Not thread-safe: its owner has a lock.
 
@@ -86,9 +87,10 @@ class LearnerLease:
                     f"run, which ends in {left:.1f} s unless it is renewed; wait, or stop that "
                     "learner if it should not run"
                 )
-            self._write(self.term + 1, holder, address)
+            term = self.term + 1 if self.term else time.time_ns() // 1_000_000
+            self._write(term, holder, address)
             failpoints.hit("ps.after_lease_before_reply")
-            self.term, self.holder, self.address = self.term + 1, holder, address
+            self.term, self.holder, self.address = term, holder, address
             _LOG.info("%s at %s learns from now on (term %d)", holder, address, self.term)
         self._expires = self._clock() + self.lease_sec
         return self.term

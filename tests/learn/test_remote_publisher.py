@@ -104,7 +104,7 @@ def test_what_is_published_is_what_comes(run: Run) -> None:
         publisher = run.make_publisher()
         lease = publisher.lease()
         assert (lease.number, lease.version, lease.finished) == (0, 0, "")
-        assert server.learner_address == ("localhost:3", 1)
+        assert server.learner_address == ("localhost:3", publisher.term)
         received = {"rlx": Received(7, 3, 2)}
         episodes = tuple(Episode(float(i), i + 1) for i in range(3))
         publication = make_publication(
@@ -122,7 +122,7 @@ def test_what_is_published_is_what_comes(run: Run) -> None:
         assert (again.number, again.global_t) == (1, 42)
         assert server.status().episodes == 3
         assert (status := server.status()).learner_address == "localhost:3"
-        assert (status.learner_term, status.overdue_updates) == (1, None)
+        assert (status.learner_term, status.overdue_updates) == (publisher.term, None)
         publisher.count_overdue = lambda: 7.0
         wait_until(lambda: server.status().overdue_updates == 7.0, "the next renewal")
         # Agents get them from the learner.
@@ -174,6 +174,7 @@ def test_what_a_crashed_server_has_lost_comes_again_and_the_learner_continues(ru
     with serving(run.folder, run.port) as server:
         publisher = run.make_publisher()
         lease = publisher.lease()
+        term = publisher.term
         publisher.publish(make_publication(lease, 1.0, env_steps=10, episodes=(Episode(1.0, 2),)))
         write_no_more(server)
         publisher.publish(make_publication(lease, 2.0, env_steps=7, episodes=(Episode(2.0, 2),)))
@@ -189,7 +190,7 @@ def test_what_a_crashed_server_has_lost_comes_again_and_the_learner_continues(ru
         assert (status.version, status.episodes) == (2, 3)
         state = server.lease()
         assert (state.number, state.values.tobytes()) == (2, third.values.tobytes())
-        assert publisher.term == 1
+        assert publisher.term == term
         publisher.publish(make_publication(lease, 4.0, env_steps=1))
         assert (server.lease().number, server.global_t) == (3, 26)
     assert run.lost == []
@@ -212,21 +213,22 @@ def test_only_one_of_two_learners_publishes(run: Run) -> None:
     with serving(run.folder, run.port) as server:
         first, second = run.make_publisher("one"), run.make_publisher("second")
         lease = first.lease()
+        term = first.term
         first.publish(make_publication(lease, 1.0, env_steps=10))
         caller = Caller(second.lease)
         caller.join(1.5 * LEASE_SEC)
         assert caller.is_alive()  # the first one renews it
         first.close()  # as if it were stopped: it renews no more
         other = caller.get()
-        assert (other.number, second.term) == (1, 2)
+        assert (other.number, second.term) == (1, term + 1)
         assert other.values.tobytes() == make_publication(lease, 1.0).values.tobytes()
         # The first one continues, and sends what it had under way.
-        late = replace(make_publication(lease, 9.0, env_steps=100), ticket=PublishTicket(1, 2))
-        with pytest.raises(LeasedError, match="term 1 of the lease has ended"):
+        late = replace(make_publication(lease, 9.0, env_steps=100), ticket=PublishTicket(term, 2))
+        with pytest.raises(LeasedError, match=f"term {term} of the lease has ended"):
             run.link.publisher_stub().publish(late)
         second.publish(make_publication(lease, 2.0, env_steps=5))
         assert (server.global_t, server.lease().number) == (15, 2)
-        assert server.learner_address == ("localhost:6", 2)
+        assert server.learner_address == ("localhost:6", term + 1)
 
 
 def test_a_learner_that_cannot_renew_publishes_nothing_until_it_has(run: Run) -> None:

@@ -1,6 +1,7 @@
 """LearnerLease: one holder, with a term that no later start grants again."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -20,44 +21,55 @@ class Clock:
 def test_a_second_learner_waits_until_the_first_renews_no_more(tmp_path: Path) -> None:
     clock = Clock()
     lease = LearnerLease(tmp_path, clock=clock)
-    assert lease.grant("one", "localhost:1") == 1
-    assert lease.grant("one", "localhost:1") == 1  # its answer was lost
+    first = lease.grant("one", "localhost:1")
+    assert lease.grant("one", "localhost:1") == first  # its answer was lost
     clock.now += LEASE_SEC - 1
     with pytest.raises(ServerUnavailableError, match=r"one at localhost:1, holds .* in 1\.0 s"):
         lease.grant("two", "localhost:2")
-    lease.renew(1)
+    lease.renew(first)
     clock.now += LEASE_SEC - 1
     with pytest.raises(ServerUnavailableError):
         lease.grant("two", "localhost:2")
-    lease.require(1)
+    lease.require(first)
     clock.now += 1
-    lease.require(1)  # nobody else has it
-    assert lease.grant("two", "localhost:2") == 2
+    lease.require(first)  # nobody else has it
+    assert lease.grant("two", "localhost:2") == first + 1
+    ended = f"term {first} of the lease has ended: two at localhost:2"
     for call in (lease.require, lease.renew):
-        with pytest.raises(LeasedError, match="term 1 of the lease has ended: two at localhost:2"):
-            call(1)
-    assert (lease.term, lease.holder, lease.address) == (2, "two", "localhost:2")
+        with pytest.raises(LeasedError, match=ended):
+            call(first)
+    assert (lease.term, lease.holder, lease.address) == (first + 1, "two", "localhost:2")
 
 
 def test_a_term_outlives_the_server_and_its_holder_has_the_whole_time_again(tmp_path: Path) -> None:
     clock = Clock()
     lease = LearnerLease(tmp_path, clock=clock)
-    lease.grant("one", "localhost:1")
+    first = lease.grant("one", "localhost:1")
     clock.now += LEASE_SEC - 1
     again = LearnerLease(tmp_path, clock=clock)
-    assert (again.term, again.address) == (1, "localhost:1")
+    assert (again.term, again.address) == (first, "localhost:1")
     clock.now += LEASE_SEC - 1
     with pytest.raises(ServerUnavailableError):
         again.grant("two", "localhost:2")
-    again.renew(1)
+    again.renew(first)
     clock.now += LEASE_SEC
-    assert again.grant("two", "localhost:2") == 2
-    assert LearnerLease(tmp_path, clock=clock).term == 2
+    assert again.grant("two", "localhost:2") == first + 1
+    assert LearnerLease(tmp_path, clock=clock).term == first + 1
 
 
 def test_a_learner_whose_lease_is_lost_with_the_folder_is_to_restart(tmp_path: Path) -> None:
     with pytest.raises(LeasedError, match=r"term 3 .*: no learner holds the lease; restart"):
         LearnerLease(tmp_path).renew(3)
+
+
+def test_a_learner_of_a_lost_lease_is_refused_once_another_one_has_it(tmp_path: Path) -> None:
+    old = LearnerLease(tmp_path).grant("one", "localhost:1")
+    (tmp_path / NAME).unlink()
+    lease = LearnerLease(tmp_path)
+    time.sleep(0.002)  # a term is a number of milliseconds
+    new = lease.grant("two", "localhost:2")
+    with pytest.raises(LeasedError, match=f"two at localhost:2 learns with term {new}"):
+        lease.renew(old)
 
 
 def test_a_term_that_could_not_be_written_is_not_granted(tmp_path: Path) -> None:
@@ -67,7 +79,7 @@ def test_a_term_that_could_not_be_written_is_not_granted(tmp_path: Path) -> None
         lease.grant("one", "localhost:1")
     assert lease.term == 0
     folder.mkdir()
-    assert lease.grant("one", "localhost:1") == 1
+    assert lease.grant("one", "localhost:1") == lease.term > 0
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,15 @@ def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
         yield cluster
 
 
+def wait_for_term(ps: Program, number: int) -> str:
+    """Waits until so many learners have held the lease; returns the term of the last of them."""
+    term = ps.wait_for(r"learns from now on \(term (\d+)\)")[1]
+    for _ in range(number - 1):
+        term = str(int(term) + 1)
+        ps.wait_for(rf"learns from now on \(term {term}\)")
+    return term
+
+
 def assert_no_trace(*programs: Program) -> None:
     for program in programs:
         assert TRACE not in program.output, program
@@ -66,7 +75,7 @@ def test_two_clients_learn_cartpole_although_learner_and_parameter_server_are_ki
     second = cluster.start_learner(*target)
     second.wait_for("holds the lease of this run|learning, ")
     second.wait_for("learning, ")
-    ps.wait_for(r"learns from now on \(term 2\)")
+    wait_for_term(ps, 2)
     rlx.wait_for("is back")
     more = cluster.wait_steps(3 * ITERATION)
     assert more.version > told.version
@@ -98,11 +107,11 @@ def test_a_stopped_learner_that_continues_changes_nothing(cluster: StandaloneClu
     freeze(first.pid)
     second = cluster.start_learner(f"learner.bind=localhost:{find_free_port()}")
     # It waits for the lease, unless its start took longer than that lasts.
-    ps.wait_for(r"learns from now on \(term 2\)")
+    wait_for_term(ps, 2)
     cluster.wait_steps(2 * ITERATION)
     before = cluster.wait_status(lambda status: True, "any answer")
     first.send(signal.SIGCONT)
-    first.wait_for("term 1 of the lease has ended")
+    first.wait_for(f"term {wait_for_term(ps, 1)} of the lease has ended")
     assert first.wait() == 1
     after = cluster.wait_steps(2 * ITERATION)
     # Each version has the steps of an iteration: none was published twice, or by both.
