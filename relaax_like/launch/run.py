@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import json
 import shlex
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from relaax_like.supervision.process import TRACE_FOLDER, validate_port_free
 from relaax_like.supervision.topology import Edge, Node, Role, Topology
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.ports import bind_socket
 from relaax_like.wire.security import ClientSecurity
 
 
@@ -123,10 +123,8 @@ def choose_ports(experiment: Experiment) -> list[str]:
             if settings is None or settings.bind.port:
                 continue
             host = settings.bind.host
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            probe = probes.enter_context(socket.socket(family, socket.SOCK_STREAM))
             try:
-                probe.bind((host, 0))
+                probe = probes.enter_context(bind_socket(host, 0))
             except OSError as error:
                 raise ConfigError(
                     f"{_SECTIONS[name]}.bind: no port of {host} can be used: {error.strerror}; "

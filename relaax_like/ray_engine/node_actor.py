@@ -17,6 +17,7 @@ from relaax_like.config.address import Address
 from relaax_like.supervision.launcher import LocalLauncher, Running
 from relaax_like.supervision.topology import Node, Role
 from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.ports import bind_socket
 
 # Kinds of events.
 LINE, REPORT, END = "line", "report", "end"
@@ -168,17 +169,15 @@ def find_free_address(host: str) -> Address:
     """
     for _ in range(_TRIES):
         port = random.choice(_PORTS)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind((host, port))
-            except OSError as error:
-                if error.errno == errno.EADDRNOTAVAIL:
-                    raise RelaaxError(
-                        f"{host} is not an address of this machine, although Ray reports it; start "
-                        "Ray with --node-ip-address and an address of this machine"
-                    ) from error
-                continue
+        try:
+            bind_socket(host, port).close()
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise RelaaxError(
+                    f"{host} is not an address of this machine, although Ray reports it; start "
+                    "Ray with --node-ip-address and an address of this machine"
+                ) from error
+            continue
         return Address(host, port)
     raise RelaaxError(
         f"{host}: no free port among {_TRIES} random ones from {_PORTS[0]} to {_PORTS[-1]}; end "

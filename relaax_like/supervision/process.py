@@ -22,7 +22,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.extras import describe_missing
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, NotAllowedError, RelaaxError
-from relaax_like.wire.ports import describe_bind_failure
+from relaax_like.wire.ports import bind_socket, describe_bind_failure
 
 logger = logging.getLogger(__name__)
 
@@ -312,16 +312,13 @@ def validate_port_free(address: Address, flag: str) -> None:
     """
     if address.port == 0:
         return
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address.host, address.port))
-        except OSError as error:
-            raise RelaaxError(
-                f"cannot bind {address}: {describe_bind_failure(address.host, address.port)} "
-                f"with {flag}"
-            ) from error
+    try:
+        bind_socket(address.host, address.port).close()
+    except OSError as error:
+        raise RelaaxError(
+            f"cannot bind {address}: {describe_bind_failure(address.host, address.port)} "
+            f"with {flag}"
+        ) from error
 
 
 def name_signal(number: int) -> str:

@@ -1,9 +1,32 @@
-"""Finds the process that holds a TCP port, for the error when a server cannot listen."""
+"""Binds a TCP port, and finds the process that holds one, for the error of a server."""
 
 import socket
 from typing import Any
 
 _WILDCARDS = ("0.0.0.0", "::", "")
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Returns a new TCP socket that is bound to an address, but does not listen yet.
+
+    Args:
+      host: a name or a number; of a name with addresses of both kinds, that of IPv4 is used.
+      port: 0: any free port.
+
+    Raises:
+      OSError: the port is taken, the host has no address, or none on this machine.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if port:  # as servers do; with 0, two sockets must not get the same port
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
 def describe_port_holder(host: str, port: int) -> str:

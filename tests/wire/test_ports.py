@@ -1,4 +1,4 @@
-"""Naming the process that holds a port."""
+"""Binding a port, and naming the process that holds one."""
 
 import os
 import socket
@@ -8,13 +8,35 @@ from collections.abc import Iterator
 
 import pytest
 
-from relaax_like.wire.ports import describe_bind_failure, describe_port_holder
+from relaax_like.wire.ports import bind_socket, describe_bind_failure, describe_port_holder
 
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
+
+
+def test_a_name_with_both_kinds_of_addresses_is_bound_as_ipv4() -> None:
+    with bind_socket("localhost", 0) as one, bind_socket("localhost", 0) as other:
+        assert one.getsockname()[0] == "127.0.0.1"
+        assert one.getsockname()[1] != other.getsockname()[1]
+
+
+def test_a_name_with_an_ipv6_address_alone_is_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda _, *rest, **more: resolve("::1", *rest, **more)
+    )
+    with bind_socket("simulator", 0) as bound:
+        assert bound.getsockname()[0] == "::1"
+
+
+def test_an_address_of_another_machine_is_not_bound() -> None:
+    with pytest.raises(OSError, match="assign requested address"):
+        bind_socket("192.0.2.1", 0)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", ""])
