@@ -102,7 +102,7 @@ class Link:
           timeout_sec: longest wait, plus up to 5 s for the last request; None: no limit.
 
         Raises:
-          ServerUnavailableError: no answer in time.
+          ServerUnavailableError: no answer in time, or another thread has closed this link.
           NotAllowedError: client or server does not trust the other; waiting does not help.
           InvalidInputError: the received manifest is not valid.
           ProtocolError: something else listens at the address.

@@ -76,6 +76,10 @@ def validate_format(came: int, ours: int, client: str, server: str) -> None:
         )
 
 
+class ClosedChannelError(ServerUnavailableError):
+    """This process has closed its channel: to try again on it does not help."""
+
+
 # What a link leads to, for messages.
 PARAMETER_SERVER, LEARNER = "the parameter server", "the learner"
 
@@ -111,8 +115,8 @@ def translate(address: str, server: str = PARAMETER_SERVER) -> Iterator[None]:
       server: what the server is, for the text.
 
     Raises:
-      ServerUnavailableError: this process has closed the channel, as at its end; see `to_exception`
-        for other errors.
+      ClosedChannelError: this process has closed the channel, as at its end.
+      Exception: see `to_exception`.
     """
     try:
         yield
@@ -124,6 +128,6 @@ def translate(address: str, server: str = PARAMETER_SERVER) -> Iterator[None]:
     except InvalidInputError:
         raise
     except ValueError as error:  # gRPC's error for a closed channel
-        raise ServerUnavailableError(
+        raise ClosedChannelError(
             f"this process has closed its connection to {address} ({error}); open a new one"
         ) from None

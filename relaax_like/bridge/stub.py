@@ -311,7 +311,7 @@ def wait_for_manifest(
       server: what the server is, for errors.
 
     Raises:
-      ServerUnavailableError: no answer in time.
+      ServerUnavailableError: no answer in time, or another thread has closed the channel.
       NotAllowedError: an agent's token is required.
       InvalidInputError: the received manifest is not valid.
       ProtocolError: something else listens at the address.
@@ -324,6 +324,8 @@ def wait_for_manifest(
         try:
             with errors.translate(address, server):
                 return message_to_manifest(stub.GetManifest(pb.GetManifestRequest(), timeout=5.0))
+        except errors.ClosedChannelError:
+            raise
         except ServerUnavailableError as error:
             reason = error
         waited = time.monotonic() - start

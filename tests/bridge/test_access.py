@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import socket
 import threading
 
 import grpc
@@ -21,6 +22,7 @@ from support.certificates import (
 )
 from support.cluster import wait_until
 from support.event_files import read_scalars
+from support.threads import Caller
 
 from relaax_like.bridge.access import METHOD_ROLES
 from relaax_like.bridge.control import BridgeControl
@@ -346,6 +348,16 @@ def test_a_link_that_was_closed_stays_closed(backend, authority):
         authority.issue()
         with pytest.raises(ServerUnavailableError, match="has closed its connection"):
             link.status(timeout_sec=2)
+
+
+def test_a_wait_ends_when_another_thread_closes_the_link():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = BridgeControl().connect(f"127.0.0.1:{listener.getsockname()[1]}")
+        waiting = Caller(link.wait)
+        with listener.accept()[0]:  # it waits for an answer
+            link.close()
+            with pytest.raises(ServerUnavailableError, match="has closed its connection"):
+                waiting.get()
 
 
 def test_connections_outlive_a_change_of_the_ca(backend, authority, tmp_path):
