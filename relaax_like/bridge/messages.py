@@ -41,6 +41,7 @@ _OUTCOME_NAMES = {number: name for name, number in _OUTCOMES.items()}
 _DURABILITIES: Mapping[Durability, pb.Durability] = {
     "snapshot": pb.SNAPSHOT,
     "journal": pb.JOURNAL,
+    "publication": pb.PUBLICATION,
 }
 _DURABILITY_NAMES = {number: name for name, number in _DURABILITIES.items()}
 # Parts of the flat vector of values, in ascending order.

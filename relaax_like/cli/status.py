@@ -115,6 +115,8 @@ def _describe_durability(status: Status) -> str:
         return f"{lost}; no push is acknowledged until a restart: {status.journal_error}"
     if status.durability == "journal":
         return f"nothing acknowledged; a power failure: {status.unsynced_records} pushes"
+    if status.durability == "publication":
+        return "what was learned since the newest publication that was written"
     return "the pushes since the newest snapshot"
 
 

@@ -16,7 +16,7 @@ Outcome = Literal["nothing", "applied", "pending", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 # Which pushes survive `kill -9` of the parameter server: all that were acknowledged, or those that
 # the newest snapshot contains.
-Durability = Literal["journal", "snapshot"]
+Durability = Literal["journal", "publication", "snapshot"]
 # Episodes in one message. Python makes objects of them, and no other caller is answered meanwhile.
 MAX_EPISODES = 1_000
 
@@ -142,6 +142,7 @@ class Reply:
         no effect.
       reason: why the gradient was dropped; "" if it was not.
       durability: what a crash of the server can lose: "journal": nothing that was acknowledged;
+        "publication": what a learner has learned since its newest publication that was written;
         "snapshot": the pushes since the newest snapshot.
       version: version after the request: initially 0, +1 for each record that changed the values,
         by a gradient, statistics or a publication.

@@ -79,8 +79,8 @@ class StatusCollector(Collector):
         yield GaugeMetricFamily(
             "relaax_crash_loses_updates",
             "1: a crash loses the pushes since the newest snapshot, or those that a failing disk "
-            "did not store; a learner's publications are kept. 0: a crash loses nothing that was "
-            "acknowledged.",
+            "did not store. 0: it loses nothing that was acknowledged, or, if a learner publishes, "
+            "what was learned since the newest publication that was written.",
             value=float(loses),
         )
         staleness = GaugeMetricFamily(

@@ -9,6 +9,7 @@ from typing import Any
 
 from relaax_like.core.records import (
     Counts,
+    Durability,
     Lease,
     Outcome,
     Publication,
@@ -373,7 +374,7 @@ class Applier:
         return Reply(
             outcome=answered.outcome,
             reason=answered.reason,
-            durability=self._push_log.durability,
+            durability=self.durability,
             version=answered.version,
             global_t=answered.global_t,
             epoch=self._epoch,
@@ -410,7 +411,7 @@ class Applier:
             self._take_up(published, "the newest publication")
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
-            self._stop_condition.check_score(self._best_evaluation)
+            self.check_evaluation()
         _LOG.info("restored publication %d, step %d", self._published, self._store.global_t)
         return True
 
@@ -440,7 +441,7 @@ class Applier:
             self._take_up(state, place)
             self._combiner.begin(self._store.values, state.pending)
             self._check_finished()
-            self._stop_condition.check_score(self._best_evaluation)
+            self.check_evaluation()
 
     def replay(self, snapshot: State | None) -> int:
         """Replays the journal's records since a snapshot; returns their number.
@@ -480,7 +481,7 @@ class Applier:
             return self._store.export_state()
 
     def note_evaluation(self, score: float) -> None:
-        """Notes the mean return of an evaluation; ends the training if it reaches the target.
+        """Notes the mean return of an evaluation, for later states and `check_evaluation`.
 
         A number that is not finite is ignored, as in `Snapshots.save`.
         """
@@ -490,7 +491,18 @@ class Applier:
             best = self._best_evaluation
             self._best_evaluation = score if best is None else max(best, score)
             self._records += 1  # the newest snapshot does not have it
+
+    def check_evaluation(self) -> None:
+        """Ends the training if the best evaluation so far reaches the target."""
         self._stop_condition.check_score(self._best_evaluation)
+
+    @property
+    def durability(self) -> Durability:
+        """What a crash of the server can lose; see `Reply`."""
+        publications = self._publications
+        if self.is_leased and publications is not None and not publications.failed:
+            return "publication"
+        return self._push_log.durability
 
     def refuse_leased(self, push: Push) -> None:
         """Refuses a push that would change the values of a run that learns from experience.

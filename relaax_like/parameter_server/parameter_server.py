@@ -419,8 +419,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
         validate_counts(publication)
         reply = self._submit_own(publication)
         if score is not None and reply.outcome == "applied" and self._saver is not None:
+            self._applier.note_evaluation(score)  # first: the snapshot contains it
             self._saver.try_to_save(score)
-            self._applier.note_evaluation(score)
+            self._applier.check_evaluation()
         return reply
 
     def count(self, counts: Counts) -> Reply:
@@ -510,7 +511,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             checkpoint_dir=str(self._snapshots.directory) if self._snapshots else "",
             refused=statistics.refused,
             parameters=self.manifest.gradient_bytes // 4,
-            durability=self._journal.durability,
+            durability=self._applier.durability,
             unsynced_records=self._journal.unsynced_records,
             unsynced_bytes=self._journal.unsynced_bytes,
             journal_bytes=self._journal.total_bytes,
@@ -624,6 +625,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._saver.save_judged(note)
         for score in scores:
             self._applier.note_evaluation(score)
+        self._applier.check_evaluation()
 
     def export_state(self) -> State:
         """Returns the current values and optimizers, immutable."""

@@ -42,6 +42,9 @@ class PublishedState:
         state = published.read(like=store.export_state())   # None: no usable state
         published.write(store.export_state())
 
+    Attributes:
+      failed: the newest state could not be written.
+
     Args:
       directory: the folder of the run's checkpoints.
       max_bytes_per_sec: states above this rate are not written: a crash loses everything after the
@@ -61,7 +64,7 @@ class PublishedState:
         self._files: dict[int, int] = {}  # turn -> descriptor
         self._turn = 0
         self._not_before = -float("inf")
-        self._failed = False
+        self.failed = False
 
     def write(self, state: State) -> bool:
         """Writes a state; returns False if it was skipped, or could not be written.
@@ -86,16 +89,16 @@ class PublishedState:
                 written += os.pwrite(file, whole[written:], written)
             os.ftruncate(file, length)
         except OSError as error:
-            if not self._failed:
+            if not self.failed:
                 _LOG.error(
                     "%s: a publication could not be written: %s. Training continues; a crash "
                     "loses everything since the newest publication or snapshot that was written",
                     self._directory / NAMES[self._turn],
                     error,
                 )
-            self._failed = True
+            self.failed = True
             return False
-        self._failed = False
+        self.failed = False
         self._turn = 1 - self._turn
         self._not_before = now + length / self._max_bytes_per_sec
         return True

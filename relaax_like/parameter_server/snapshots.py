@@ -195,7 +195,12 @@ class Snapshots:
         replaced = self.directory / (_REPLACED + target.name)
         if target.exists():  # damaged, or from before a restart from an older snapshot
             os.rename(target, replaced)
-        os.rename(temporary, target)
+        try:
+            os.rename(temporary, target)
+        except OSError:
+            if replaced.exists():
+                os.rename(replaced, target)  # a damaged snapshot is better than none
+            raise
         sync_path(self.directory)
         shutil.rmtree(replaced, ignore_errors=True)
 

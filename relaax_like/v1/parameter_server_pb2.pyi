@@ -29,6 +29,7 @@ class Durability(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DURABILITY_INVALID: _ClassVar[Durability]
     SNAPSHOT: _ClassVar[Durability]
     JOURNAL: _ClassVar[Durability]
+    PUBLICATION: _ClassVar[Durability]
 SEGMENT_KIND_INVALID: SegmentKind
 TRAINABLE: SegmentKind
 TARGET: SegmentKind
@@ -42,6 +43,7 @@ DROPPED: Outcome
 DURABILITY_INVALID: Durability
 SNAPSHOT: Durability
 JOURNAL: Durability
+PUBLICATION: Durability
 
 class Segment(_message.Message):
     __slots__ = ("name", "dtype", "shape", "offset", "group", "kind")

@@ -61,6 +61,14 @@ def test_a_failed_journal_is_a_loss(error, loses):
         assert scrape(page)["relaax_crash_loses_updates",] == loses
 
 
+@pytest.mark.parametrize(
+    ("durability", "loses"), [("journal", 0), ("publication", 0), ("snapshot", 1)]
+)
+def test_updates_are_lost_where_neither_they_nor_their_result_is_written(durability, loses):
+    with PrometheusPage(Address("localhost", 0), lambda: Status(durability=durability)) as page:
+        assert scrape(page)["relaax_crash_loses_updates",] == loses
+
+
 def test_a_port_that_is_taken_is_named():
     with make_backend() as backend, PrometheusPage(Address("localhost", 0), backend.status) as page:
         with pytest.raises(ConfigError, match=f"prometheus_bind: .*{page.port}"):

@@ -548,6 +548,18 @@ def test_a_run_that_learns_beside_its_agents_writes_no_published_state(tmp_path:
     assert not [name for name in NAMES if (tmp_path / name).exists()]
 
 
+def test_a_crash_loses_what_was_learned_since_the_newest_publication(tmp_path: Path) -> None:
+    with make_server(tmp_path) as server:
+        assert server.status().durability == "snapshot"
+        server.lease()
+        assert server.publish(make_publish(1)).durability == "publication"
+        assert server.status().durability == "publication"
+        for name in NAMES:
+            (tmp_path / name).unlink(missing_ok=True)
+            (tmp_path / name).mkdir()  # a disk that fails
+        assert server.publish(make_publish(2)).durability == "snapshot"
+
+
 # Scores of tests. covers P18
 
 
@@ -578,6 +590,16 @@ def test_a_score_is_kept_when_the_same_state_is_saved_again(tmp_path: Path) -> N
     best = read_best(tmp_path)
     assert best is not None
     assert (best.score, best.version) == (7.5, 1)
+
+
+def test_a_target_that_was_reached_is_in_the_snapshot_that_reached_it(tmp_path: Path) -> None:
+    with make_server(tmp_path, keep_best=1, scores_returns=False, target_score=7.0) as server:
+        server.lease()
+        server.publish(make_publish(1, score=7.5))
+        assert "of an evaluation reached the target 7" in server.finished
+        server.close(save=False)  # as if it were killed
+    with make_server(tmp_path, keep_best=1, scores_returns=False, target_score=7.0) as again:
+        assert "of an evaluation reached the target 7" in again.finished
 
 
 @pytest.mark.parametrize("score", [np.nan, np.inf])

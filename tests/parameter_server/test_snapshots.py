@@ -538,6 +538,24 @@ with Snapshots(sys.argv[1]):
 """
 
 
+def test_a_replacement_that_fails_between_the_two_renames_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def fail_once(source: Path, target: Path) -> None:
+        if target == path and source.name.startswith(".tmp-"):
+            raise OSError(errno.EIO, "the disk failed")
+        rename(source, target)
+
+    with Snapshots(tmp_path) as snapshots:
+        path = snapshots.save(make_state())
+        monkeypatch.setattr(os, "rename", fail_once)
+        with pytest.raises(SnapshotError, match="the disk failed; older snapshots are untouched"):
+            snapshots.save(make_state())
+        assert_same(snapshots.restore_latest(make_layout()), make_state())
+
+
 def test_second_server_is_refused_and_told_the_pid_of_the_first(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
