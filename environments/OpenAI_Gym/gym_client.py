@@ -17,6 +17,8 @@ from relaax_like.client import (
     SlotEpisode,
     add_security_arguments,
     make_security,
+    parse_count,
+    parse_positive,
 )
 from relaax_like.extras import describe_missing
 from relaax_like.wire import ConfigError, NotAllowedError, ProtocolError, RelaaxError
@@ -55,7 +57,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--random-steps",
         "--rnd",
-        type=_count,
+        type=parse_count,
         default=0,
         metavar="N",
         help="random actions after each reset, before the agent acts; default: 0",
@@ -63,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--max-episode-steps",
         "--limit",
-        type=_positive,
+        type=parse_positive,
         metavar="N",
         help="agent steps after which an episode is truncated; default: only the environment's own "
         "limit",
@@ -71,14 +73,14 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--action-repeat",
         "--actrep",
-        type=_positive,
+        type=parse_positive,
         default=1,
         metavar="N",
         help="times each action is repeated in the environment, with rewards summed; default: 1",
     )
     add(
         "--num-envs",
-        type=_positive,
+        type=parse_positive,
         default=1,
         metavar="K",
         help="environments stepped together, as slots of one connection; default: 1",
@@ -104,14 +106,14 @@ def make_parser() -> argparse.ArgumentParser:
     add("--display", action="store_true", help="open the window at the start")
     add(
         "--seed",
-        type=_count,
+        type=parse_count,
         metavar="N",
         help="seed of the first reset and of the random actions; default: random",
     )
     add("--name", help="client name shown in the server's log; default: environment and process id")
     add(
         "--episodes",
-        type=_positive,
+        type=parse_positive,
         metavar="N",
         help="stop after this many episodes; default: when training ends",
     )
@@ -138,24 +140,6 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"do not print each episode; on by default if {_QUIET} is set, as relaax run does",
     )
     return parser
-
-
-def _count(text: str) -> int:
-    return _read_number(text, 0)
-
-
-def _positive(text: str) -> int:
-    return _read_number(text, 1)
-
-
-def _read_number(text: str, least: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected an integer of {least} or more")
-    return number
 
 
 def _env_arg(text: str) -> tuple[str, Any]:

@@ -8,7 +8,12 @@ Needs numpy and protobuf only.
         score = client.reward_and_reset(reward)
 """
 
-from relaax_like.client.arguments import add_security_arguments, make_security
+from relaax_like.client.arguments import (
+    add_security_arguments,
+    make_security,
+    parse_count,
+    parse_positive,
+)
 from relaax_like.client.client import (
     EpisodeResult,
     LateAnswerError,
@@ -45,4 +50,6 @@ __all__ = [
     "Transition",
     "add_security_arguments",
     "make_security",
+    "parse_count",
+    "parse_positive",
 ]

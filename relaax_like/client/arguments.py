@@ -1,4 +1,4 @@
-"""Command-line flags that all our Python environment programs have: token and TLS."""
+"""Command-line flags of our Python environment programs: token, TLS, and numbers."""
 
 import argparse
 import os
@@ -51,3 +51,31 @@ def make_security(args: argparse.Namespace) -> ClientSecurity:
         tls_cert=args.tls_cert,
         tls_key=args.tls_key,
     )
+
+
+def parse_count(text: str) -> int:
+    """Returns a flag's integer of 0 or more.
+
+    Raises:
+      argparse.ArgumentTypeError: the text is something else.
+    """
+    return _read_number(text, 0)
+
+
+def parse_positive(text: str) -> int:
+    """Returns a flag's integer of 1 or more.
+
+    Raises:
+      argparse.ArgumentTypeError: the text is something else.
+    """
+    return _read_number(text, 1)
+
+
+def _read_number(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected an integer of {least} or more")
+    return number

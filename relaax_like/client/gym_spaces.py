@@ -74,8 +74,8 @@ class SpaceCodec:
         """Casts one environment's nested value, and writes it into row `slot`.
 
         Raises:
-          InvalidInputError: a leaf is missing, has another shape, or does not consist of numbers;
-            the error names it. The range of the numbers is not checked.
+          InvalidInputError: a leaf is missing, has another shape, does not consist of numbers, or
+            has one that an integer of the space cannot represent; the error names it.
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
@@ -83,8 +83,12 @@ class SpaceCodec:
             # Axes of length 1 are accepted; a number instead of a vector is a mistake.
             if array.size != rows[slot].size or array.dtype.kind not in "biuf":
                 raise _make_misfit(leaf, array, f" (slot {slot})")
+            if leaf.offset is not None:
+                array = array - leaf.offset
+            if array.dtype != rows.dtype and rows.dtype.kind in "biu":
+                array = _cast(array, leaf, f" (slot {slot})")
             try:
-                rows[slot] = array if leaf.offset is None else array - leaf.offset
+                rows[slot] = array
             except ValueError:
                 raise _make_misfit(leaf, array, f" (slot {slot})") from None
 
@@ -92,7 +96,8 @@ class SpaceCodec:
         """Converts a vector environment's nested batch `[k, ...]`; copies it.
 
         Raises:
-          InvalidInputError: a leaf is missing, or is not an array of numbers.
+          InvalidInputError: a leaf is missing, is not an array of numbers, or has one that an
+            integer of the space cannot represent.
         """
         arrays = {leaf.name: self._pack_leaf(leaf, _read_leaf(batch, leaf)) for leaf in self.leaves}
         return next(iter(arrays.values())) if self._bare else arrays
@@ -120,7 +125,7 @@ class SpaceCodec:
             raise _make_misfit(leaf, array)
         if leaf.offset is not None:
             array = array - leaf.offset
-        return array.astype(DTYPES[leaf.space.dtype])
+        return _cast(array, leaf)
 
 
 class GymValues(SpaceValues):
@@ -210,12 +215,36 @@ def to_array(value: Any) -> np.ndarray:
 
 
 def _make_misfit(leaf: Leaf, array: np.ndarray, where: str = "") -> InvalidInputError:
-    name = f"observation {leaf.name}" if leaf.path else "observation"
+    name = _name(leaf)
     return InvalidInputError(
         f"{name}: {array.dtype} {list(array.shape)}, expected {leaf.space.dtype} "
         f"{list(leaf.space.shape)} as declared by the space{where}",
         name,
     )
+
+
+def _cast(array: np.ndarray, leaf: Leaf, where: str = "") -> np.ndarray:
+    """Returns a copy of an array with the dtype of a space.
+
+    Raises:
+      InvalidInputError: the dtype is of integers, and cannot represent a number of the array.
+    """
+    dtype = DTYPES[leaf.space.dtype]
+    with np.errstate(invalid="ignore"):  # NaN
+        cast = array.astype(dtype)
+    if dtype.kind in "biu" and not np.array_equal(cast, array):
+        name = _name(leaf)
+        wrong = array[cast != array].flat[0]
+        raise InvalidInputError(
+            f"{name}: {wrong}, expected numbers that {leaf.space.dtype} can represent, as declared "
+            f"by the space{where}",
+            name,
+        )
+    return cast
+
+
+def _name(leaf: Leaf) -> str:
+    return f"observation {leaf.name}" if leaf.path else "observation"
 
 
 def _read_leaf(value: Any, leaf: Leaf) -> np.ndarray:

@@ -7,7 +7,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relaax_like.client.arguments import add_security_arguments, make_security
+from relaax_like.client.arguments import (
+    add_security_arguments,
+    make_security,
+    parse_count,
+    parse_positive,
+)
 from relaax_like.client.client import Retry, RlxClient
 from relaax_like.client.interactor import EnvironmentSlots, Interactor, RunSummary
 from relaax_like.wire.errors import ConfigError, NotAllowedError, ProtocolError, RelaaxError
@@ -86,7 +91,13 @@ def _parse(program: str, description: str, arguments: str) -> argparse.Namespace
     parser = argparse.ArgumentParser(f"{program}/main", description=description, allow_abbrev=False)
     add = parser.add_argument
     add("--rlx-server", default="localhost:7001", metavar="HOST:PORT", help="default: %(default)s")
-    add("--num-envs", type=int, default=1, metavar="K", help="slots of the connection; default: 1")
+    add(
+        "--num-envs",
+        type=parse_positive,
+        default=1,
+        metavar="K",
+        help="slots of the connection; default: 1",
+    )
     add(
         "--env-arg",
         type=_parse_env_arg,
@@ -96,11 +107,11 @@ def _parse(program: str, description: str, arguments: str) -> argparse.Namespace
         help=f"{arguments}; repeatable",
     )
     add("--exploit", action="store_true", help="choose the best actions; learn nothing")
-    add("--seed", type=int, metavar="N", help="of the environments; default: random")
+    add("--seed", type=parse_count, metavar="N", help="of the environments; default: random")
     add("--name", default=f"{program}-{os.getpid()}", help="shown in the server's log")
     add(
         "--episodes",
-        type=int,
+        type=parse_positive,
         metavar="N",
         help="end after this many episodes; default: when the training ends",
     )

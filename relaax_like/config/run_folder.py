@@ -160,9 +160,10 @@ def find_folder(data: dict[str, Any], section: str, key: str, folder: Path) -> P
     given, run_dir = _get(data, section, key), data.get("run_dir")
     if given is None:
         return folder / _DEFAULTS[key]
-    if run_dir is not None and Path(given).is_relative_to(run_dir):
-        return folder / Path(given).relative_to(run_dir)
-    return Path(given)
+    place = Path(str(given))  # YAML reads `run_dir: 7` as a number
+    if run_dir is not None and place.is_relative_to(str(run_dir)):
+        return folder / place.relative_to(str(run_dir))
+    return place
 
 
 def _get(data: dict[str, Any], section: str, key: str) -> Any:

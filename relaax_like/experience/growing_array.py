@@ -1,5 +1,6 @@
 """Arrays that grow at the end, by one element or many at a time."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
@@ -123,21 +124,23 @@ class GrowingTree:
         if array is not None and not hasattr(element, "keys"):  # faster than isinstance
             array.put(row, element)
             return
-        for array, leaf in self._match(element):
-            array.put(row, leaf)
+        with self._forgetting_refused_names():
+            for array, leaf in self._match(element):
+                array.put(row, leaf)
 
     def write(self, start: int, elements: ArrayLike | Mapping[str, ArrayLike], number: int) -> None:
         """Writes elements `[number, ...]` from the row `start` on; raises the same as `put`."""
-        leaves = [(array, np.asarray(leaf)) for array, leaf in self._match(elements)]
-        for _, leaf in leaves:
-            if leaf.shape[:1] != (number,):
-                raise InvalidInputError(
-                    f"{self._field} has shape {list(leaf.shape)}, expected [{number}, ...] "
-                    "like the rewards",
-                    self._field,
-                )
-        for array, leaf in leaves:
-            array.write(start, leaf)
+        with self._forgetting_refused_names():
+            leaves = [(array, np.asarray(leaf)) for array, leaf in self._match(elements)]
+            for _, leaf in leaves:
+                if leaf.shape[:1] != (number,):
+                    raise InvalidInputError(
+                        f"{self._field} has shape {list(leaf.shape)}, expected [{number}, ...] "
+                        "like the rewards",
+                        self._field,
+                    )
+            for array, leaf in leaves:
+                array.write(start, leaf)
 
     def map(self, function: Callable[[np.ndarray], np.ndarray], length: int) -> Tree:
         """Applies the function to the first `length` elements of each array."""
@@ -145,6 +148,17 @@ class GrowingTree:
         if None in leaves:
             return leaves[None]
         return {str(name): leaf for name, leaf in leaves.items()}
+
+    @contextlib.contextmanager
+    def _forgetting_refused_names(self) -> Iterator[None]:
+        """If the first element is refused in its block, another one can be the first."""
+        first = not self._arrays
+        try:
+            yield
+        except InvalidInputError:
+            if first:
+                self._arrays.clear()
+            raise
 
     def _match(
         self, element: ArrayLike | Mapping[str, ArrayLike]

@@ -1,5 +1,6 @@
 """`relaax record`: plays with any policy, and writes what happens as recordings."""
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -120,11 +121,11 @@ def record(
     with open_slots(experiment, f"record {number}") as slots:
         recorder = _make_recorder(experiment, policy, version, writer, steps)
         agents = _make_agents(experiment, slots, recorder, policy, number)
-        try:
-            _play(experiment, slots, agents)
-        finally:
-            recorder.flush()
-            agents.close()
+        with contextlib.closing(agents):
+            try:
+                _play(experiment, slots, agents)
+            finally:
+                recorder.flush()
     return recorder.recorded
 
 

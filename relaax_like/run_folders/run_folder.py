@@ -93,18 +93,24 @@ def _forget_empty_start(experiment: Experiment) -> None:
     """Removes snapshots and journals of a start without any progress: the model might have changed.
 
     Raises:
-      SnapshotError: see `validate_not_held`.
+      SnapshotError: a file cannot be removed; for others, see `validate_not_held`.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     if not list_names(checkpoints):
         return
     validate_not_held(experiment)
-    for name in list_names(checkpoints):
-        shutil.rmtree(checkpoints / name)
-    for journal in list_journals(checkpoints):
-        shutil.rmtree(journal, ignore_errors=True)
-        # Left behind, it would claim records that are missing.
-        path_of_head(journal).unlink(missing_ok=True)
+    try:
+        for name in list_names(checkpoints):
+            shutil.rmtree(checkpoints / name)
+        for journal in list_journals(checkpoints):
+            shutil.rmtree(journal, ignore_errors=True)
+            # Left behind, it would claim records that are missing.
+            path_of_head(journal).unlink(missing_ok=True)
+    except OSError as error:
+        raise SnapshotError(
+            f"{checkpoints}: a start without any progress cannot be removed: {error}; correct the "
+            "folder's permissions, or choose another run_dir"
+        ) from None
 
 
 def validate_not_held(experiment: Experiment) -> None:

@@ -1,6 +1,8 @@
 """Gymnasium spaces there and back. covers R18"""
 
+import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -84,6 +86,28 @@ def test_batches_come_back_and_equal_the_rows(space: spaces.Space, slots: int, s
     for slot, row in enumerate(codec.unpack_rows(packed)):
         codec.write_row(again, slot, row)
     np.testing.assert_equal(again, packed)
+
+
+@pytest.mark.parametrize(
+    ("value", "wrong"), [(300, "300"), (-1, "-1"), (0.5, "0.5"), (np.nan, "nan"), (255.0, None)]
+)
+def test_a_number_that_an_integer_cannot_represent_is_refused(
+    value: float, wrong: str | None
+) -> None:
+    codec = SpaceCodec(spaces.Dict({"image": spaces.Box(0, 255, (2,), np.uint8)}))
+    packed = codec.empty(1)
+    with expect_misfit(wrong, " (slot 0)"):
+        codec.write_row(packed, 0, {"image": np.array([7, value])})
+        assert packed["image"].tolist() == [[7, 255]]
+    with expect_misfit(wrong, ""):
+        assert codec.pack({"image": np.array([[7, value]])})["image"].tolist() == [[7, 255]]
+
+
+def expect_misfit(wrong: str | None, where: str) -> AbstractContextManager[object]:
+    if wrong is None:
+        return nullcontext()
+    text = f"observation image: {wrong}, expected numbers that uint8 can represent, as declared by "
+    return pytest.raises(InvalidInputError, match=f"^{re.escape(f'{text}the space{where}')}$")
 
 
 def test_leaves_are_named_by_their_path() -> None:

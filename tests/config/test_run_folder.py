@@ -1,12 +1,13 @@
 """Folders under a logdir: environment, name, time. covers P22"""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from relaax_like.config.loader import dump_experiment, export_experiment, load_experiment
-from relaax_like.config.run_folder import fix_run_dir, make_run_name
+from relaax_like.config.run_folder import find_experiment, fix_run_dir, make_run_name
 from relaax_like.wire.errors import ConfigError
 
 TIME = r"\d{8}-\d{6}"
@@ -108,3 +109,16 @@ def test_all_processes_of_a_run_are_told_the_same_folder(file: Path) -> None:
 def test_contradictions_are_named(sets: list[str], want: str, file: Path) -> None:
     with pytest.raises(ConfigError, match=want):
         load_experiment(file, sets, new_run=True)
+
+
+def test_a_run_dir_that_is_a_number_is_a_folder_of_that_name(file: Path) -> None:
+    run = file.parent / "7"
+    run.mkdir()
+    (run / "config.yaml").write_text(
+        "run_dir: 7\nrelaax-parameter-server: {checkpoint_dir: 7/elsewhere, metrics_dir: 8}\n"
+    )
+    config, places = find_experiment(run)
+    assert config == run / "config.yaml"
+    assert [json.loads(place.partition("=")[2]) for place in places] == [
+        *(str(run), str(run / "elsewhere"), "8")
+    ]

@@ -92,3 +92,13 @@ def test_a_leaf_is_named() -> None:
     with pytest.raises(InvalidInputError) as caught:
         tree.put(1, {"a": 1.5})
     assert caught.value.field == "state['a']"
+
+
+def test_a_first_element_that_was_refused_does_not_set_the_names() -> None:
+    tree = GrowingTree("observations")
+    with pytest.raises(InvalidInputError, match=r"expected \[3, ...\]"):
+        tree.write(0, {"a": np.zeros(3), "b": np.zeros(2)}, 3)
+    with pytest.raises(InvalidInputError, match="dtype <U4"):
+        tree.put(0, {"a": 1.0, "b": "text"})
+    tree.put(0, 1.0)
+    assert tree.map(np.copy, 1).tolist() == [1.0]

@@ -1,8 +1,11 @@
 """A run's folder is begun once, described, and never written over. covers J17, P22"""
 
 import contextlib
+import errno
 import json
+import os
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -94,6 +97,17 @@ def test_a_start_that_came_to_nothing_leaves_no_model_behind(cluster):
     assert not list_names(checkpoints)
     assert not (checkpoints / "journal").exists()
     assert (checkpoints / "initial-1.npz").exists()
+
+
+def test_a_start_that_came_to_nothing_and_cannot_be_removed_is_one_line(cluster, monkeypatch):
+    def fail(path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    experiment = load(cluster)
+    make_snapshot(experiment.parameter_server.checkpoint_dir, 0, 0)
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    with pytest.raises(SnapshotError, match="cannot be removed: .*Read-only file system"):
+        begin_run(experiment, force=False)
 
 
 def test_a_start_that_was_killed_before_its_first_step_can_be_repeated(cluster):
