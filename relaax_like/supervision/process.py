@@ -8,7 +8,6 @@ import resource
 import select
 import shlex
 import signal
-import socket
 import sys
 import threading
 import time
