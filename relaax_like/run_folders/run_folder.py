@@ -35,7 +35,7 @@ from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.mirror_remote import hide_password
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.snapshots import list_names
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, SnapshotError
 
 EXPERIMENT_NAME = "experiment.yaml"
 INFO_NAME = "experiment.info"

@@ -106,7 +106,7 @@ def test_a_start_that_came_to_nothing_and_cannot_be_removed_is_one_line(cluster,
     experiment = load(cluster)
     make_snapshot(experiment.parameter_server.checkpoint_dir, 0, 0)
     monkeypatch.setattr(shutil, "rmtree", fail)
-    with pytest.raises(SnapshotError, match="cannot be removed: .*Read-only file system"):
+    with pytest.raises(SnapshotError, match=r"cannot be removed: .*Read-only file system"):
         begin_run(experiment, force=False)
 
 
