@@ -22,7 +22,16 @@ import pytest
 import ray.autoscaler
 import yaml
 from support.cluster import ROOT, TRACE, Program
-from support.ray_cluster import HEAD, LONG_SEC, PORT, WORKER, RayCluster, find_ray_listeners
+from support.ray_cluster import (
+    FEWER_ON_HEAD,
+    FEWER_PROCESSES,
+    HEAD,
+    LONG_SEC,
+    PORT,
+    WORKER,
+    RayCluster,
+    find_ray_listeners,
+)
 
 sys.path.append(str(ROOT / "deploy"))
 
@@ -120,9 +129,10 @@ def localize(line: str) -> str:
 def start_ray(cluster: RayCluster, machine: Program, line: str, **env: str) -> None:
     """Runs a command that starts Ray, with a number of cores that suffices."""
     command = localize(line).replace("--autoscaling-config=~/ray_bootstrap_config.yaml", "")
-    argv = ["bash", "-c", f"{command} --num-cpus=4 --include-dashboard=false"]
-    if machine is cluster.there:
-        argv = ["bash", "-c", f"{command} --num-cpus=4"]
+    flags = ["--num-cpus=4", *FEWER_PROCESSES]
+    if machine is cluster.here:
+        flags += FEWER_ON_HEAD
+    argv = ["bash", "-c", " ".join([command, *flags])]
     program = cluster.start_in(machine, "ray start", argv, **env)
     assert program.wait(LONG_SEC) == 0, program
 

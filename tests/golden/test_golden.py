@@ -8,7 +8,8 @@ from golden.cases import CASES, CHECKPOINTS, run_case
 from golden.compare import compare_folders, read_result
 
 EXPECTED = Path(__file__).parent / "expected"
-RUNS = [(name, seed) for name, case in CASES.items() for seed in case.seeds]
+# `cases.py` runs the other seeds, too, to compare two commits.
+RUNS = [(name, case.seeds[0]) for name, case in CASES.items()]
 
 
 @pytest.mark.parametrize(("name", "seed"), RUNS, ids=[f"{name}-{seed}" for name, seed in RUNS])

@@ -96,12 +96,6 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
         False,
     ),
     "scaled rewards": ("ppo", {**PPO, "normalize_rewards": True}, (), False),
-    "memory": (
-        "ppo",
-        {**PPO, "network": {"layers": ({"lstm": 4},)}, "batch_size": 2},
-        (),
-        False,
-    ),
     "holes": ("ppo", PPO, (), True),
     "holes and memory": (
         "ppo",
@@ -110,8 +104,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
         True,
     ),
     "phases": ("ppo", {**PPO, "batch_size": 12}, (Phase("critic"), Phase("actor", every=2)), False),
-    "a2c": ("a2c", {"rollout_steps": STEPS, "normalize_observations": True}, (), False),
-    "a2c, holes": ("a2c", {"rollout_steps": STEPS}, (), True),
+    "a2c, holes": ("a2c", {"rollout_steps": STEPS, "normalize_observations": True}, (), True),
 }
 
 

@@ -38,6 +38,9 @@ _QUICK = {
     "RAY_health_check_timeout_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
 }
+# What no test looks at: two seconds of processor time for each machine.
+FEWER_PROCESSES = ("--include-log-monitor=false",)
+FEWER_ON_HEAD = ("--include-dashboard=false", "--no-monitor")
 # The other machine does not see the processes of this one: a driver joins the Ray that it sees.
 _OWN_PROCESSES = ("--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 # The first process of a machine, which no orphan must outlive as a zombie.
@@ -132,7 +135,7 @@ class RayCluster(Processes):
 
     def start_head(self, cpus: int, host: str = "127.0.0.1") -> None:
         """Starts the head of the cluster, and waits until it serves."""
-        flags = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+        flags = ["--head", f"--port={PORT}", *FEWER_ON_HEAD]
         self._start_ray(self.here, host, cpus, *flags)
 
     def start_worker(self, cpus: int) -> None:
@@ -226,6 +229,7 @@ class RayCluster(Processes):
 
     def _start_ray(self, namespace: Program, host: str, cpus: int, *flags: str) -> None:
         argv = ["start", f"--node-ip-address={host}", f"--num-cpus={cpus}", *flags]
+        argv += FEWER_PROCESSES
         program = self.start_in(namespace, "ray start", [find_command("ray"), *argv])
         assert program.wait(LONG_SEC) == 0, program
 
