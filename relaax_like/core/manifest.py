@@ -504,7 +504,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
             raise InvalidInputError(
                 f"manifest: {segment.name[:200]} is {segment.dtype[:40]!r} "
                 f"{list(segment.shape[:8])}, expected axes of 0 or more and one of the dtypes "
-                f"{', '.join(DTYPES)}",
+                f"{', '.join(DTYPES)}; run the same version of relaax_like on both ends, and "
+                "install ml_dtypes for bfloat16",
                 segment.name[:200],
             )
     manifest = Manifest(
