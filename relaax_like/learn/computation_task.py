@@ -174,6 +174,7 @@ class ComputationTask:
         self._compiled: dict[bool, Callable[[list[tf.Tensor]], Any]] = {}
         self._compiled_for_batch: dict[Any, Callable[..., Any]] = {}
         self._seen: collections.Counter[Any] = collections.Counter()
+        self._begun: set[Any] = set()  # shapes whose separate compilation has begun
         self._compile_in_background = compile_in_background
         self._compiling = threading.Lock()
         self._compilers: list[threading.Thread] = []
@@ -259,7 +260,7 @@ class ComputationTask:
         """Restores `get_seen`: shapes that were compiled are compiled when they next occur."""
         for key, count in seen:
             form, *shapes = key
-            self._seen[(form, *map(tuple, shapes))] = min(count, _WORTH_COMPILING - 1)
+            self._seen[(form, *map(tuple, shapes))] = count
 
     @property
     def num_gradients(self) -> int:
@@ -477,7 +478,9 @@ class ComputationTask:
         key: Any = (form, *(tuple(tensor.shape) for tensor in tensors))
         if key not in self._compiled_for_batch and self._algorithm.model.xla:
             self._seen[key] += 1
-            if self._seen[key] == worth and len(self._compiled_for_batch) < _MAX_COMPILED:
+            is_worth = self._seen[key] >= worth and key not in self._begun
+            if is_worth and len(self._compiled_for_batch) < _MAX_COMPILED:
+                self._begun.add(key)
                 specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
                 if self._compile_in_background and not uses_gpu():
                     self._start_compiling(
