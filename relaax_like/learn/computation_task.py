@@ -516,9 +516,27 @@ class ComputationTask:
         except RelaaxError:
             raise
         except Exception as error:
-            owner = type(self._algorithm)
-            place = describe_place(owner, "learn")
-            raise ConfigError(describe_error(error, find_folder(owner), place)) from error
+            raise self._locate(error, "learn") from error
+
+    def _call_stop(self, numbers: Mapping[str, float], global_t: int) -> bool:
+        """Returns whether the algorithm skips the remaining updates of a batch.
+
+        Raises:
+          ConfigError: its `stop` fails; the error names the line.
+        """
+        tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
+        try:
+            with Traced(self._algorithm, self._settings, self._setting_values, to_int64(global_t)):
+                return bool(self._algorithm.stop(tensors))
+        except RelaaxError:
+            raise
+        except Exception as error:
+            raise self._locate(error, "stop") from error
+
+    def _locate(self, error: Exception, method: str) -> ConfigError:
+        """Returns the error to raise if a method of the algorithm fails; it names the line."""
+        owner = type(self._algorithm)
+        return ConfigError(describe_error(error, find_folder(owner), describe_place(owner, method)))
 
     def _explain_compiling(self, error: Exception) -> Exception:
         """Returns the error to raise when XLA has failed to compile a gradient."""

@@ -199,10 +199,7 @@ class GradientTask(ComputationTask):
         """Returns whether the algorithm skips the remaining updates of this batch."""
         if type(self._algorithm).stop is Algorithm.stop:
             return False
-        tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
-        values, step = self._setting_values, to_int64(global_t)
-        with Traced(self._algorithm, self._settings, values, step):
-            return bool(self._algorithm.stop(tensors))
+        return self._call_stop(numbers, global_t)
 
     def _order(self, phase: Phase) -> list[str]:
         """Returns the groups of a phase in manifest order."""

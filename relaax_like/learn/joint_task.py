@@ -190,12 +190,14 @@ class JointTask(ComputationTask):
         return JointGradient(groups, flat / np.float32(learners), sums, rows, compute_numbers)
 
     def stops_after_phases(self, numbers: Mapping[str, float], global_t: int) -> bool:
-        """Returns whether an algorithm with phases skips the remaining updates of this batch."""
+        """Returns whether an algorithm with phases skips the remaining updates of this batch.
+
+        Raises:
+          ConfigError: its `stop` fails; the error names the line.
+        """
         if not self._algorithm.phases or type(self._algorithm).stop is Algorithm.stop:
             return False
-        tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
-        with Traced(self._algorithm, self._settings, self._setting_values, to_int64(global_t)):
-            return bool(self._algorithm.stop(tensors))
+        return self._call_stop(numbers, global_t)
 
     def _name_form(self, parts: Parts, phase: int) -> str:
         what = f"{next(iter(parts[CHOSEN]))} of phase" if CHOSEN in parts else "phase"
