@@ -402,7 +402,7 @@ class Publisher(abc.ABC):
 
         Raises:
           InvalidInputError: wrong length, not finite, or a negative number; nothing took effect.
-          LeasedError: another learner holds the lease. Nothing took effect, unless the publication
+          LeasedError: the caller has lost the lease. Nothing took effect, unless the publication
             had been sent before and its answer was lost.
           ServerUnavailableError: the server is closing, and nothing took effect; or the caller is
             closing, the server did not answer, or its journal has failed, and the publication can
@@ -419,7 +419,7 @@ class Publisher(abc.ABC):
 
         Raises:
           InvalidInputError: a number is negative or not finite; nothing was counted.
-          LeasedError: another learner holds the lease. Nothing was counted, unless the counts had
+          LeasedError: the caller has lost the lease. Nothing was counted, unless the counts had
             been sent before and their answer was lost.
           ServerUnavailableError: as of `publish`.
           NotAllowedError, ProtocolError: see `lease`.

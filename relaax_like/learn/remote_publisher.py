@@ -242,14 +242,11 @@ class RemotePublisher(Publisher):
             item = self._merge(item, state.sequence)
         while self._unsafe and self._unsafe[0].sequence <= state.durable_sequence:
             self._unsafe.popleft()
-        outcome = state.outcome
         with self._changed:
             if isinstance(item, Publication) and not state.finished:
                 self._values = Values(version=state.version, flat=item.values)
-                # If an earlier answer was lost, this one is to a repetition: "nothing".
-                outcome = "applied"
         return Reply(
-            outcome=outcome,
+            outcome=state.outcome,
             reason=state.reason,
             version=state.version,
             global_t=state.global_t,
