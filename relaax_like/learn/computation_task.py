@@ -114,7 +114,8 @@ class ComputationTask:
       name: the argument `task`.
 
     Raises:
-      ConfigError: the config has plans by task, but none for this one; the error names the line.
+      ConfigError: the config has plans by task, but none for this one, or `groups` of the model has
+        an unknown attribute; the error names the line.
     """
 
     def __init__(
@@ -331,8 +332,8 @@ class ComputationTask:
 
         Raises:
           InvalidInputError: an array is missing, or has a shape other than its spec.
-          Exception: in the first call, the algorithm's or the model's code fails, or cannot be
-            compiled.
+          Exception: in the first call with this `exploit`, the code of algorithm or model fails, or
+            cannot be compiled.
         """
         named = _select(inputs, self._input_specs, "inputs")
         rows = len(next(iter(named.values())))
@@ -539,7 +540,7 @@ class ComputationTask:
         return ConfigError(describe_error(error, find_folder(owner), describe_place(owner, method)))
 
     def _explain_compiling(self, error: Exception) -> Exception:
-        """Returns the error to raise when XLA has failed to compile a gradient."""
+        """Returns the error to raise when XLA fails to compile a gradient; others unchanged."""
         if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
             return error
         place = describe_place(type(self._algorithm), "learn")

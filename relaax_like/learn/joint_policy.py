@@ -66,6 +66,9 @@ class JointPolicy(UpdatePolicy[JointTask]):
       plan: of an iteration.
       seed: of the orders of minibatches.
       sink: of the parameter server's client.
+
+    Raises:
+      ConfigError: see `UpdatePolicy`.
     """
 
     def __init__(self, task: JointTask, plan: LearningPlan, seed: int, sink: Pushing):
@@ -449,6 +452,9 @@ class JointReplayPolicy(JointPolicy):
       plan: of the algorithm.
       seed: unused: minibatches are taken in the order in which they were drawn.
       sink: of the parameter server's client.
+
+    Raises:
+      ConfigError: see `UpdatePolicy`.
     """
 
     def __init__(self, task: JointTask, plan: Replay, seed: int, sink: Pushing):

@@ -50,7 +50,8 @@ class LearnerService:
           ConfigError: the parameter server's run has another model, or its learners do not make
             updates together, although this one does.
           ServerUnavailableError: the parameter server is not available.
-          Exception: the first other error of a stream; or the error that was passed to `fail`.
+          Exception: the first other error of a stream, the error that was passed to `fail`, or an
+            error of `Learner.stop`.
         """
         with contextlib.ExitStack() as stops:  # each is stopped, even if another one raises
             for learner, _ in learners.values():
@@ -116,6 +117,7 @@ class _Stream:
             updates together, although this one does.
           InvalidInputError: a message is malformed.
           ServerUnavailableError: the parameter server is not available.
+          Exception: another error of `Learner.start`.
         """
         self._learner.start(self._answer)
         for message in self._requests:
