@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -22,8 +23,10 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.records import Episode, LearnRequest
 from relaax_like.learn.child_learner import ChildLearner
+from relaax_like.learn.frozen_policy import FrozenPolicy
+from relaax_like.learn.learner_service import LearnerService
 from relaax_like.v1 import experience_pb2
-from relaax_like.wire.errors import ServerUnavailableError
+from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 
 LEARNER = [sys.executable, "-m", "relaax_like.launch.learner_main"]
 MANIFEST = make_manifest([Variable("w", np.zeros(3, np.float32))])  # of what is never read
@@ -305,3 +308,20 @@ def test_a_user_s_mistake_ends_it_for_good(tmp_path, capfd):
         assert failed.wait(30)
         assert get_pid(child) is None
     wait_printed(capfd, "missing.yaml")
+
+
+class Stuck(FrozenPolicy):
+    def stop(self) -> None:
+        raise RuntimeError("a hook has failed")
+
+
+def test_the_error_that_ended_learning_is_raised_although_a_learner_cannot_be_stopped():
+    service = object.__new__(LearnerService)  # its thread would end this process
+    service._failure, service._pairs = None, queue.SimpleQueue()
+    learners = {"RL": (Stuck([np.zeros(3, np.float32)], 0), MANIFEST)}
+    service.fail(ConfigError("algorithm.py:7: a mistake"))
+    with pytest.raises(ConfigError, match="a mistake"):
+        service.serve(learners)
+    service._failure = None  # every stream has ended
+    with pytest.raises(RuntimeError, match="a hook has failed"):
+        service.serve(learners)
