@@ -1,6 +1,8 @@
 """A learner in a process of its own: real processes, killed, stopped, and started again."""
 
 import contextlib
+import errno
+import io
 import os
 import queue
 import signal
@@ -325,3 +327,15 @@ def test_the_error_that_ended_learning_is_raised_although_a_learner_cannot_be_st
     service._failure = None  # every stream has ended
     with pytest.raises(RuntimeError, match="a hook has failed"):
         service.serve(learners)
+
+
+def test_output_that_cannot_be_printed_does_not_disturb_the_program(tmp_path, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    done = tmp_path / "done"
+    program = f"print('line\\n' * 100_000, flush=True); open({str(done)!r}, 'w')"
+    with running([sys.executable, "-c", program]):
+        wait_until(done.exists, "the end of the program", 30)
