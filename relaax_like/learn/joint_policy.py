@@ -356,7 +356,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
     def _add_moments(self, moments: Moments) -> Moments:
         if not np.isfinite(moments.mean).all() or not np.isfinite(moments.m2).all():
             raise InvalidInputError(
-                "rewards contain NaN or infinity, so they cannot be scaled; check the environment"
+                "rewards contain NaN or infinity, so they cannot be scaled; check the environment "
+                "and the data handler"
             )
         count, mean = moments.count, np.asarray(moments.mean, np.float64)
         reduce = self._make_reduce("moments")
