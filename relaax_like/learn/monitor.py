@@ -37,8 +37,8 @@ class Shown:
 class Monitor:
     """Collects log variables until they are shown. Not thread-safe.
 
-        monitor.add({"loss": 0.5, "[histogram]errors": errors})
-        monitor.take().means["loss"]
+    monitor.add({"loss": 0.5, "[histogram]errors": errors})
+    monitor.take().means["loss"]
     """
 
     _sums: dict[str, float] = field(default_factory=dict)
