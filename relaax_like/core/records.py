@@ -145,12 +145,12 @@ class Reply:
       outcome: what happened to the gradient; for a publication: "applied", or "nothing" if it did
         not change the values; for counts: "nothing".
       reason: why the gradient, or the complete push, was dropped; "" if it was not.
-      durability: what a crash of the server can lose: "journal": nothing that was acknowledged;
-        "publication": what a learner has learned since its newest publication that was written;
-        "snapshot": the pushes since the newest snapshot.
-      version: version after the request: initially 0, +1 for each record that changed the values,
-        by a gradient, statistics or a publication.
-      global_t: environment steps of all clients together.
+      durability: in the answer to a push, what a crash of the server can lose. "journal": nothing
+        that was acknowledged; "publication": what a learner has learned since its newest
+        publication that was written; "snapshot": the pushes since the newest snapshot.
+      version: version after the request (of a repeated push: the first one): initially 0, +1 for
+        each record that changed the values, by a gradient, statistics or a publication.
+      global_t: environment steps of all clients together at that time.
       epoch: grows each time the parameter server starts. In a learner's answer: term of its lease,
         or id of its process.
       finished: what ended the training, or "" during training.
