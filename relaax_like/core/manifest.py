@@ -66,7 +66,7 @@ class Variable:
       value: the initial value. Trainable ones are float32.
       group: variable group, which selects the optimizer. For trainable variables only.
       kind: "trainable", "target", "statistic" or "counter". A running statistic NAME of shape [...]
-        is three variables of kind "statistic", all float64 and 0 at first: `NAME.count` [],
+        is three variables of kind "statistic", all float64, 0 without rows: `NAME.count` [],
         `NAME.mean` [...] and `NAME.m2` [...] (see `Moments`).
       follow: for kind "target": what it follows; None: only a learner changes it.
     """
