@@ -254,6 +254,7 @@ class BatchAgent(abc.ABC):
         Raises:
           InvalidInputError: the third rollout in a row has numbers that cannot be learned from; the
             error names array, step and slot.
+          Exception: an error of the learner; see `Learner.submit`.
         """
         self._executed, self._absent_next = executed, absent
         if rewards is None:
@@ -356,22 +357,25 @@ class BatchAgent(abc.ABC):
                 host.close()
 
         Actions and observations are passed on unchanged: wrap the environment to clip, flatten or
-        stack them. The agent must have one slot. The curve `success` is recorded if `info` has
-        "success" at an episode's end: 1 if it is more than 0, otherwise 0.
+        stack them. The agent must have one slot. If the agent learns and `info` has "success" at an
+        episode's end, the curve `success` is recorded: 1 if it is more than 0, otherwise 0.
 
         Args:
           env: is stepped, but not closed.
           num_games: number of episodes; fewer if the training finishes.
-          action_repeat: steps of the environment per action, rewards summed; they count as one.
+          action_repeat: steps of the environment per action, 1 or more, rewards summed; they count
+            as one.
 
         Returns:
-          The total reward of each episode, not shaped. All complete rollouts were learned from,
-          except discarded ones, and the newest `ahead`, which can still be in progress; see
-          `OnlineHelper`.
+          The total reward of each episode, not shaped. The learner has answered all complete
+          rollouts except discarded and refused ones, and the newest `ahead`, which can still be in
+          progress; see `OnlineHelper`.
 
         Raises:
           ValueError: the agent has several slots.
           InvalidInputError: see `observe`.
+          Exception: an error of the environment or the learner; see also
+            `ComputationDataProcessor.predict`.
         """
         if self._slots != 1:
             raise ValueError(f"run: the agent has {self._slots} slots, expected 1; use slots=1")

@@ -100,6 +100,7 @@ class ComputationDataProcessor:
           ConfigError: the run has another model, or its learners do not make updates together,
             although this process's learner does.
           ServerUnavailableError: the parameter server or the learner is not ready.
+          Exception: another error of `Learner.start`.
         """
         self._learner.start(self._take)
 
@@ -155,19 +156,22 @@ class ComputationDataProcessor:
         Args:
           rollout: its arrays are not copied.
           episodes: those that ended during the rollout.
-          on_done: called from another thread when the values learned from the rollout are in force,
-            or when the rollout could not be used.
+          on_done: called when the agent can continue (see `LearnerUpdate`), and newer values, if
+            any, are in force; from another thread, unless the learner has no thread.
           env_steps: number of environment steps to count with the rollout: 0 if another task counts
             the agent's steps, more than its own if rollouts were discarded before it; None: its
             own.
           agent: name of the agent that played it.
           is_urgent: whether the agent cannot wait; see `LearnRequest`.
+
+        Raises:
+          Exception: see `Learner.submit`.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
         self._submit(rollout, episodes, steps, on_done, agent, is_urgent)
 
     def report(self, episodes: Sequence[Episode], env_steps: int) -> None:
-        """Counts episodes and steps that were not learned from."""
+        """Counts episodes and steps that were not learned from; raises the same as `submit`."""
         self._submit(None, tuple(episodes), env_steps)
 
     def leave(self, agent: str) -> None:
@@ -175,7 +179,11 @@ class ComputationDataProcessor:
         self._learner.leave(agent)
 
     def refresh(self, on_done: Callable[[], None] | None = None) -> None:
-        """Requests the newest values; `on_done` is called when they are in force."""
+        """Requests the newest values; raises the same as `submit`.
+
+        Args:
+          on_done: called when they are in force, or could not be fetched; None: nothing is called.
+        """
         self._next_refresh = time.monotonic() + _REFRESH_SEC
         self._submit(None, (), 0, on_done)
 

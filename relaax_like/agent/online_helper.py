@@ -59,9 +59,10 @@ class OnlineHelper:
       processor: of the task; predicts and learns.
       slots: k.
       steps: T.
-      ahead: number of rollouts that can be in progress while the agent acts. 0: each is learned
-        from before the next action, which a repeatable serial run needs.
-      on_learned: called, from another thread, when a rollout has been learned from.
+      ahead: number of rollouts that can be in progress while the agent acts. 0: each is answered
+        before the next action, which a repeatable serial run needs.
+      on_learned: called when the learner has answered a rollout; see `on_done` of
+        `ComputationDataProcessor.submit`.
       max_wait_sec: longest time that the agent waits until a rollout has been learned from; None: 2
         s, but 50 s for the first rollout, whose gradient must be compiled, and if `ahead` is 0, so
         that a repeatable run discards nothing when the machine is briefly slow, or if the rollouts
@@ -132,7 +133,7 @@ class OnlineHelper:
 
     @property
     def under_way(self) -> bool:
-        """Whether a rollout has been submitted and has not been learned from yet."""
+        """Whether a rollout has been submitted, and the learner has not answered it yet."""
         return self._submitted > self._learned
 
     @property
@@ -228,6 +229,7 @@ class OnlineHelper:
         Raises:
           InvalidInputError: the third rollout in a row has numbers that cannot be learned from; the
             error names array, step and slot.
+          Exception: an error of the learner; see `Learner.submit`.
         """
         is_due = self._max_segment_sec is not None and time.monotonic() >= self._due_at
         rollout = self._buffer.add_outcome(
@@ -270,7 +272,8 @@ class OnlineHelper:
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
         """Adds episodes that end in the step whose outcome is added next.
 
-        Episodes whose return is too large to learn from are left out: they would distort the mean.
+        Episodes whose return is NaN, or too large to learn from, are left out: they would distort
+        the mean.
         """
         self._episodes.extend(e for e in episodes if abs(e.episode_return) <= MAX_RETURN)
 

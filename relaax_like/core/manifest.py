@@ -66,7 +66,7 @@ class Variable:
       value: the initial value. Trainable ones are float32.
       group: variable group, which selects the optimizer. For trainable variables only.
       kind: "trainable", "target", "statistic" or "counter". A running statistic NAME of shape [...]
-        is three variables of kind "statistic", all float64 and 0 at first: `NAME.count` [],
+        is three variables of kind "statistic", all float64, 0 without rows: `NAME.count` [],
         `NAME.mean` [...] and `NAME.m2` [...] (see `Moments`).
       follow: for kind "target": what it follows; None: only a learner changes it.
     """
@@ -504,7 +504,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
             raise InvalidInputError(
                 f"manifest: {segment.name[:200]} is {segment.dtype[:40]!r} "
                 f"{list(segment.shape[:8])}, expected axes of 0 or more and one of the dtypes "
-                f"{', '.join(DTYPES)}",
+                f"{', '.join(DTYPES)}; run the same version of relaax_like on both ends, and "
+                "install ml_dtypes for bfloat16",
                 segment.name[:200],
             )
     manifest = Manifest(

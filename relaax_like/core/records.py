@@ -10,12 +10,13 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.moments import Moments
 from relaax_like.experience.rollout import Rollout
 
-# What happened to the gradient of a push. nothing: there is none. applied: immediately. pending:
-# held back until others arrive. dropped: not used, although the rest of the push is.
+# What happened to the gradient of a push. nothing: there is no gradient. applied: immediately.
+# pending: held back until others arrive. dropped: not used; nor is the rest of a push that arrived
+# late, or whose version was lost in a restart.
 Outcome = Literal["nothing", "applied", "pending", "dropped"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-# Which pushes survive `kill -9` of the parameter server: all that were acknowledged, or those that
-# the newest snapshot contains.
+# Which changes survive `kill -9` of the parameter server: all that were acknowledged, or those that
+# the newest written publication, or the newest snapshot, contains.
 Durability = Literal["journal", "publication", "snapshot"]
 # Episodes in one message. Python makes objects of them, and no other caller is answered meanwhile.
 MAX_EPISODES = 1_000
@@ -45,8 +46,8 @@ class LearnRequest:
       number: repeated in the answer; unique among the requests in progress.
       rollout: the rollout, whose arrays are not copied; None: there is nothing to learn from.
       episodes: episodes that ended since the last request.
-      env_steps: environment steps to count when the request is accepted: those of the rollout, and
-        others that no rollout contains.
+      env_steps: environment steps to count when the request is accepted: those of the rollout
+        (unless another task of the agent counts them), and others that no rollout contains.
       agent: name of the agent that acted, among those of this process.
       is_leaving: the agent submits nothing more; see `Learner.leave`.
       is_urgent: the agent cannot wait: a replay table takes the rollout although the learner is
@@ -64,16 +65,17 @@ class LearnRequest:
 
 @dataclass(frozen=True)
 class LearnerUpdate:
-    """A learner's answer to one or several requests.
+    """What a learner reports: its answer to requests, newer values, or newer counts.
 
     Attributes:
-      numbers: numbers of the requests, whose agents can continue: each rollout was learned from, is
-        in a replay table, waits for an iteration that it does not complete, cannot be used, or was
-        lost.
+      numbers: numbers of the answered requests, if any, whose agents can continue: each rollout was
+        learned from, is in a replay table, waits for an iteration that it does not complete, cannot
+        be used, or was lost.
       version: version of the newest known values.
       global_t: newest known environment steps of all agents of the run.
       finished: what ended the training, or "".
-      values: of all variables, in manifest order, read-only; None: no newer ones.
+      values: of all variables, in manifest order; the reader must not change them. None: no newer
+        ones.
     """
 
     numbers: Sequence[int]
@@ -95,13 +97,15 @@ class Push:
     Attributes:
       client_id: name of the pushing agent, unique in the run.
       incarnation: grows each time that client restarts.
-      sequence: 1, 2, 3, ... within one incarnation; a retry repeats it.
-      gradient: [gradient_bytes] uint8, the manifest's trainable part (of `groups`), or None.
+      sequence: 1, 2, 3, ... within one incarnation; a retry repeats it. 0: the push has no number,
+        and a retry takes effect again.
+      gradient: the manifest's trainable part (of `groups`), [gradient_bytes] uint8 or
+        [gradient_bytes / 4] float32; or None.
       gradient_version: version of the values with which the gradient was computed.
       gradient_epoch: epoch of those values; 0 if unknown.
       env_steps: environment steps to count that were in no earlier push.
       episodes: episodes that ended since the last push.
-      fingerprint: of the manifest that the gradient follows.
+      fingerprint: of the manifest that the gradient follows; not used without a gradient.
       statistics: name of a running statistic -> moments of the rows since the last push.
       groups: variable groups that the gradient is for, laid out as in `Manifest.select_groups`;
         no other variable or optimizer changes. Empty: all.
@@ -135,21 +139,23 @@ class Values:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """The answer of the parameter server.
+    """The answer of the parameter server, or of a learner to its agents.
 
     Attributes:
-      outcome: what happened to the gradient; for a publication: "applied", or "nothing" if it had
-        no effect.
-      reason: why the gradient was dropped; "" if it was not.
-      durability: what a crash of the server can lose: "journal": nothing that was acknowledged;
-        "publication": what a learner has learned since its newest publication that was written;
-        "snapshot": the pushes since the newest snapshot.
-      version: version after the request: initially 0, +1 for each record that changed the values,
-        by a gradient, statistics or a publication.
-      global_t: environment steps of all clients together.
-      epoch: grows each time the parameter server starts.
+      outcome: what happened to the gradient; for a publication: "applied", or "nothing" if it did
+        not change the values; for counts: "nothing".
+      reason: why the gradient, or the complete push, was dropped; "" if it was not.
+      durability: in the answer to a push, what a crash of the server can lose. "journal": nothing
+        that was acknowledged; "publication": what a learner has learned since its newest
+        publication that was written; "snapshot": the pushes since the newest snapshot.
+      version: version after the request (of a repeated push: the first one): initially 0, +1 for
+        each record that changed the values, by a gradient, statistics or a publication.
+      global_t: environment steps of all clients together at that time.
+      epoch: grows each time the parameter server starts. In a learner's answer: term of its lease,
+        or id of its process.
       finished: what ended the training, or "" during training.
-      values: newest values, if they were requested and are newer than those of the client.
+      values: newest values, if they were requested and the client has another version; None: they
+        were not requested, or the client has them.
     """
 
     outcome: Outcome = "nothing"
@@ -256,8 +262,8 @@ class Experience:
       rollout: `[n] uint8`, a serialised `relaax.v1.Rollout`, or None.
       episodes: episodes that ended since the last message.
       is_leaving: the agent sends nothing more.
-      env_steps: environment steps to count: those of the rollout, and others that no rollout
-        contains.
+      env_steps: environment steps to count: those of the rollout (unless another task of the agent
+        counts them), and others that no rollout contains.
       sampling_sec: seconds that the process has spent stepping environments and computing actions
         since its last message, waiting excluded; 0: unknown.
       is_urgent: see `LearnRequest`.
@@ -451,15 +457,16 @@ class GroupRequest:
       kind: enter: takes part in the next iteration; sum: sums numbers over all learners; step: sums
         gradients, too, and applies the result; leave: ends its part of the iteration; compiling:
         the next request can take minutes.
-      iteration: number of the iteration; not used by enter.
+      iteration: number of the iteration; for sum and step.
       generation: newest generation that this learner knows; it grows each time that a learner
-        leaves the iteration.
-      tag: names what is summed; must be the same for all learners.
+        leaves the iteration, and with each iteration; for sum and step.
+      tag: names what is summed; must be the same for all learners; for sum and step.
       units: number of rows or slots that this learner learns from; for enter.
       sums: `[n] float64`, this learner's numbers; for sum and step.
       gradient: `[n] float32`, this learner's part, as the manifest lays out `groups`; for step.
       groups: variable groups of the gradient; (): all; for step.
-      clip: variable group -> largest norm of its joint gradient; "": of the complete gradient.
+      clip: variable group -> largest norm of its joint gradient; "": of the complete gradient; for
+        step.
     """
 
     kind: GroupKind
@@ -475,7 +482,7 @@ class GroupRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupReply:
-    """The answer to a `GroupRequest`.
+    """The answer to a `GroupRequest`; to leave and compiling, it only has the outcome.
 
     Attributes:
       outcome: see `GroupOutcome`.
@@ -485,9 +492,10 @@ class GroupReply:
       learners: number of learners in the iteration.
       units: number of rows or slots of all these learners; for enter.
       units_before: number of rows or slots of the learners with lower ranks; for enter.
-      updates: optimizer steps of the run so far; for enter.
+      updates: optimizer steps of the run so far; for enter, but 0 once the training has finished.
       sums: `[n] float64`, over all learners; for sum and step.
-      norms: keys as in `GroupRequest.clip` -> norm before clipping; for step.
+      norms: norms before clipping, by the keys of `GroupRequest.clip`, without groups that are not
+        in the gradient; for step.
       reply: the newest values, and what happened to the gradient; for enter and step.
     """
 

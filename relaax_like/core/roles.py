@@ -68,8 +68,9 @@ class Learner(abc.ABC):
         Raises:
           ConfigError: the learner's model or settings are not those of the run.
           ServerUnavailableError: no values are available yet; call it again later.
-          RelaaxError: this learner does not fit the run, or is not allowed to learn for it; a retry
-            would fail, too.
+          RelaaxError: this learner does not fit the run, is not allowed to learn for it, or cannot
+            read the data that it has kept; a retry would fail, too.
+          Exception: an error of a hook of before_run.
         """
 
     @abc.abstractmethod
@@ -80,7 +81,8 @@ class Learner(abc.ABC):
         other does not make the caller wait.
 
         Raises:
-          RelaaxError: a learner without a thread could not learn from the rollout.
+          RelaaxError: a learner without a thread could not take the request, or could not learn.
+          Exception: one of its hooks has failed.
         """
 
     def leave(self, agent: str) -> None:  # noqa: B027 - optional
@@ -95,11 +97,16 @@ class Learner(abc.ABC):
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Restores what `take_state` returned. Must be called before the first request."""
+        """Restores what `take_state` returned, after `start` and before the first request."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stops after the current request. Idempotent."""
+        """Stops after the current request. Idempotent.
+
+        Raises:
+          RelaaxError: steps and episodes that no publication or push contains cannot be counted.
+          Exception: a hook of after_run has failed.
+        """
 
 
 class GroupConnection(abc.ABC):
@@ -110,10 +117,12 @@ class GroupConnection(abc.ABC):
         """Makes a request, and waits for its answer.
 
         Raises:
-          InvalidInputError: the request differs from those of most learners, or is not finite, and
-            this learner has left the group; or the sum of all gradients is too large.
+          InvalidInputError: the request differs from those of most learners, or is not valid (not
+            finite, ...), and this learner has left the group; or the sum of all gradients is too
+            large.
           ServerUnavailableError: the connection has ended, join again; or the update failed.
           ProtocolError: the answer is not valid.
+          NotAllowedError: the token is no longer accepted.
         """
 
     @abc.abstractmethod
@@ -228,7 +237,8 @@ class ParameterServerBackend(abc.ABC):
 class ParameterServerClient(abc.ABC):
     """The parameter server as one agent uses it: the tutorial's four calls, and push-pull.
 
-    A context manager. One per agent; not thread-safe.
+    A context manager. One per agent; not thread-safe. Over the network, methods that call the
+    server also raise NotAllowedError and ProtocolError; see `ParameterServerStub`.
 
         with bridge.parameter_server_stub(address) as parameter_server:
             values = parameter_server.get_values()
@@ -263,8 +273,8 @@ class ParameterServerClient(abc.ABC):
         Steps are sent with the next push, or separately after a while: not one call per step.
 
         Raises:
-          InvalidInputError: `n` is negative, and nothing was counted; or the steps, or episodes
-            that were sent with them, are not valid.
+          InvalidInputError: `n` is negative, and nothing was counted; or the steps, or episodes or
+            statistics that were sent with them, are not valid.
           LeasedError: the run learns from experience, and statistics were sent with the steps.
         """
 
@@ -319,6 +329,7 @@ class ParameterServerClient(abc.ABC):
 
         Raises:
           ServerUnavailableError: there was no answer, and this client holds no values.
+          InvalidInputError: the name of this client is not valid.
         """
 
     @abc.abstractmethod
@@ -391,10 +402,11 @@ class Publisher(abc.ABC):
 
         Raises:
           InvalidInputError: wrong length, not finite, or a negative number; nothing took effect.
-          LeasedError: another learner holds the lease. Nothing took effect, unless the publication
+          LeasedError: the caller has lost the lease. Nothing took effect, unless the publication
             had been sent before and its answer was lost.
-          ServerUnavailableError: the server or the caller is closing, or the server did not answer;
-            in the latter two cases the publication can have taken effect.
+          ServerUnavailableError: the server is closing, and nothing took effect; or the caller is
+            closing, the server did not answer, or its journal has failed, and the publication can
+            have taken effect.
           RelaaxError: the run already has a publication with this number, see
             `TaskPublishers.publish`; or an error of `PublisherStub`.
         """
@@ -407,9 +419,9 @@ class Publisher(abc.ABC):
 
         Raises:
           InvalidInputError: a number is negative or not finite; nothing was counted.
-          LeasedError: another learner holds the lease; nothing was counted.
-          ServerUnavailableError: the server is closing, or it did not answer; in the latter case
-            the counts can have taken effect.
+          LeasedError: the caller has lost the lease. Nothing was counted, unless the counts had
+            been sent before and their answer was lost.
+          ServerUnavailableError: as of `publish`.
           NotAllowedError, ProtocolError: see `lease`.
         """
 
@@ -462,8 +474,8 @@ class ExperienceSink(abc.ABC):
         Raises:
           InvalidInputError: the experience is malformed, does not fit the model, or is from an
             earlier incarnation of its client; nothing was accepted.
-          ServerUnavailableError: the server is closing, its disk has failed, or the queue stayed
-            full for a long time.
+          ServerUnavailableError: the server is closing, its disk or its learning has failed, or the
+            queue stayed full for a long time.
         """
 
     @abc.abstractmethod

@@ -294,6 +294,8 @@ def _make_replayed(
     slots = experiment.rlx_server.max_slots_per_client
     seed = derive_seed(derive_seed(config.seed, "learn"), "replay", task)
     compute_rewards = getattr(module, "compute_rewards", None)
+    if compute_rewards is not None:
+        compute_rewards = locate_errors(experiment.algorithm_folder)(compute_rewards)
     table = make_table(plan, model, history, slots, seed, compute_rewards)
     log = None
     if keeps_experience:

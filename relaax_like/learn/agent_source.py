@@ -97,7 +97,8 @@ class AgentSource(Source):
             replay table is closed; nothing was added.
           CollectorClosedError: the source is closed; nothing was added.
           ConfigError: the data handler has failed; the error names the line.
-          InvalidInputError: the rollout does not fit this run; nothing was added.
+          InvalidInputError: the rollout does not fit this run, or the data handler returned no
+            rollout; nothing was added.
           ServerUnavailableError: the disk of a replay table's log has failed; nothing was added.
         """
         steps = rollout.env_steps if env_steps is None else env_steps

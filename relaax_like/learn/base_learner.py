@@ -61,7 +61,7 @@ class PriorityInfo(TypedDict):
     """The new priorities of the items of a batch, in its order, for the buffer that has them.
 
     `replay_buffer_idx` and `replay_unique_id` are the batch's fields of these names, or lists of
-    its items' fields; `priority` is the policy's, or None.
+    its items' fields; `priority` is the policy's. A field that is missing is None.
     """
 
     replay_buffer_idx: Any
@@ -72,7 +72,8 @@ class PriorityInfo(TypedDict):
 class LearnInfo(TypedDict):
     """The progress of a learner; see the properties of `BaseLearner` with the same names.
 
-    `finished`: whether `start` has ended normally; True already in the hooks of after_run.
+    `finished`: whether the training of `start` has ended normally; True already in the hooks of
+    after_run.
     """
 
     last_iter: int
@@ -266,6 +267,7 @@ class BaseLearner:
 
         Raises:
           ConfigError: `name` is not a position.
+          Exception: an error of a hook.
         """
         if name not in self._hooks:
             raise ConfigError(f"hook position {name!r}, expected one of {', '.join(POSITIONS)}")
@@ -283,7 +285,7 @@ class BaseLearner:
         Raises:
           ConfigError: there is no hook of this name at after_run.
           InvalidInputError: the name is not a file name or begins with a dot, or the policy's state
-            contains something other than plain arrays.
+            contains something other than plain arrays, or a reserved name.
           RuntimeError: there is no policy.
           SnapshotError: the checkpoint could not be written.
         """
@@ -308,7 +310,7 @@ class BaseLearner:
 
         Raises:
           InvalidInputError: the name is not a file name or begins with a dot, or the policy's state
-            contains something other than plain arrays.
+            contains something other than plain arrays, or a reserved name.
           RuntimeError: there is no policy.
           SnapshotError: the checkpoint could not be written.
         """
@@ -455,7 +457,7 @@ class BaseLearner:
             configs.setdefault(LOG_REDUCE, make_log_reduce_hook())
             if self._reduce_log is None and configs[LOG_REDUCE] is not None:
                 raise ConfigError(
-                    f"hook.{LOG_REDUCE} is on, because world_size is {world_size}, but there "
+                    f"hook.{LOG_REDUCE} is on, and world_size is {world_size}, but there "
                     "is no reduce_log to average over the learners; pass one, or set the hook "
                     "to false"
                 )

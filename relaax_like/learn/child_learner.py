@@ -196,7 +196,8 @@ class _Child:
         """Opens a stream, which the program reads once it has loaded.
 
         Raises:
-          RelaaxError: the program has ended; see `note_end`.
+          RelaaxError: the program has ended, or was killed because no descriptor is left; see
+            `note_end`.
         """
         try:
             return _PairCall(self, open_pair(self._control))
@@ -234,8 +235,11 @@ class _Child:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
-                sys.stdout.write(line.decode(errors="replace"))
-                sys.stdout.flush()
+                encoding = sys.stdout.encoding or "utf-8"
+                text = line.decode(errors="replace").encode(encoding, "replace").decode(encoding)
+                with contextlib.suppress(OSError, ValueError):  # a full disk: the line is lost
+                    sys.stdout.write(text)
+                    sys.stdout.flush()
 
 
 class _PairCall(Call):

@@ -107,6 +107,9 @@ def make_collector(
       plan: of an iteration.
       capacity: number of columns that can wait; see `Collector`.
       data_handler: applies a user's changes; None: no changes.
+
+    Raises:
+      ConfigError: `capacity` is less than the columns of an iteration.
     """
     steps, columns = plan.rollout_steps, plan.columns
     if isinstance(plan, OnPolicy):

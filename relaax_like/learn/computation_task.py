@@ -114,7 +114,8 @@ class ComputationTask:
       name: the argument `task`.
 
     Raises:
-      ConfigError: the config has plans by task, but none for this one; the error names the line.
+      ConfigError: the config has plans by task, but none for this one, or `groups` of the model has
+        an unknown attribute; the error names the line.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class ComputationTask:
         self._compiled: dict[bool, Callable[[list[tf.Tensor]], Any]] = {}
         self._compiled_for_batch: dict[Any, Callable[..., Any]] = {}
         self._seen: collections.Counter[Any] = collections.Counter()
+        self._begun: set[Any] = set()  # shapes whose separate compilation has begun
         self._compile_in_background = compile_in_background
         self._compiling = threading.Lock()
         self._compilers: list[threading.Thread] = []
@@ -259,7 +261,7 @@ class ComputationTask:
         """Restores `get_seen`: shapes that were compiled are compiled when they next occur."""
         for key, count in seen:
             form, *shapes = key
-            self._seen[(form, *map(tuple, shapes))] = min(count, _WORTH_COMPILING - 1)
+            self._seen[(form, *map(tuple, shapes))] = count
 
     @property
     def num_gradients(self) -> int:
@@ -330,8 +332,8 @@ class ComputationTask:
 
         Raises:
           InvalidInputError: an array is missing, or has a shape other than its spec.
-          Exception: in the first call, the algorithm's or the model's code fails, or cannot be
-            compiled.
+          Exception: in the first call with this `exploit`, the code of algorithm or model fails, or
+            cannot be compiled.
         """
         named = _select(inputs, self._input_specs, "inputs")
         rows = len(next(iter(named.values())))
@@ -477,7 +479,9 @@ class ComputationTask:
         key: Any = (form, *(tuple(tensor.shape) for tensor in tensors))
         if key not in self._compiled_for_batch and self._algorithm.model.xla:
             self._seen[key] += 1
-            if self._seen[key] == worth and len(self._compiled_for_batch) < _MAX_COMPILED:
+            is_worth = self._seen[key] >= worth and key not in self._begun
+            if is_worth and len(self._compiled_for_batch) < _MAX_COMPILED:
+                self._begun.add(key)
                 specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
                 if self._compile_in_background and not uses_gpu():
                     self._start_compiling(
@@ -513,12 +517,30 @@ class ComputationTask:
         except RelaaxError:
             raise
         except Exception as error:
-            owner = type(self._algorithm)
-            place = describe_place(owner, "learn")
-            raise ConfigError(describe_error(error, find_folder(owner), place)) from error
+            raise self._locate(error, "learn") from error
+
+    def _call_stop(self, numbers: Mapping[str, float], global_t: int) -> bool:
+        """Returns whether the algorithm skips the remaining updates of a batch.
+
+        Raises:
+          ConfigError: its `stop` fails; the error names the line.
+        """
+        tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
+        try:
+            with Traced(self._algorithm, self._settings, self._setting_values, to_int64(global_t)):
+                return bool(self._algorithm.stop(tensors))
+        except RelaaxError:
+            raise
+        except Exception as error:
+            raise self._locate(error, "stop") from error
+
+    def _locate(self, error: Exception, method: str) -> ConfigError:
+        """Returns the error to raise if a method of the algorithm fails; it names the line."""
+        owner = type(self._algorithm)
+        return ConfigError(describe_error(error, find_folder(owner), describe_place(owner, method)))
 
     def _explain_compiling(self, error: Exception) -> Exception:
-        """Returns the error to raise when XLA has failed to compile a gradient."""
+        """Returns the error to raise when XLA fails to compile a gradient; others unchanged."""
         if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
             return error
         place = describe_place(type(self._algorithm), "learn")

@@ -210,8 +210,8 @@ class ExperienceService(ExperienceSink):
             while not self._try_to_add(source, experience, rollout):
                 if time.monotonic() > deadline:
                     raise ServerUnavailableError(
-                        f"experience: the learner had no room for it for {_ROOM_SEC:g} s; retry "
-                        "later"
+                        f"experience: the learner had no room for it for {_ROOM_SEC:g} s, because "
+                        "its queue is full, its disk is behind, or it is closing; retry later"
                     )
                 self._wait_for_change()
         except ConfigError as error:

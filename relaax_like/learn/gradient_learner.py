@@ -52,7 +52,8 @@ class GradientLearner(Learner):
     Rollouts are collected until they make an iteration of the plan, its gradients are pushed one
     after another, and the returned values are passed to the agents. With the plan `OnPolicy`, an
     agent whose rollout does not complete an iteration waits for it, unless the agents that do not
-    wait cannot complete it either. An iteration that cannot be learned from is logged and skipped.
+    wait cannot complete it either. An iteration that cannot be learned from is skipped, and logged
+    at most once a second.
 
     An error that each iteration would raise, such as one in the algorithm's code, ends the
     learning: requests are still answered, but without new values.
@@ -75,6 +76,9 @@ class GradientLearner(Learner):
       make_replayed: makes the table of a plan `Replay` with a tally, and with the data handler;
         then trajectories, has_others and max_lag are not used.
       holds_agents: see `ReplayQueue`.
+
+    Raises:
+      ConfigError: see `UpdatePolicy`.
     """
 
     def __init__(
@@ -156,6 +160,7 @@ class GradientLearner(Learner):
             together, although this one does.
           ServerUnavailableError: the parameter server is not available, or has too many learners.
           RelaaxError: another error of the connection, such as NotAllowedError.
+          Exception: an error of a hook of before_run.
         """
         first = self._loop.load()
         self._on_update = on_update
@@ -195,6 +200,9 @@ class GradientLearner(Learner):
         """Ends the training loop after the current update; waits some seconds at most. Idempotent.
 
         The applied updates of an iteration stay, and its steps are counted with the last of them.
+
+        Raises:
+          Exception: see `Learner.stop`.
         """
         self._policy.is_ending = True
         self._queue.end()

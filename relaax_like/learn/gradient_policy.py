@@ -24,7 +24,7 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
     values that the previous push returned. These can include gradients of other learners.
 
     Attributes:
-      has_pushed: whether a gradient of the newest iteration was applied.
+      has_pushed: whether a gradient of the newest iteration was pushed.
       is_ending: whether the iteration must end with its next update, because the process is about
         to end; set by another thread.
 
@@ -33,6 +33,9 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
       plan: of an iteration.
       seed: of the orders of minibatches.
       sink: receives the gradients.
+
+    Raises:
+      ConfigError: see `UpdatePolicy`.
     """
 
     def __init__(self, task: GradientTask, plan: LearningPlan, seed: int, sink: Pushing):
@@ -54,6 +57,8 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Computes and pushes the gradients of one iteration.
 
+        While the parameter server is not available, gradients are discarded.
+
         Args:
           arguments: from `data_preprocess`.
 
@@ -65,7 +70,7 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
           InvalidInputError: a gradient is not finite, or too large; inputs that feed a running
             statistic are not finite; or the iteration has too few valid rows for a minibatch.
           LeasedError: the run learns from experience.
-          ServerUnavailableError: the parameter server is not available.
+          NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """
         if self._must_prenormalize():
             self._feed_statistics(arguments)

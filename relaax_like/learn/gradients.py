@@ -11,7 +11,7 @@ from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.parts import MASK, Parts, flatten, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
-from relaax_like.config.places import describe_attribute
+from relaax_like.config.places import describe_attribute, describe_place
 from relaax_like.config.plan import Unit
 from relaax_like.core.prediction import TASK
 from relaax_like.learn.computation_task import (
@@ -42,8 +42,8 @@ class GradientTask(ComputationTask):
       task: see `ComputationTask`.
 
     Raises:
-      ConfigError: phases or frozen groups do not fit the model's groups; or the config has plans by
-        task, but none for this one.
+      ConfigError: phases or frozen groups do not fit the model's groups; see `ComputationTask` for
+        other causes.
     """
 
     def __init__(
@@ -79,9 +79,11 @@ class GradientTask(ComputationTask):
           batch: as for `compute_gradients`.
 
         Raises:
-          ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: an array is missing, lengths are inconsistent, a minibatch is larger
-            than the batch, or the batch cannot be split by `minibatch_of`.
+          ConfigError: the algorithm's code fails while it is compiled, or its `stop` fails; the
+            error names the line.
+          InvalidInputError: an array is missing or has another shape than its spec, lengths are
+            inconsistent, `minibatch` is negative or larger than the batch, or the batch cannot be
+            split by `minibatch_of`.
         """
         parts = self._make_batch(**batch)
         leading_axes = self._count_leading_axes(parts)
@@ -128,8 +130,10 @@ class GradientTask(ComputationTask):
             `[L, n * minibatch, ...]`, one minibatch after another.
 
         Raises:
-          ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: an array is missing, or lengths do not fit together.
+          ConfigError: the algorithm's code fails while it is compiled, or its `stop` fails; the
+            error names the line.
+          InvalidInputError: an array is missing or has another shape than its spec, or lengths do
+            not fit together.
         """
         parts = self._make_batch(**batch)
         axes = self._count_leading_axes(parts)
@@ -199,10 +203,7 @@ class GradientTask(ComputationTask):
         """Returns whether the algorithm skips the remaining updates of this batch."""
         if type(self._algorithm).stop is Algorithm.stop:
             return False
-        tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
-        values, step = self._setting_values, to_int64(global_t)
-        with Traced(self._algorithm, self._settings, values, step):
-            return bool(self._algorithm.stop(tensors))
+        return self._call_stop(numbers, global_t)
 
     def _order(self, phase: Phase) -> list[str]:
         """Returns the groups of a phase in manifest order."""
@@ -271,7 +272,8 @@ def draw_minibatches(
 
     Args:
       length: number of rows or slots.
-      count: how many of them are drawn.
+      count: how many of them are drawn in each epoch, at least `minibatch`; those that do not fill
+        a minibatch are left out.
       minibatch: number of rows or slots in a minibatch.
       seed: of the orders.
       first: `[length] bool`, the `count` rows or slots that are drawn; see `find_first`.
@@ -293,8 +295,12 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
 
     Raises:
       ConfigError: the phases do not update each trained group exactly once, or none of them runs in
-        every update, or `frozen` names an unknown group, or all groups; the error names the line.
+        every update, or `frozen` names an unknown group, or all groups, or there are no groups; the
+        error names the line.
     """
+    if not groups:
+        place = describe_place(type(algorithm.model), "__init__")
+        raise ConfigError(f"{place}: the model has no trainable variables; add a layer to it")
     known = ", ".join(groups)
     for group in algorithm.frozen:
         if group not in groups:
@@ -318,14 +324,15 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
         if group not in trained:
             raise ConfigError(
                 f"{place}: phases: {group!r} is not a variable group that is trained"
-                f"{find_nearest(group, trained)}; the trained groups are "
-                f"{', '.join(trained) or 'none'}"
+                f"{find_nearest(group, trained)}; the trained groups are {', '.join(trained)}"
             )
     for group in trained:
-        if stepped.count(group) != 1:
+        number = stepped.count(group)
+        if number != 1:
+            cure = "remove it from the others" if number else "add it to one, or list it in frozen"
             raise ConfigError(
-                f"{place}: phases: the variable group {group!r} is in {stepped.count(group)} "
-                "phases, expected one; or list it in frozen"
+                f"{place}: phases: the variable group {group!r} is in {number} phases, expected "
+                f"one; {cure}"
             )
     if all(phase.every > 1 for phase in algorithm.phases):
         raise ConfigError(

@@ -239,7 +239,7 @@ class SaveCkptHook(LearnerHook):
         self._freq = _check_freq(name, freq)
 
     def __call__(self, engine: "BaseLearner") -> None:
-        """Writes a checkpoint if one is due."""
+        """Writes a checkpoint if one is due; errors as of `BaseLearner.write_checkpoint`."""
         if not self.position.endswith("_iter"):
             engine.write_checkpoint()
         elif engine.updates % self._freq == 0:
@@ -273,7 +273,11 @@ class LogShowHook(LearnerHook):
         self._freq = _check_freq(name, freq)
 
     def __call__(self, engine: "BaseLearner") -> None:
-        """Collects the log buffer, and shows the means if it is time."""
+        """Collects the log buffer, and shows the means if it is time.
+
+        Raises:
+          InvalidInputError: see `Monitor.add` and `Metrics.scalar`.
+        """
         variables = dict(engine.log_buffer)
         engine.log_buffer.clear()
         if engine.monitor is None:
@@ -314,7 +318,12 @@ class LogReduceHook(LearnerHook):
     """
 
     def __call__(self, engine: "BaseLearner") -> None:
-        """Passes the numbers to the learner's `reduce_log`."""
+        """Passes the numbers to the learner's `reduce_log`.
+
+        Raises:
+          InvalidInputError: see `read_numbers`.
+          Exception: an error of `reduce_log`.
+        """
         buffer = engine.log_buffer
         kept = {name: value for name, value in buffer.items() if is_histogram(name)}
         reduced = engine.reduce_log(read_numbers(buffer))

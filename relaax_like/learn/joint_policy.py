@@ -66,6 +66,9 @@ class JointPolicy(UpdatePolicy[JointTask]):
       plan: of an iteration.
       seed: of the orders of minibatches.
       sink: of the parameter server's client.
+
+    Raises:
+      ConfigError: see `UpdatePolicy`.
     """
 
     def __init__(self, task: JointTask, plan: LearningPlan, seed: int, sink: Pushing):
@@ -353,7 +356,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
     def _add_moments(self, moments: Moments) -> Moments:
         if not np.isfinite(moments.mean).all() or not np.isfinite(moments.m2).all():
             raise InvalidInputError(
-                "rewards contain NaN or infinity, so they cannot be scaled; check the environment"
+                "rewards contain NaN or infinity, so they cannot be scaled; check the environment "
+                "and the data handler"
             )
         count, mean = moments.count, np.asarray(moments.mean, np.float64)
         reduce = self._make_reduce("moments")
@@ -449,6 +453,9 @@ class JointReplayPolicy(JointPolicy):
       plan: of the algorithm.
       seed: unused: minibatches are taken in the order in which they were drawn.
       sink: of the parameter server's client.
+
+    Raises:
+      ConfigError: see `UpdatePolicy`.
     """
 
     def __init__(self, task: JointTask, plan: Replay, seed: int, sink: Pushing):

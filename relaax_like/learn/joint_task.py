@@ -64,8 +64,8 @@ class JointTask(ComputationTask):
       task: see `ComputationTask`.
 
     Raises:
-      ConfigError: phases or frozen groups do not fit the model's groups; or the config has plans by
-        task, but none for this one.
+      ConfigError: phases or frozen groups do not fit the model's groups; see `ComputationTask` for
+        other causes.
     """
 
     def __init__(self, algorithm: Algorithm, *, task: str = TASK):
@@ -103,7 +103,11 @@ class JointTask(ComputationTask):
         return {g for phase in self._phases for g in phase.groups if g not in due}
 
     def make_parts(self, **batch: Any) -> Parts:
-        """Returns the tensors of a batch; see `compute_gradients` for its arguments."""
+        """Returns the tensors of a batch; see `compute_gradients` for its arguments.
+
+        Raises:
+          InvalidInputError: an array is missing, or has a shape other than its spec.
+        """
         return self._make_batch(**batch)
 
     def count_leading_axes(self, parts: Parts) -> int:
@@ -125,6 +129,7 @@ class JointTask(ComputationTask):
         Raises:
           ConfigError: the algorithm's code fails, or uses sums that learners cannot share; the
             error names the line.
+          Exception: an error of `reduce` or `on_compile`.
         """
         call = self._get("prepare", parts, self._compile_prepare)
         numbers = self._make_numbers(global_t, number, learners, 0.0)
@@ -142,6 +147,9 @@ class JointTask(ComputationTask):
 
         Returns:
           `[n] float64`; n is 0 if there are no such sums, or the algorithm has phases.
+
+        Raises:
+          ConfigError: see `compute`.
         """
         if self._algorithm.phases:
             return np.zeros(0)
@@ -176,6 +184,7 @@ class JointTask(ComputationTask):
         Raises:
           ConfigError: the algorithm's code fails, or computes costs that learners cannot share; the
             error names the line.
+          Exception: an error of `reduce` or `on_compile`.
         """
         form = self._name_form(parts, phase)
         call = self._get(form, parts, self._make_compile(self._phases[phase]))
@@ -190,12 +199,14 @@ class JointTask(ComputationTask):
         return JointGradient(groups, flat / np.float32(learners), sums, rows, compute_numbers)
 
     def stops_after_phases(self, numbers: Mapping[str, float], global_t: int) -> bool:
-        """Returns whether an algorithm with phases skips the remaining updates of this batch."""
+        """Returns whether an algorithm with phases skips the remaining updates of this batch.
+
+        Raises:
+          ConfigError: its `stop` fails; the error names the line.
+        """
         if not self._algorithm.phases or type(self._algorithm).stop is Algorithm.stop:
             return False
-        tensors = {name: tf.constant(number, tf.float32) for name, number in numbers.items()}
-        with Traced(self._algorithm, self._settings, self._setting_values, to_int64(global_t)):
-            return bool(self._algorithm.stop(tensors))
+        return self._call_stop(numbers, global_t)
 
     def _name_form(self, parts: Parts, phase: int) -> str:
         what = f"{next(iter(parts[CHOSEN]))} of phase" if CHOSEN in parts else "phase"

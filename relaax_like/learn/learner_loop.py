@@ -252,6 +252,9 @@ class LearnerLoop(Generic[SourceT]):
             could not be processed, and the error; returns the argument for `on_turn`. The default
             raises the error.
           timeout_sec: longest wait for the source in a turn.
+
+        Raises:
+          Exception: what `on_turn` or `on_failure` raises; or an error of `Source.get`.
         """
         while True:
             self._refresh()
@@ -287,7 +290,11 @@ class LearnerLoop(Generic[SourceT]):
         return None if iteration is None else self._learn_from(iteration, lambda update: None)
 
     def count(self, iteration: Any | None = None) -> LearnerUpdate | None:
-        """Counts what has been accepted since the last delivery; see `Sink`."""
+        """Counts what has been accepted since the last delivery; see `Sink`.
+
+        Raises:
+          RelaaxError: see `Publisher.count` and `ParameterServerClient.push_pull`.
+        """
         update = self._sink.count(iteration)
         if update is not None:
             self._take(update)
@@ -305,7 +312,11 @@ class LearnerLoop(Generic[SourceT]):
     def close(self) -> None:
         """Closes source and sink, which counts the rest, and calls the hooks of after_run.
 
-        Idempotent.
+        Idempotent. Before `load` has returned, only the source is closed.
+
+        Raises:
+          RelaaxError: the rest could not be counted; no hook was called.
+          Exception: an error of a hook.
         """
         self.source.close()
         if self._loaded:

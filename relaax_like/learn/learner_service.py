@@ -50,20 +50,25 @@ class LearnerService:
           ConfigError: the parameter server's run has another model, or its learners do not make
             updates together, although this one does.
           ServerUnavailableError: the parameter server is not available.
-          Exception: the first other error of a stream; or the error that was passed to `fail`.
+          Exception: the first other error of a stream, the error that was passed to `fail`, or an
+            error of `Learner.stop`.
         """
-        with contextlib.ExitStack() as stops:  # each is stopped, even if another one raises
-            for learner, _ in learners.values():
-                stops.callback(learner.stop)
-            open_streams = len(learners)
-            while open_streams and self._failure is None:
-                pair = self._pairs.get()
-                if pair is None:
-                    open_streams -= 1
-                else:
-                    threading.Thread(
-                        target=self._serve, args=(pair, learners), name="stream", daemon=True
-                    ).start()
+        try:
+            with contextlib.ExitStack() as stops:  # each is stopped, even if another one raises
+                for learner, _ in learners.values():
+                    stops.callback(learner.stop)
+                open_streams = len(learners)
+                while open_streams and self._failure is None:
+                    pair = self._pairs.get()
+                    if pair is None:
+                        open_streams -= 1
+                    else:
+                        threading.Thread(
+                            target=self._serve, args=(pair, learners), name="stream", daemon=True
+                        ).start()
+        except Exception:
+            if self._failure is None:  # otherwise, that one came first
+                raise
         if self._failure is not None:
             raise self._failure
 
@@ -116,6 +121,7 @@ class _Stream:
             updates together, although this one does.
           InvalidInputError: a message is malformed.
           ServerUnavailableError: the parameter server is not available.
+          Exception: another error of `Learner.start`.
         """
         self._learner.start(self._answer)
         for message in self._requests:

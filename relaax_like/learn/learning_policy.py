@@ -38,6 +38,9 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
       seed: of the orders of minibatches.
       run_dir: folder for `training_error.npz`, which is written if numbers are not finite; None:
         not written.
+
+    Raises:
+      ConfigError: see `UpdatePolicy`.
     """
 
     global_t: int = 0

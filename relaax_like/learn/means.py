@@ -34,6 +34,9 @@ class Means:
         Args:
           numbers: name -> number.
           x: of the points, if any are recorded now; None: the newest `global_t`.
+
+        Raises:
+          InvalidInputError: the name of a curve is not valid; see `Metrics.scalar`.
         """
         for name, number in numbers.items():
             if np.isfinite(number):
@@ -44,7 +47,7 @@ class Means:
             self.record(x)
 
     def record(self, x: float | None = None) -> None:
-        """Records the means now, and starts over."""
+        """Records the means now, and starts over; raises the same as `add`."""
         for name, total in self._sums.items():
             self._metrics.scalar(name, total / self._counts[name], x)
         self._since = time.monotonic()

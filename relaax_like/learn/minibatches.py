@@ -105,7 +105,7 @@ def plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> Cut:
 
 
 def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
-    """Checks the lengths, as XLA's gather does not; returns the number of rows or slots.
+    """Checks the lengths, which XLA's gather does not check; returns the number of rows or slots.
 
     Raises:
       InvalidInputError: lengths are inconsistent, or the minibatch is below 1 or larger than the

@@ -108,7 +108,10 @@ class ReplayQueue(RequestSource):
         if self._numbers and not self._holds_agents:
             return Requests(self._answer(), wants_values=False)
         if not self._finished and self._replayed.has_iteration:
-            iteration = self._replayed.get(0, timeout_sec=0.0)
+            try:
+                iteration = self._replayed.get(0, timeout_sec=0.0)
+            except Exception as error:  # such as one of `compute_rewards`
+                return Requests(self._answer(), error=error)
             if iteration is not None and iteration.minibatches is not None:
                 return replace(iteration, tickets=())
             return Requests(self._answer())  # whose steps are counted now

@@ -700,7 +700,7 @@ def test_learners_of_a_group_show_their_mean_and_rank_0_alone_writes(
         (
             {"use_distributed": True},
             {"world_size": 2},
-            "hook.log_reduce_after_iter is on, because world_size is 2, but there is no reduce_log",
+            "hook.log_reduce_after_iter is on, and world_size is 2, but there is no reduce_log",
         ),
         ({"max_iteration": 2}, {}, "did you mean max_iterations?"),
         (

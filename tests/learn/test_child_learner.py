@@ -1,7 +1,10 @@
 """A learner in a process of its own: real processes, killed, stopped, and started again."""
 
 import contextlib
+import errno
+import io
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -22,8 +25,10 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.records import Episode, LearnRequest
 from relaax_like.learn.child_learner import ChildLearner
+from relaax_like.learn.frozen_policy import FrozenPolicy
+from relaax_like.learn.learner_service import LearnerService
 from relaax_like.v1 import experience_pb2
-from relaax_like.wire.errors import ServerUnavailableError
+from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 
 LEARNER = [sys.executable, "-m", "relaax_like.launch.learner_main"]
 MANIFEST = make_manifest([Variable("w", np.zeros(3, np.float32))])  # of what is never read
@@ -305,3 +310,32 @@ def test_a_user_s_mistake_ends_it_for_good(tmp_path, capfd):
         assert failed.wait(30)
         assert get_pid(child) is None
     wait_printed(capfd, "missing.yaml")
+
+
+class Stuck(FrozenPolicy):
+    def stop(self) -> None:
+        raise RuntimeError("a hook has failed")
+
+
+def test_the_error_that_ended_learning_is_raised_although_a_learner_cannot_be_stopped():
+    service = object.__new__(LearnerService)  # its thread would end this process
+    service._failure, service._pairs = None, queue.SimpleQueue()
+    learners = {"RL": (Stuck([np.zeros(3, np.float32)], 0), MANIFEST)}
+    service.fail(ConfigError("algorithm.py:7: a mistake"))
+    with pytest.raises(ConfigError, match="a mistake"):
+        service.serve(learners)
+    service._failure = None  # every stream has ended
+    with pytest.raises(RuntimeError, match="a hook has failed"):
+        service.serve(learners)
+
+
+def test_output_that_cannot_be_printed_does_not_disturb_the_program(tmp_path, monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    done = tmp_path / "done"
+    program = f"print('line\\n' * 100_000, flush=True); open({str(done)!r}, 'w')"
+    with running([sys.executable, "-c", program]):
+        wait_until(done.exists, "the end of the program", 30)

@@ -113,6 +113,18 @@ class Stopping(PreparedVersion):
         return metrics["actor"] < -1.0
 
 
+class Failing(PreparedVersion):
+    def stop(self, metrics: Any) -> Any:
+        return metrics["no such cost"] > 0
+
+
+def test_an_error_in_stop_names_its_line() -> None:
+    task = GradientTask(Failing(Scalars(False)))
+    options = {"epochs": 2, "minibatch": 2, "minibatch_of": "steps", "seed": 1}
+    with pytest.raises(ConfigError, match=r"test_gradients\.py:\d+: KeyError: 'no such cost'"):
+        list(task.compute_epochs(**make_x(np.arange(4.0)), **options))
+
+
 @pytest.mark.parametrize("minibatch", [2, 4])
 @pytest.mark.parametrize("kind", [PreparedVersion, Stopping])
 def test_results_of_rows_are_at_their_places_after_all_epochs(kind: Any, minibatch: int) -> None:

@@ -105,3 +105,23 @@ def test_a_folder_can_define_the_rewards(tmp_path: Path) -> None:
     ]
     relaax_like.train(tmp_path / "dqn" / "bit_flip.yaml", sets)
     assert (tmp_path / "called").read_text() == "(4,)"
+
+
+@pytest.mark.parametrize("placement", ["agent", "server"])
+def test_an_error_in_the_folder_s_rewards_ends_the_run_with_its_line(
+    tmp_path: Path, placement: str
+) -> None:
+    shutil.copytree(FOLDER, tmp_path / "dqn", ignore=shutil.ignore_patterns("__pycache__"))
+    with open(tmp_path / "dqn" / "algorithm.py", "a") as file:
+        file.write("\n\ndef compute_rewards(achieved, desired):\n    return achieved.no_such\n")
+    sets = [
+        *BITS,
+        f"run_dir={tmp_path}/run",
+        "algorithm.name=null",
+        f"algorithm.path={tmp_path}/dqn",
+        "algorithm.max_global_step=1200",
+        "environment.args.bits=4",
+        f"learner.placement={placement}",
+    ]
+    with pytest.raises(ConfigError, match=r"dqn/algorithm\.py:\d+: AttributeError: .*no_such"):
+        relaax_like.train(tmp_path / "dqn" / "bit_flip.yaml", sets)

@@ -360,3 +360,26 @@ def test_algorithms_with_phases_and_draws_make_updates_together_too(case: str) -
         made = policy.forward(policy.data_preprocess(replay.make_iteration(algorithm, 1)))
         assert made["updates"] == server.updates == replay.UPDATES
         policy.close()
+
+
+def test_a_resumed_learner_compiles_the_shapes_that_were_compiled() -> None:
+    algorithm = make_algorithm("a2c", {"rollout_steps": STEPS})
+    algorithm.model.xla = True
+    rollout = make_data(algorithm, 1, has_holes=False).rollout
+
+    def count_compilations(task: JointTask) -> int:
+        built: list[bool] = []
+
+        def compile_form(batch: Any, specs: Any, xla: bool) -> Any:
+            built.append(xla)
+            return len
+
+        parts = task.make_parts(**task.make_arguments(rollout, rollout.next_alive))
+        task._get("form", parts, compile_form)
+        return built.count(True)
+
+    task = JointTask(algorithm)
+    assert sum(count_compilations(task) for _ in range(30)) == 1
+    resumed = JointTask(algorithm)
+    resumed.set_seen(task.get_seen())
+    assert [count_compilations(resumed) for _ in range(2)] == [1, 0]

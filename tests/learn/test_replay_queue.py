@@ -132,3 +132,17 @@ def test_requests_without_a_rollout_are_reported_with_values():
     queue, _ = make_queue()
     queue.put(LearnRequest(3, None, [], 2))
     assert queue.get(0, 0.0) == Requests([3])
+
+
+def test_where_minibatches_cannot_be_drawn_agents_are_answered_and_the_error_is_raised():
+    queue, _ = make_queue(holds_agents=True)
+
+    def fail(done, timeout_sec):
+        raise TypeError("compute_rewards")
+
+    queue._replayed.get = fail
+    put(queue, *range(8))
+    failed = queue.get(0, 0.0)
+    assert list(failed.tickets) == [*range(8)]
+    with pytest.raises(TypeError, match="compute_rewards"):
+        queue.has_rollouts(failed)
