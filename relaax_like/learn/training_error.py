@@ -102,8 +102,8 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(
-            f"{file}: no such file; a learner writes it when it encounters numbers that are not "
-            "finite, but not with learner.placement: agent"
+            f"{file}: no such file, or no access to it; a learner writes it when it encounters "
+            "numbers that are not finite, but not with learner.placement: agent"
         )
     try:
         return read_arrays(file, _KIND)
