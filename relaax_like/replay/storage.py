@@ -386,8 +386,8 @@ class Storage:
         """Restores what `get_state` returned; the storage must be empty before.
 
         Raises:
-          InvalidInputError: the state is that of a storage of another size, or with other columns
-            or items.
+          InvalidInputError: the state is that of a storage of another size, or with another
+            history, other columns or other items.
         """
         for name, mine, theirs in (
             ("capacity", self.capacity, int(state["capacity"])),
