@@ -88,6 +88,7 @@ def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequen
 
     Raises:
       InvalidInputError: the data handler returned no rollout.
+      Exception: an error of the data handler.
     """
     if data_handler is None:
         return [rollout]
@@ -244,8 +245,8 @@ class Collector:
           Its ticket, 1, 2, 3 ..., which `TrainingData` contains once all of it was taken.
 
         Raises:
-          InvalidInputError: the rollout does not match the first one, or can never fit; or the data
-            handler returned no rollout.
+          InvalidInputError: the rollout has another number of steps, does not match the first one,
+            or can never fit; or the data handler returned no rollout.
           CollectorFullError: too many columns are waiting. A rollout that is added again later
             passes through the data handler again.
           CollectorClosedError: after `close`.
@@ -521,7 +522,7 @@ def _add_to_layout(layout: Layout, field: str, array: np.ndarray, leading: tuple
         expected = ", ".join(map(str, leading))
         raise InvalidInputError(
             f"{field} has shape {list(array.shape)}, expected [{expected}, ...]: the steps of a "
-            "rollout of this collector, and the slots of next_alive",
+            "rollout, and the slots of next_alive",
             field,
         )
     layout[field] = (array.shape[len(leading) :], array.dtype)
