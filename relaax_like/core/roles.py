@@ -391,7 +391,7 @@ class Publisher(abc.ABC):
 
         Raises:
           InvalidInputError: wrong length, not finite, or a negative number; nothing took effect.
-          LeasedError: another learner holds the lease. Nothing took effect, unless the publication
+          LeasedError: the caller has lost the lease. Nothing took effect, unless the publication
             had been sent before and its answer was lost.
           ServerUnavailableError: the server or the caller is closing, or the server did not answer;
             in the latter two cases the publication can have taken effect.
@@ -407,7 +407,7 @@ class Publisher(abc.ABC):
 
         Raises:
           InvalidInputError: a number is negative or not finite; nothing was counted.
-          LeasedError: another learner holds the lease; nothing was counted.
+          LeasedError: the caller has lost the lease; nothing was counted.
           ServerUnavailableError: the server is closing, or it did not answer; in the latter case
             the counts can have taken effect.
           NotAllowedError, ProtocolError: see `lease`.

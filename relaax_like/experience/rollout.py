@@ -251,7 +251,8 @@ class RolloutBuffer:
     def get_state(self) -> dict[str, Any]:
         """Returns the unfinished rollout, including actions that wait for their outcome.
 
-        It must not have holes: all slots were present, and their actions were not overridden.
+        It must not have holes: all slots were present, and their actions were not overridden. So
+        `overridden` must not be "only".
         """
         assert self._holes is None, "environments of this process are always present"
         length = self._length

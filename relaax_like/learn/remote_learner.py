@@ -266,9 +266,7 @@ class RemoteLearner(Learner):
             try:
                 stream.open(self._incarnation, version, self._epoch, self._names)
             except InvalidInputError as error:
-                raise ConfigError(
-                    f"{error}; use the same algorithm folder as {self._server}"
-                ) from error
+                raise ConfigError(str(error)) from error
             for work in self._under_way.values():
                 if work.experience is not None:
                     stream.send(work.experience)

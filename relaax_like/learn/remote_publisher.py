@@ -116,7 +116,7 @@ class RemotePublisher(Publisher):
 
         Raises:
           ServerUnavailableError: `close` was called.
-          InvalidInputError: the run has a different model.
+          InvalidInputError: the run has a different model; see `PublisherStub.acquire` for others.
           LeasedError: the run has no learner in a process of its own.
           NotAllowedError, ProtocolError: see `PublisherStub`.
         """

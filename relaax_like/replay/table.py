@@ -202,7 +202,7 @@ class Table:
 
         Raises:
           InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer; or
-            `compute_rewards` of `Hindsight` returned arrays of a wrong shape.
+            `compute_rewards` of `Hindsight` did not return two arrays `[N]`.
           ReplayClosedError: the table is closed, and no minibatches are due any more.
           Exception: an error of `compute_rewards`.
         """
