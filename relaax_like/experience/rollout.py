@@ -140,7 +140,7 @@ class RolloutBuffer:
 
     @property
     def length(self) -> int:
-        """Number of complete steps in the unfinished rollout."""
+        """Number of complete rows of the unfinished rollout; with overlap, also the repeated one."""
         return self._length
 
     def add_actions(
