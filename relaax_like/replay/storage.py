@@ -199,7 +199,7 @@ class Storage:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Bytes of the arrays of rows and streams."""
         stream_bytes = self.spec.observation_bytes + 8 * _STREAM_COLUMNS
         return self.capacity * self.spec.row_bytes + self._max_streams * stream_bytes
 
