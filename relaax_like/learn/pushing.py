@@ -52,7 +52,7 @@ class Pushing(Sink):
         Raises:
           ConfigError: the values belong to another model.
           ServerUnavailableError: the parameter server is not available.
-          InvalidInputError, NotAllowedError, ProtocolError: see `ParameterServerStub`.
+          NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """
         self.values = self._client.get_values()
         try:
@@ -75,7 +75,7 @@ class Pushing(Sink):
     def push(self, gradient: Gradient) -> None:
         """Pushes a gradient, and pulls the newest values; see `ParameterServerClient.push_pull`.
 
-        While the parameter server is not available, the gradient is discarded, and the values stay.
+        While the parameter server is not available, the push is discarded, and the values stay.
         Steps and episodes are counted with the last gradient of an iteration, so that all updates
         of an iteration see the same schedules, as in one compiled update, and the end of the budget
         does not cut it short.
@@ -102,7 +102,7 @@ class Pushing(Sink):
     def push_counts(self) -> None:
         """Pushes steps, episodes and statistics without a gradient, and pulls the newest values.
 
-        While the parameter server is not available, they are discarded, and the values stay.
+        While the parameter server is not available, the push is discarded, and the values stay.
 
         Raises:
           LeasedError: the run learns from experience, and there are statistics.
