@@ -58,7 +58,9 @@ class DataHandler(Protocol):
     """
 
     def after_interact(self, rollout: Rollout) -> Rollout | Iterable[Rollout]:
-        """Modifies a rollout before it is queued, for example to relabel goals in hindsight.
+        """Changes a rollout before it is queued, for example to relabel goals in hindsight.
+
+        Arrays that came over the network are read-only: return a rollout with other arrays instead.
 
         With the plan `Replay` it cannot add `extras`: the table has no columns for them.
 
