@@ -380,7 +380,8 @@ class Collector:
             raise InvalidInputError(
                 f"{added} columns can never fit: {waiting} are waiting, too few for a batch of "
                 f"{self._columns}, and capacity is {self._capacity}; set capacity to "
-                f"{self._columns - 1 + added} or more, or add fewer at once",
+                f"{self._columns - 1 + added} or more (in a server's configuration: raise "
+                "max_slots_per_client), or add fewer at once",
                 "capacity",
             )
         raise CollectorFullError(

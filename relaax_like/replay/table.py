@@ -413,7 +413,8 @@ class Table:
         if steps > most:
             raise InvalidInputError(
                 f"a segment of {steps} steps, but the limiter was made for at most {most}; raise "
-                "max_segment_steps, or send shorter segments",
+                "max_segment_steps (in a server's configuration: max_slots_per_client), or send "
+                "shorter segments",
                 "max_segment_steps",
             )
 
