@@ -140,7 +140,7 @@ class RolloutBuffer:
 
     @property
     def length(self) -> int:
-        """Number of complete rows of the unfinished rollout; with overlap, also the repeated one."""
+        """Number of complete rows of the unfinished rollout, including one that is repeated."""
         return self._length
 
     def add_actions(
