@@ -1,5 +1,6 @@
 """Storage: raw steps, each stored once, in a ring that all slots share."""
 
+import collections
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -485,9 +486,10 @@ class Storage:
             return
         agents = starts[:, 0].tolist()
         if len(set(agents)) < len(agents):
+            twice = collections.Counter(agents).most_common(1)[0][0]
             raise InvalidInputError(
-                f"starts: agents {agents}, expected a different number for each slot; number the "
-                "slots with make_agent_ids",
+                f"starts: several slots have the number {twice}, expected a different one for each "
+                "slot; number the slots with make_agent_ids",
                 "starts",
             )
 
