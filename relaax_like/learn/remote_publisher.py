@@ -247,10 +247,11 @@ class RemotePublisher(Publisher):
         while self._unsafe and self._unsafe[0].sequence <= state.durable_sequence:
             self._unsafe.popleft()
         outcome = state.outcome
-        with self._changed:
-            if isinstance(item, Publication) and not state.finished:
+        # If its answer was lost, and it was sent again, the outcome is "nothing".
+        if isinstance(item, Publication) and (outcome == "applied" or not state.finished):
+            outcome = "applied"
+            with self._changed:
                 self._values = Values(version=state.version, flat=item.values)
-                outcome = "applied"  # also if its answer was lost, and it was sent again
         return Reply(
             outcome=outcome,
             reason=state.reason,
