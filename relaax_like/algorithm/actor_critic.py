@@ -95,8 +95,8 @@ class ActorCritic(Model):
       seed: of the initial values.
 
     Raises:
-      ConfigError: the settings do not define observations and actions, or a convolution does not
-        fit the input.
+      ConfigError: the settings do not define observations, actions, or mirror images that they
+        need; or a convolution does not fit the input.
     """
 
     def __init__(self, config: ActorCriticConfig, seed: int = 0):

@@ -32,11 +32,13 @@ class Batch:
     Attributes:
       inputs: observations x_t by name, `[..., *shape]`.
       next_inputs: observations after the action, or after the last action whose reward is in
-        `returns`; where an episode ended, its final one.
+        `returns`; where an episode was truncated, its final one; after a termination, any, because
+        its value does not count.
       actions: by name.
       rewards: by name, as in the model's reward specs, `[..., *shape]`.
       returns: `[...]`, the sum of the discounted rewards of n steps, fewer near the end of an
-        episode; with n = 1 the reward itself. None if there are several rewards: read `rewards`.
+        episode; with n = 1 the reward itself. None if there are several rewards, or one of several
+        numbers: read `rewards`.
       discount: `[...]`, the factor of the value of `next_inputs`: gamma to the power of the number
         of summed rewards, and 0 after a termination (not after a truncation).
       continues: `[...]`, 1 where the next row in time is of the same episode, 0 after any end; cuts
@@ -127,7 +129,7 @@ class Losses:
     Attributes:
       costs: variable group -> scalar that is minimised only by the group's variables.
       rows: per-row results by name, `[...]` like the batch, such as TD errors; they are passed to
-        the data handler, and to a replay table as priorities.
+        the data handler. `priority` also becomes the priorities in a replay table.
       metrics: scalars by name; they are recorded and passed to `Algorithm.stop`, and no gradient
         flows from them.
     """

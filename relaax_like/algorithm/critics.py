@@ -72,7 +72,8 @@ class Critics(Module):
         Args:
           inputs: observations by name, `[..., size]`.
           action: `[..., d]`, within the bounds; it is scaled to [-1, 1] first. Or `[..., n, d]`, n
-            actions for each observation; then the result is `[..., n, number]`.
+            actions for each observation, where n is known when the function is traced; then the
+            result is `[..., n, number]`.
           random: draws which units are left out (`Algorithm.random`); None: all units are used.
         """
         x = self._join(inputs, action)
@@ -217,6 +218,9 @@ class DeterministicActor(Module):
     Args:
       config: describes the observation, the action and the layers.
       seed: of the initial values.
+
+    Raises:
+      ConfigError: see `Encoder`.
     """
 
     def __init__(self, config: ContinuousConfig, seed: int):
@@ -247,6 +251,9 @@ class DeterministicModel(Model):
       critics: number of critics.
       target_every: number of the critics' optimizer steps between two updates of their target; the
         target of the actor is updated after each step of the actor.
+
+    Raises:
+      ConfigError: see `Encoder` and `Critics`.
     """
 
     autograph = False

@@ -206,7 +206,7 @@ class PublisherStub:
     All of them raise ServerUnavailableError if there is no answer in time, NotAllowedError if an
     agent's token is required, ProtocolError if something else listens at the address, and, except
     `find_learner`, LeasedError if the run has no learner in a process of its own. `renew` and
-    `publish` also raise LeasedError if another learner holds the lease.
+    `publish` also raise LeasedError if the caller has lost the lease.
 
     Args:
       channel: to the parameter server.

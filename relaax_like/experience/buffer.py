@@ -125,8 +125,13 @@ class Buffer:
         row = self._length
         self._rewards.put(row, _to_number(reward, "reward"))
         self._values.put(row, _to_number(value, "value"))
-        self._states.put(row, state)
-        self._actions.put(row, action)
+        try:
+            self._states.put(row, state)
+            self._actions.put(row, action)
+        except InvalidInputError:
+            if not row:  # its shapes are not those of the first step
+                self._states, self._actions = GrowingTree("state"), GrowingTree("action")
+            raise
         self._length = row + 1
 
     def push_additional_info(self, info: Mapping[str, ArrayLike]) -> None:
@@ -216,10 +221,16 @@ class Buffer:
             self._require_same_extras(set(extras or ()))
         self._rewards.write(row, rewards)
         self._values.write(row, values)
-        self._states.write(row, states, number)
-        self._actions.write(row, actions, number)
+        try:
+            self._states.write(row, states, number)
+            self._actions.write(row, actions, number)
+            if extras:
+                self._extras.write(row, extras, number)
+        except InvalidInputError:
+            if not row:  # its shapes are not those of the first step
+                self._states, self._actions = GrowingTree("state"), GrowingTree("action")
+            raise
         if extras:
-            self._extras.write(row, extras, number)
             self._num_extras += number
         self._length += number
         self.end_trajectory(terminal_value)

@@ -58,7 +58,9 @@ class DataHandler(Protocol):
     """
 
     def after_interact(self, rollout: Rollout) -> Rollout | Iterable[Rollout]:
-        """Modifies a rollout before it is queued, for example to relabel goals in hindsight.
+        """Changes a rollout before it is queued, for example to relabel goals in hindsight.
+
+        Arrays that came over the network are read-only: return a rollout with other arrays instead.
 
         With the plan `Replay` it cannot add `extras`: the table has no columns for them.
 
@@ -88,6 +90,7 @@ def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequen
 
     Raises:
       InvalidInputError: the data handler returned no rollout.
+      Exception: an error of the data handler.
     """
     if data_handler is None:
         return [rollout]
@@ -244,8 +247,8 @@ class Collector:
           Its ticket, 1, 2, 3 ..., which `TrainingData` contains once all of it was taken.
 
         Raises:
-          InvalidInputError: the rollout does not match the first one, or can never fit; or the data
-            handler returned no rollout.
+          InvalidInputError: the rollout has another number of steps, does not match the first one,
+            or can never fit; or the data handler returned no rollout.
           CollectorFullError: too many columns are waiting. A rollout that is added again later
             passes through the data handler again.
           CollectorClosedError: after `close`.
@@ -377,7 +380,8 @@ class Collector:
             raise InvalidInputError(
                 f"{added} columns can never fit: {waiting} are waiting, too few for a batch of "
                 f"{self._columns}, and capacity is {self._capacity}; set capacity to "
-                f"{self._columns - 1 + added} or more, or add fewer at once",
+                f"{self._columns - 1 + added} or more (in a server's configuration: raise "
+                "max_slots_per_client), or add fewer at once",
                 "capacity",
             )
         raise CollectorFullError(
@@ -521,7 +525,7 @@ def _add_to_layout(layout: Layout, field: str, array: np.ndarray, leading: tuple
         expected = ", ".join(map(str, leading))
         raise InvalidInputError(
             f"{field} has shape {list(array.shape)}, expected [{expected}, ...]: the steps of a "
-            "rollout of this collector, and the slots of next_alive",
+            "rollout, and the slots of next_alive",
             field,
         )
     layout[field] = (array.shape[len(leading) :], array.dtype)

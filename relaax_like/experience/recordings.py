@@ -39,8 +39,11 @@ class RecordedFile:
 
     @property
     def bytes(self) -> int:
-        """Size of the file in bytes."""
-        return self._path.stat().st_size
+        """Size of the file in bytes; 0 if there is no access to it."""
+        try:
+            return self._path.stat().st_size
+        except OSError:  # `read` names the file
+            return 0
 
     def read(self) -> Rollout:
         """Reads the file, and verifies its checksums; see `Recording`."""

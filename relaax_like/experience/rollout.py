@@ -24,8 +24,9 @@ class Rollout:
 
     Attributes:
       inputs: name -> [T, k, ...], observations from which the actions were chosen.
-      next_inputs: name -> [T, k, ...], observations after the actions; where an episode ended, its
-        final ones.
+      next_inputs: name -> [T, k, ...], observations after the actions; where an episode was
+        truncated, its final ones; where it terminated, its final ones if the client sent them, else
+        any others.
       next_alive: [T, k] float32: 1 continues, 0 terminated, -1 truncated.
       rewards: [T, k, r] float32.
       actions: name -> [T, k, ...].
@@ -139,7 +140,7 @@ class RolloutBuffer:
 
     @property
     def length(self) -> int:
-        """Number of complete steps in the unfinished rollout."""
+        """Number of complete rows of the unfinished rollout, including one that is repeated."""
         return self._length
 
     def add_actions(
@@ -213,7 +214,8 @@ class RolloutBuffer:
           next_alive: [k]: 1, 0 or -1.
           next_inputs: name -> [k, ...]; where an episode ended, the next one's first observation.
             Missing inputs, which are not observations, count as unchanged.
-          final_inputs: name -> [k, ...], last observations of the slots that were truncated.
+          final_inputs: name -> [k, ...], last observations of all slots whose episode ended; other
+            rows are not used. None: they are not known.
           executed: what was carried out; None: the policy's actions.
           absent_next: [k] bool, slots that are absent from the next step; None: no slot.
           is_due: whether the rollout ends with this step, even if it has fewer than T; missing rows
@@ -249,7 +251,8 @@ class RolloutBuffer:
     def get_state(self) -> dict[str, Any]:
         """Returns the unfinished rollout, including actions that wait for their outcome.
 
-        It must not have holes: all slots were present, and their actions were not overridden.
+        It must not have holes: all slots were present, and their actions were not overridden. So
+        `overridden` must not be "only".
         """
         assert self._holes is None, "environments of this process are always present"
         length = self._length

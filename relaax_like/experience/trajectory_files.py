@@ -183,7 +183,8 @@ def read_trajectories(path: Path) -> Rollout:
     """Reads one file, and verifies its checksums.
 
     Raises:
-      DamagedFileError: the file does not exist, is damaged, or is of another kind.
+      DamagedFileError: the file does not exist, cannot be read, is damaged, has no steps, or is of
+        another kind.
     """
     try:
         with finding_damage():
@@ -197,6 +198,12 @@ def read_trajectories(path: Path) -> Rollout:
                     if name.startswith(prefix)
                 }
             fields |= {field: arrays.get(field) for field in _OPTIONAL}
+            alive = fields["next_alive"]
+            if alive.ndim != 2 or not alive.size:
+                raise DamagedError(
+                    f"next_alive has shape {list(alive.shape)}, expected [T, k] with at least one "
+                    "step of one slot"
+                )
             return Rollout(**fields)
     except (FileNotFoundError, DamagedError) as error:
         raise DamagedFileError(path, str(error)) from error

@@ -45,11 +45,11 @@ def measure(experiment: Experiment) -> float:
     plans = require_plans(experiment)
     seconds = 0.0
     for name, (task, model) in make_learning_tasks(experiment).items():
-        seconds += _measure_task(task, model, plans[name])
+        seconds += _measure_task(task, model, plans[name], experiment.algorithm)
     return seconds
 
 
-def _measure_task(task: Any, model: Any, plan: LearningPlan) -> float:
+def _measure_task(task: Any, model: Any, plan: LearningPlan, config: Any) -> float:
     assert isinstance(plan, OnPolicy | Episodes), "others are not measured"
     if isinstance(plan, OnPolicy):  # what is measured is an iteration that learns
         plan = replace(plan, prenormalize_steps=0)
@@ -57,7 +57,7 @@ def _measure_task(task: Any, model: Any, plan: LearningPlan) -> float:
         from relaax_like.learn.learning_policy import LearningPolicy
     policy = LearningPolicy(task, plan, 0)
     collector = Collector(plan.rollout_steps, plan.columns, capacity=plan.columns)
-    collector.add(make_fake_rollout(model, plan))
+    collector.add(make_fake_rollout(model, plan, config))
     data = collector.get_training_data()
     assert data is not None, "the rollout is an iteration"
     policy.forward(policy.data_preprocess(data))  # compiles
@@ -69,8 +69,14 @@ def _measure_task(task: Any, model: Any, plan: LearningPlan) -> float:
     return min(seconds)
 
 
-def make_fake_rollout(model: Any, plan: OnPolicy | Episodes) -> Rollout:
-    """Returns an iteration of random observations, the policy's actions, and random rewards."""
+def make_fake_rollout(model: Any, plan: OnPolicy | Episodes, config: Any = None) -> Rollout:
+    """Returns an iteration of random observations, the policy's actions, and random rewards.
+
+    Args:
+      model: whose policy acts.
+      plan: of the iteration.
+      config: of the algorithm; its schedules control exploration. None: no schedules.
+    """
     from relaax_like.algorithm.acting import make_actor
     from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
 
@@ -86,7 +92,7 @@ def make_fake_rollout(model: Any, plan: OnPolicy | Episodes) -> Rollout:
         name: np.zeros((slots, *p["shape"]), np.float32) for name, p in model.get_state_specs()
     }
     first = {name: array[0] for name, array in inputs.items()}
-    prediction = make_actor(model, 0).act(first, states)
+    prediction = make_actor(model, 0, config).act(first, states)
     rewards = max(part.stop for part in get_reward_columns(model).values())
     return Rollout(
         inputs={name: array[:-1] for name, array in inputs.items()},

@@ -52,6 +52,7 @@ class Pushing(Sink):
         Raises:
           ConfigError: the values belong to another model.
           ServerUnavailableError: the parameter server is not available.
+          NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """
         self.values = self._client.get_values()
         try:
@@ -72,8 +73,9 @@ class Pushing(Sink):
         self._client.add_statistics(name, moments)
 
     def push(self, gradient: Gradient) -> None:
-        """Pushes a gradient, and pulls the newest values.
+        """Pushes a gradient, and pulls the newest values; see `ParameterServerClient.push_pull`.
 
+        While the parameter server is not available, the push is discarded, and the values stay.
         Steps and episodes are counted with the last gradient of an iteration, so that all updates
         of an iteration see the same schedules, as in one compiled update, and the end of the budget
         does not cut it short.
@@ -81,7 +83,7 @@ class Pushing(Sink):
         Raises:
           InvalidInputError: the gradient is not finite, or too large.
           LeasedError: the run learns from experience.
-          ServerUnavailableError: the parameter server is not available.
+          NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """
         with tracing.span("push-pull"):
             if gradient.is_last:
@@ -100,9 +102,11 @@ class Pushing(Sink):
     def push_counts(self) -> None:
         """Pushes steps, episodes and statistics without a gradient, and pulls the newest values.
 
+        While the parameter server is not available, the push is discarded, and the values stay.
+
         Raises:
           LeasedError: the run learns from experience, and there are statistics.
-          ServerUnavailableError: the parameter server is not available.
+          NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """
         self.hand_counts_over()
         self.values = self._client.push_pull()
@@ -115,7 +119,10 @@ class Pushing(Sink):
     def count(
         self, iteration: TrainingData | ReplayIteration | Requests | None = None
     ) -> LearnerUpdate:
-        """Counts without a gradient, and pulls the newest values; see `Sink`."""
+        """Counts without a gradient, and pulls the newest values; see `Sink`.
+
+        For `Requests` that do not want values, the counts wait for the next push.
+        """
         tickets = () if iteration is None else iteration.tickets
         if isinstance(iteration, Requests) and not iteration.wants_values:
             return self.report(tickets)

@@ -77,7 +77,7 @@ class RecordedFiles(Source):
         """Reads the next recording; see `Source`.
 
         Raises:
-          InvalidInputError: the recording is damaged, or its rollout does not fit the algorithm.
+          InvalidInputError: the recording cannot be read, or does not fit the algorithm.
         """
         file = self._files[draw_index(self._seed, len(self._files), done)]
         with tracing.span("read"):
@@ -104,7 +104,7 @@ class RecordedSteps(Source):
       seed: of the draws.
 
     Raises:
-      InvalidInputError: a recording is damaged, or its rollout does not fit the algorithm.
+      InvalidInputError: a recording cannot be read, or its rollout does not fit the algorithm.
     """
 
     def __init__(
@@ -155,9 +155,9 @@ def validate_files(
       plan: of the updates.
 
     Raises:
-      InvalidInputError: files are damaged, and the error lists all of them; or the rollout of a
-        file does not fit the algorithm; or it is too short for one update, unless the plan mixes
-        the steps of all files.
+      InvalidInputError: files cannot be read, and the error lists all of them; or the rollout of a
+        file does not fit the algorithm; or it has too few steps or slots for one update, unless the
+        plan mixes the steps of all files.
     """
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
@@ -187,7 +187,7 @@ def _validate_length(rollout: Rollout, name: str, plan: RolloutPlan) -> None:
     if length < plan.minibatch_size:
         raise InvalidInputError(
             f"{name} has {length} {what}, but an update needs {plan.minibatch_size}, the plan's "
-            "minibatch_size (usually algorithm.batch_size); lower it, or remove the recording",
+            "minibatch_size (usually algorithm.batch_size); lower it, or leave the recording out",
             "batch_size",
         )
 
@@ -208,7 +208,7 @@ def _conform(file: Recording, model: Model, action_spaces: Mapping[str, Space]) 
     except InvalidInputError as error:
         raise InvalidInputError(
             f"{file.name} does not fit the algorithm's settings: {remove_question(error)}; correct "
-            "the settings, or remove the recording",
+            "the settings, or leave the recording out",
             error.field,
         ) from error
 

@@ -70,12 +70,14 @@ class Reductions:
         """Returns the sum of a number, `[]`, over all learners.
 
         Raises:
-          ConfigError: it is called inside of a loop or a condition, or more than MAX_SUMS times.
+          ConfigError: it is called inside of a loop, a condition or another tf.function, or more
+            than MAX_SUMS times.
         """
         if getattr(local, "graph", None) is not self._graph:
             raise ConfigError(
                 f"{self._place}: batch.sum, batch.mean or batch.normalize is called inside of a "
-                "loop or a condition, which combine.method: sync does not support; call it outside"
+                "loop, a condition or a tf.function, which combine.method: sync does not support; "
+                "call it outside"
             )
         index = len(self.sums)
         if index == MAX_SUMS:

@@ -67,7 +67,7 @@ class _UnderWay:
     """One request that was sent.
 
     Attributes:
-      number: of the request; None: its agent has been notified that it can keep acting.
+      number: of the request; None: no agent waits for its answer.
       experience: to send again; None: it was received.
       rollouts: 1, or 0 for a request with counts only.
     """
@@ -266,9 +266,7 @@ class RemoteLearner(Learner):
             try:
                 stream.open(self._incarnation, version, self._epoch, self._names)
             except InvalidInputError as error:
-                raise ConfigError(
-                    f"{error}; use the same algorithm folder as {self._server}"
-                ) from error
+                raise ConfigError(str(error)) from error
             for work in self._under_way.values():
                 if work.experience is not None:
                     stream.send(work.experience)
@@ -363,7 +361,7 @@ class RemoteLearner(Learner):
         self._tell(numbers)
 
     def _give_up_unreceived(self) -> None:
-        """Discards the rollouts that the server refuses; their agents keep acting."""
+        """Discards what was not received, since the server refuses it; its agents keep acting."""
         with self._lock:
             refused = [s for s, work in self._under_way.items() if work.experience is not None]
             works = [self._under_way.pop(sequence) for sequence in refused]

@@ -1,4 +1,4 @@
-"""RemoteLearners: the agents' view of the learners in the parameter server."""
+"""RemoteLearners: the agents' view of the learners of all tasks, in another process."""
 
 import threading
 import time

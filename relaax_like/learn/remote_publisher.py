@@ -37,7 +37,7 @@ _FINISHED_SEC = 5.0
 
 @dataclass(frozen=True)
 class _Counted:
-    """Steps, episodes and progress of an item, kept because the server could lose them."""
+    """Steps and episodes of an item, kept because the server could lose them."""
 
     sequence: int
     env_steps: int
@@ -55,21 +55,22 @@ class RemotePublisher(Publisher):
     Each item, a publication or counts, takes effect once: it has a number, and is sent again until
     it is answered. If a crashed server has lost the newest ones, the next one contains what they
     counted, and the learner continues. A learner that could not renew its lease for half of its
-    time publishes nothing until it has; one whose lease another learner holds ends.
+    time publishes nothing until it has; one that has lost its lease ends.
 
     `publish`, `count` and `lease` are called by one thread.
 
     Attributes:
       term: of the lease; 0 before `lease`.
       address: where this learner takes experience; set before `lease`.
-      count_overdue: returns how many updates a replay table is behind; set before `lease`.
+      count_overdue: returns how many updates a replay table is behind, None without a table; set
+        before `lease`.
 
     Args:
       stub: the calls to the parameter server.
       holder: name of this start of the learner; unique.
       manifest: of the model.
       metrics: the recorder.
-      on_lost: called once, from any thread, when another learner holds the lease.
+      on_lost: called once, from any thread, when this learner has lost the lease.
       on_global_t: called with the newest environment steps of the run.
       clock: returns monotonic seconds.
     """
@@ -115,7 +116,7 @@ class RemotePublisher(Publisher):
 
         Raises:
           ServerUnavailableError: `close` was called.
-          InvalidInputError: the run has a different model.
+          InvalidInputError: the run has a different model; see `PublisherStub.acquire` for others.
           LeasedError: the run has no learner in a process of its own.
           NotAllowedError, ProtocolError: see `PublisherStub`.
         """
@@ -145,7 +146,7 @@ class RemotePublisher(Publisher):
         """Publishes values; see `Publisher`. Waits while the server cannot be reached.
 
         Raises:
-          LeasedError: another learner holds the lease.
+          LeasedError: this learner has lost the lease.
           InvalidInputError: the server refuses it, such as values that are not finite.
           NotAllowedError, ProtocolError: see `PublisherStub`.
           ServerUnavailableError: this learner is closing; or the training has finished, and the
@@ -161,7 +162,7 @@ class RemotePublisher(Publisher):
 
     @property
     def silent_sec(self) -> float:
-        """Seconds since the parameter server's newest answer."""
+        """Seconds since the parameter server's newest answer; before the first, since the start."""
         with self._changed:
             return self._clock() - self._heard
 
@@ -226,7 +227,10 @@ class RemotePublisher(Publisher):
             self._changed.notify_all()
 
     def _send(self, item: Publication | Counts) -> Reply:
-        """Sends an item until it is answered; then splits, merges or repeats it if needed."""
+        """Sends an item, in parts if it has many episodes, until it has taken effect.
+
+        If the server has lost earlier items, their steps and episodes are added.
+        """
         while len(item.episodes) > MAX_EPISODES:
             first, rest = item.episodes[:MAX_EPISODES], item.episodes[MAX_EPISODES:]
             self._send(Counts(env_steps=0, episodes=first, received=item.received))
@@ -242,11 +246,14 @@ class RemotePublisher(Publisher):
             item = self._merge(item, state.sequence)
         while self._unsafe and self._unsafe[0].sequence <= state.durable_sequence:
             self._unsafe.popleft()
-        with self._changed:
-            if isinstance(item, Publication) and not state.finished:
+        outcome = state.outcome
+        # If its answer was lost, and it was sent again, the outcome is "nothing".
+        if isinstance(item, Publication) and (outcome == "applied" or not state.finished):
+            outcome = "applied"
+            with self._changed:
                 self._values = Values(version=state.version, flat=item.values)
         return Reply(
-            outcome=state.outcome,
+            outcome=outcome,
             reason=state.reason,
             version=state.version,
             global_t=state.global_t,
@@ -301,7 +308,7 @@ class RemotePublisher(Publisher):
         """Waits until the lease was renewed recently enough.
 
         Raises:
-          LeasedError: another learner holds the lease.
+          LeasedError: this learner has lost the lease.
           ServerUnavailableError: `close` was called.
         """
         with self._changed:

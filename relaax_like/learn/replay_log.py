@@ -6,7 +6,7 @@
     FOLDER-head                up to where the records have been synced
 
 Rollouts are stored as they came: n-step transitions and stacked frames are made when the table is
-sampled, so a run can continue with another `n_step` or history.
+sampled, so a run can continue with another `n_step`.
 """
 
 import logging
@@ -158,8 +158,8 @@ class ReplayLog:
         """Returns the priorities that an orderly end left, and removes their file.
 
         Returns:
-          What was passed to `close`; {} if there is no such file, it is damaged, or records were
-          appended after it was written.
+          What was passed to `close`; {} if there is no such file, it cannot be read, or records
+          were appended after it was written.
         """
         assert self._journal is not None, "priorities before replay"
         path = self.directory / _PRIORITIES

@@ -93,7 +93,11 @@ class ReplayGradientPolicy(GradientPolicy):
         task.wants_rows = task.wants_rows or plan.priority_exponent is not None
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
-        """Feeds the statistics; returns the arguments of `forward`; see `ReplayPolicy`."""
+        """Feeds the statistics; returns the arguments of `forward`.
+
+        Raises:
+          InvalidInputError: observations that feed a running statistic are not finite.
+        """
         self.has_pushed = False
         for name, moments in data.statistics.items():
             self._add_statistic(name, moments)

@@ -61,7 +61,8 @@ class ReplayIteration:
         only counted.
       env_steps: environment steps that came since the iteration before.
       tickets: of the rollouts that came since then.
-      mean_version: of the values that acted in the minibatches' steps; None without minibatches.
+      mean_version: of the values that acted, over the first steps of the minibatches' items; None
+        without minibatches.
       statistics: input -> moments of the steps that came since the last minibatches, for running
         statistics.
     """
@@ -122,13 +123,15 @@ class Replayed(AgentSource):
         self._number = 0
         self._steps = 0
         self._must_count = False  # what the log had
+        # Of the rollout that `add` has just written to the log; guarded by the tally's lock.
+        self._handled: Sequence[Rollout] | None = None
         self._seen: list[Rollout] = []  # not yet in `_moments`
         self._moments: dict[str, Moments] = {}
         self._closed = False
 
     @property
     def has_iteration(self) -> bool:
-        """Whether minibatches are due, or steps are to be counted."""
+        """Whether minibatches are due, or many steps are to be counted."""
         return self._table.can_sample(self._updates) or self._steps >= _COUNT_STEPS
 
     @property
@@ -192,10 +195,12 @@ class Replayed(AgentSource):
         with self._tally.lock:
             if self._log is not None:
                 self._require_room(rollout.env_steps, is_urgent)
-                for handled in self._handle(rollout):
-                    self._table.validate(handled)
+                handled = self._handle(rollout)
+                for one in handled:
+                    self._table.validate(one)
                 steps = rollout.env_steps if env_steps is None else env_steps
                 self._log.append(self._make_record(rollout, episodes, steps, origin))
+                self._handled = handled
             return super().add(rollout, episodes, env_steps, origin, is_urgent)
 
     def add_counts(
@@ -217,7 +222,12 @@ class Replayed(AgentSource):
         return iteration.minibatches is not None
 
     def get(self, done: int, timeout_sec: float) -> ReplayIteration | None:
-        """Waits for minibatches, or for steps to be counted; see `Source`."""
+        """Waits for minibatches, or for steps to be counted; see `Source`.
+
+        Raises:
+          InvalidInputError: see `Table.sample`.
+          Exception: an error of the `compute_rewards` of `Hindsight`.
+        """
         with self._changed:
             self._changed.wait_for(self._is_ready, timeout_sec)
             if self._closed or not self._is_ready():
@@ -348,17 +358,23 @@ class Replayed(AgentSource):
             ) from error
 
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:
+        handled, self._handled = self._handled, None
         self._require_room(rollout.env_steps, is_urgent)
+        if handled is None:
+            handled = self._handle(rollout)
+            if len(handled) > 1:  # all or none of them
+                for one in handled:
+                    self._table.validate(one)
         steps = 0
-        for handled in self._handle(rollout):
+        for one in handled:
             try:
-                inserted = self._table.insert(handled, slip=True)
+                inserted = self._table.insert(one, slip=True)
             except ReplayClosedError as error:
                 raise CollectorFullError(str(error)) from None
             assert inserted is not None, "with slip nothing waits"
             steps += inserted.steps
             with self._changed:
-                self._note_seen(handled)
+                self._note_seen(one)
         with self._changed:
             self._number += 1
             self._tickets.append(self._number)

@@ -175,7 +175,7 @@ class RequestQueue(RequestSource):
         return super().get(done, timeout_sec)
 
     def has_rollouts(self, iteration: TrainingData | Requests) -> bool:
-        """Returns whether there is something to learn from; see `Source`.
+        """Returns whether there is something to learn from that is not too old; see `Source`.
 
         Raises:
           Exception: the error of rollouts that could not be used.

@@ -166,6 +166,7 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
             f"{_find_origin(field)}",
             field,
         )
+    came = array
     with np.errstate(over="ignore"):
         array = array.astype(dtype, copy=False)
     if dtype.kind == "f":
@@ -175,8 +176,9 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
             squares = np.dot(flat, flat)
         if not math.isfinite(squares):
             raise InvalidInputError(
-                f"{field}: contains numbers up to {np.abs(flat).max():.0e}; the sum of all squares "
-                f"overflows {dtype}; make {_find_origin(field)} return smaller numbers",
+                f"{field}: contains numbers up to {np.abs(came.astype(np.float64)).max():.0e}; the "
+                f"sum of all squares overflows {dtype}; make {_find_origin(field)} return smaller "
+                "numbers",
                 field,
             )
     return array

@@ -48,7 +48,8 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
     """Reads a received `relaax.v1.Rollout`, `[n] uint8`; the arrays are read-only.
 
     Raises:
-      InvalidInputError: the bytes are not a valid message, or an array is malformed.
+      InvalidInputError: the bytes are not a valid message, there are too many arrays, the name of
+        one is too long, or an array is malformed.
     """
     try:
         message = learner_pb2.Rollout.FromString(data.tobytes())

@@ -35,9 +35,8 @@ class SerialLearner(Learner):
         """Adds a request, and learns from all complete iterations; see `Learner`.
 
         Raises:
-          RelaaxError: the rollout cannot be added, or an iteration cannot be learned from; see
-            `AgentSource.add` and `LearnerLoop.learn`.
-          Exception: an error of a hook.
+          RelaaxError: the rollout cannot be added; see `AgentSource.add`.
+          Exception: an iteration cannot be learned from; see `LearnerLoop.learn`.
         """
         loop, source = self._loop, self._loop.source
         version = loop.newest.version
@@ -53,7 +52,7 @@ class SerialLearner(Learner):
         )
 
     def take_state(self) -> dict[str, Any]:
-        """Removes and returns the data of the next publication; see `Learner`."""
+        """Returns the data of the next iterations, and removes the counts; see `Learner`."""
         return self._loop.take_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:

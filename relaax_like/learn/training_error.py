@@ -7,7 +7,7 @@ It contains plain arrays, which `numpy.load(path, allow_pickle=False)` also read
 | `batch/PART/NAME` | the iteration, as `ComputationTask.compute_gradients` takes it |
 | `value/NAME` | weights and statistics after the last good update |
 | `slots/GROUP`, `steps/GROUP` | optimizer state, and numbers of optimizer steps, after it |
-| `updates`, `global_t` | numbers of updates so far and of environment steps learned from |
+| `updates`, `global_t` | numbers of updates and of environment steps so far |
 | `cost/NAME` | costs and metrics, if updates were made: means up to the one that failed |
 | `task` | name of the task; `RL` if the algorithm has only one |
 | `settings` | text of the run's config.yaml, if there is one |
@@ -102,8 +102,8 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(
-            f"{file}: no such file; a learner writes it when it encounters numbers that are not "
-            "finite, but not with learner.placement: agent"
+            f"{file}: no such file, or no access to it; a learner writes it when it encounters "
+            "numbers that are not finite, but not with learner.placement: agent"
         )
     try:
         return read_arrays(file, _KIND)

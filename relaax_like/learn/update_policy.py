@@ -218,10 +218,15 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
     ) -> np.ndarray:
         if self._reward_scale is None:
             return rewards
+        before = self._reward_scale.sums
         sums = self._reward_scale.add(rewards[..., 0], next_alive, keys, valid)
         moments = Moments.of(sums.ravel() if valid is None else sums[valid])
-        scale = self._task.get_statistic(RETURN_STATISTIC).merge(self._join_moments(moments))
-        self._add_statistic(RETURN_STATISTIC, moments)
+        try:
+            scale = self._task.get_statistic(RETURN_STATISTIC).merge(self._join_moments(moments))
+            self._add_statistic(RETURN_STATISTIC, moments)
+        except Exception:
+            self._reward_scale.sums = before
+            raise
         return scale_rewards(rewards, scale)
 
 

@@ -74,6 +74,7 @@ class Hindsight(Transitions):
 
         Raises:
           InvalidInputError: `compute_rewards` does not return two arrays `[N]`.
+          Exception: an error of `compute_rewards`.
         """
         batch = super().gather(storage, drawn, random)
         ids = drawn.ids.reshape(-1)
@@ -86,7 +87,15 @@ class Hindsight(Transitions):
         goals = storage.observations[self._achieved].take(places, 0)
         following = batch.next_observations[self._achieved]
         achieved = following.reshape(-1, *following.shape[2:])[changed]
-        rewards, ended = self._compute_rewards(achieved, goals)
+        computed = self._compute_rewards(achieved, goals)
+        try:
+            rewards, ended = computed
+        except (TypeError, ValueError) as error:
+            raise InvalidInputError(
+                "compute_rewards did not return two arrays, but a value of type "
+                f"{type(computed).__name__}; return rewards, and whether the episode ends there",
+                "compute_rewards",
+            ) from error
         _validate(rewards, len(changed), "rewards")
         _validate(ended, len(changed), "ends of episodes")
         for observations in (batch.observations, batch.next_observations):

@@ -471,8 +471,8 @@ def _find_goals(
 ) -> None:
     """Chooses a step of each item's chain; writes the position of the next observation to `places`.
 
-    `uniforms` in [0, 1) choose among the item's step and later ones (`FUTURE`), or among all steps
-    that were not evicted (`EPISODE`); with `FINAL` it is the last one.
+    `uniforms` in [0, 1) choose among the item's step and later ones (`FUTURE_GOAL`), or among all
+    steps that were not evicted (`EPISODE_GOAL`); with `FINAL_GOAL` it is the last one.
     """
     for i in range(ids.size):
         first = ids[i]

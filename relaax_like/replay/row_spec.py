@@ -92,7 +92,7 @@ class RowSpec:
         return self.observation_bytes + sum(c.row_bytes for c in columns) + numbers + _LINK_BYTES
 
     def validate(self, rollout: Rollout) -> None:
-        """Checks that all arrays of a segment are those of this spec, over the same steps.
+        """Checks that the arrays that a table stores of a segment are those of this spec.
 
         Raises:
           InvalidInputError: an array is missing, additional or differs; the error names the first.

@@ -65,7 +65,7 @@ class Selector(Protocol):
           priorities.
 
         Raises:
-          InvalidInputError: an error is not finite; nothing was changed.
+          InvalidInputError: an error is not finite, and there are priorities; nothing was changed.
         """
 
     def get_state(self) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Storage: raw steps, each stored once, in a ring that all slots share."""
 
+import collections
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -199,7 +200,7 @@ class Storage:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Bytes of the arrays of rows and streams."""
         stream_bytes = self.spec.observation_bytes + 8 * _STREAM_COLUMNS
         return self.capacity * self.spec.row_bytes + self._max_streams * stream_bytes
 
@@ -386,8 +387,8 @@ class Storage:
         """Restores what `get_state` returned; the storage must be empty before.
 
         Raises:
-          InvalidInputError: the state is that of a storage of another size, or with other columns
-            or items.
+          InvalidInputError: the state is that of a storage of another size, or with another
+            history, other columns or other items.
         """
         for name, mine, theirs in (
             ("capacity", self.capacity, int(state["capacity"])),
@@ -485,9 +486,10 @@ class Storage:
             return
         agents = starts[:, 0].tolist()
         if len(set(agents)) < len(agents):
+            twice = collections.Counter(agents).most_common(1)[0][0]
             raise InvalidInputError(
-                f"starts: agents {agents}, expected a different number for each slot; number the "
-                "slots with make_agent_ids",
+                f"starts: several slots have the number {twice}, expected a different one for each "
+                "slot; number the slots with make_agent_ids",
                 "starts",
             )
 

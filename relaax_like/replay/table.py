@@ -202,7 +202,7 @@ class Table:
 
         Raises:
           InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer; or
-            `compute_rewards` of `Hindsight` returned arrays of a wrong shape.
+            `compute_rewards` of `Hindsight` did not return two arrays `[N]`.
           ReplayClosedError: the table is closed, and no minibatches are due any more.
           Exception: an error of `compute_rewards`.
         """
@@ -251,10 +251,12 @@ class Table:
           errors: [...] of the same shape; if an item occurs twice, the last one counts.
 
         Returns:
-          How many of the items were evicted since they were drawn; these are ignored.
+          How many of the items were evicted since they were drawn, which are ignored; 0 if the
+          selector has no priorities.
 
         Raises:
-          InvalidInputError: shapes differ, or an error is not finite; nothing was changed.
+          InvalidInputError: shapes differ, or a selector with priorities gets an error that is not
+            finite; nothing was changed.
         """
         if np.shape(ids) != np.shape(errors):
             raise InvalidInputError(
@@ -281,7 +283,8 @@ class Table:
     def close(self) -> None:
         """Stops accepting steps, and wakes all callers that wait. Idempotent.
 
-        Minibatches that are due can still be sampled; without a limiter, any number.
+        Minibatches that are due can still be sampled; without a limiter, as long as the selector
+        has items.
         """
         with self._changed:
             self._closed = True
@@ -324,11 +327,12 @@ class Table:
             names the first, or it is incomplete; the table stays empty.
         """
         with self._changed:
+            kinds = state.get("kinds", {})
             for part, name in self._name_parts().items():
-                if state["kinds"].get(part) != name:
+                if kinds.get(part) != name:
                     raise InvalidInputError(
-                        f"replay: the saved table has the {part} {state['kinds'].get(part)}, this "
-                        f"one {name}; resume with the same settings, or start with an empty table",
+                        f"replay: the saved table has the {part} {kinds.get(part)}, this one "
+                        f"{name}; resume with the same settings, or start with an empty table",
                         part,
                     )
             empty = copy.deepcopy(self.get_state())
@@ -409,7 +413,8 @@ class Table:
         if steps > most:
             raise InvalidInputError(
                 f"a segment of {steps} steps, but the limiter was made for at most {most}; raise "
-                "max_segment_steps, or send shorter segments",
+                "max_segment_steps (in a server's configuration: max_slots_per_client), or send "
+                "shorter segments",
                 "max_segment_steps",
             )
 

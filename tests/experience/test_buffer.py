@@ -325,6 +325,17 @@ def test_a_step_of_another_kind_is_refused_and_leaves_no_trace(case: str) -> Non
     np.testing.assert_array_equal(batch.states[:, 0, 1], [0, -1, -2])
 
 
+def test_a_first_step_that_is_refused_sets_no_shape() -> None:
+    buffer = Buffer(0.5, 0.5)
+    with pytest.raises(InvalidInputError, match="action has dtype"):
+        buffer.push([1.0, 2.0], "left", 0.0, 0.0)
+    with pytest.raises(InvalidInputError, match="has shape"):
+        buffer.push_trajectory([[1.0, 2.0]], [0, 1], [0.0], [0.0])
+    buffer.push([1.0, 2.0, 3.0], 0, 0.0, 0.0)
+    buffer.end_trajectory()
+    assert buffer.rows().states.shape == (1, 3)
+
+
 def test_what_is_no_number_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="state has dtype <U5, expected a number or"):
         Buffer(0.5, 0.5).push("hello", 0, 0.0, 0.0)

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from support.rollouts import make_rollout
 
+from relaax_like.experience.recordings import RecordedFile
 from relaax_like.experience.rollout import Rollout, concatenate
 from relaax_like.experience.trajectory_files import (
+    DamagedFileError,
     TrajectoryGatherer,
     TrajectoryWriter,
     find_trajectories,
@@ -65,6 +67,24 @@ def test_what_was_written_comes_back_as_it_was(tmp_path: Path) -> None:
     assert_same(read_trajectories(files[1]), several)
     with np.load(files[1], allow_pickle=False) as arrays:
         np.testing.assert_array_equal(arrays["actions/wheel"], several.actions["wheel"])
+
+
+def test_a_link_to_a_missing_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    link = tmp_path / "iteration-00000001.npz"
+    link.symlink_to(tmp_path / "gone")
+    recording = RecordedFile(link)
+    assert recording.bytes == 0
+    with pytest.raises(DamagedFileError, match=r"iteration-00000001\.npz"):
+        recording.read()
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (0, 3), (5, 0)])
+def test_a_file_without_steps_is_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    rollout = dataclasses.replace(make_rollout(3, 1), next_alive=np.zeros(shape, np.float32))
+    TrajectoryWriter(tmp_path, 1e9).write(1, rollout)
+    (file,) = find_trajectories(tmp_path)
+    with pytest.raises(DamagedFileError, match="next_alive has shape"):
+        read_trajectories(file)
 
 
 def test_an_iteration_that_is_learned_from_again_replaces_its_file(tmp_path: Path) -> None:

@@ -125,8 +125,15 @@ def test_a_fake_rollout_has_actions_that_there_can_be(settings):
     config = load("config", "ppo").Config(
         state_size=4, num_steps=15, rollout_steps=5, batch_size=3, **settings
     )
-    rollout = make_fake_rollout(load("model", "ppo").make_model(config, 0), config.plan)
+    rollout = make_fake_rollout(load("model", "ppo").make_model(config, 0), config.plan, config)
     assert rollout.next_alive.shape == rollout.log_prob.shape == (5, 3)
     assert np.isfinite(rollout.log_prob).all()
     if "bounded" in settings:
         assert ((rollout.actions["action"] > 1) & (rollout.actions["action"] < 2)).all()
+
+
+def test_a_fake_rollout_of_a_policy_that_explores():
+    config = load("config", "sarsa").Config(state_size=4, num_actions=3, updates_at_once=5)
+    rollout = make_fake_rollout(load("model", "sarsa").make_model(config, 0), config.plan, config)
+    assert rollout.next_alive.shape == (2, 5)
+    assert set(rollout.actions["action"].ravel().tolist()) <= {0, 1, 2}

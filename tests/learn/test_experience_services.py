@@ -243,7 +243,7 @@ def test_variables_of_another_algorithm_end_the_learners(server: ParameterServer
         remote.learner("goal", ["goal/other"], ["goal/other"])
         wait_until(lambda: failures, "a failure")
         remote.stop()
-    with pytest.raises(ConfigError, match=r"goal/other.*the same algorithm folder as the param"):
+    with pytest.raises(ConfigError, match=r"goal/other.*the same algorithm folder"):
         raise failures[0]
 
 

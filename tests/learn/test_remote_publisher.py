@@ -163,6 +163,31 @@ def test_an_item_whose_answer_was_lost_takes_effect_once(run: Run) -> None:
         assert (status.global_t, status.version, status.episodes) == (15, 1, 2)
 
 
+def test_a_publication_whose_answer_was_lost_was_applied(run: Run) -> None:
+    with serving(run.folder, run.port):
+        publisher = run.make_publisher(stub=LosingStub(run.link.publisher_stub(), {1}))
+        lease = publisher.lease()
+        reply = publisher.publish(make_publication(lease, 1.0, env_steps=10))
+        assert (reply.outcome, reply.version, reply.global_t) == ("applied", 1, 10)
+
+
+class FinishingStub(LosingStub):
+    """The training has finished with the first publication."""
+
+    def publish(self, item: Any) -> RunState:
+        return replace(super().publish(item), finished="the last step")
+
+
+def test_the_last_publication_is_what_agents_get(run: Run) -> None:
+    with serving(run.folder, run.port):
+        publisher = run.make_publisher(stub=FinishingStub(run.link.publisher_stub(), set()))
+        publication = make_publication(publisher.lease(), 1.0, env_steps=1)
+        assert publisher.publish(publication).outcome == "applied"
+        values = publisher.pull().values
+        assert values is not None
+        assert (values.version, values.flat.tobytes()) == (1, publication.values.tobytes())
+
+
 def write_no_more(server: ParameterServer) -> None:
     """From now on, states are not written, as if they came faster than the disk takes them."""
     publications = server._applier._publications

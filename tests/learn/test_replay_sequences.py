@@ -25,7 +25,7 @@ from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
 from relaax_like.replay import SequenceBatch, TransitionBatch
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 RECURRENT = {
     "network": {"layers": (5, {"gru": 4}), "activation": "tanh"},
@@ -229,6 +229,36 @@ def test_the_log_has_steps_as_they_came_and_they_are_changed_again(tmp_path):
     plain, _ = make_source(config, folder=tmp_path)
     plain.load()
     assert plain._table.counts.rows == 5
+
+
+def test_with_a_log_a_data_handler_is_called_once_for_each_rollout(tmp_path):
+    class Counting(Handler):
+        calls = 0
+
+        def after_interact(self, rollout: Rollout) -> list[Rollout]:
+            self.calls += 1
+            return super().after_interact(rollout)
+
+    handler = Counting()
+    source, _ = make_source(make_config(), folder=tmp_path, data_handler=handler)
+    source.load()
+    for number in range(3):
+        source.add(make_step(number), [])
+    assert handler.calls == 3
+    assert source._table.counts.rows == 6
+
+
+def test_if_one_of_a_data_handler_s_rollouts_is_refused_none_is_inserted():
+    class Broken(Handler):
+        def after_interact(self, rollout: Rollout) -> list[Rollout]:
+            first, second = super().after_interact(rollout)
+            return [first, replace(second, starts=second.starts[:, :2])]
+
+    source, tally = make_source(make_config(), data_handler=Broken())
+    with pytest.raises(InvalidInputError, match="starts"):
+        source.add(make_step(0), [])
+    assert source._table.counts.rows == 0
+    assert tally.take().env_steps == 0
 
 
 @pytest.mark.parametrize("history", [1, 2])

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
+from relaax_like.config.plan import OnPolicy
 from relaax_like.core.moments import Moments
 from relaax_like.learn.reward_scale import RewardScale, scale_rewards
+from relaax_like.learn.update_policy import UpdatePolicy
+from relaax_like.wire.errors import InvalidInputError
 
 
 def make_keys(*tickets):
@@ -44,3 +47,32 @@ def test_rewards_are_divided_by_the_deviation_and_clipped():
 
 def test_sums_that_are_all_alike_do_not_divide_by_zero():
     assert (scale_rewards(np.zeros(3), Moments.of(np.zeros(3))) == 0).all()
+
+
+class ScalingTask:
+    statistics = ("return",)
+
+    def validate_one_reward(self, need):
+        pass
+
+    def get_statistic(self, name):
+        return Moments.of(np.zeros(0))
+
+
+class RefusingPolicy(UpdatePolicy):
+    global_t = 0
+    refuses = False
+
+    def _add_statistic(self, name, moments):
+        if self.refuses:
+            raise InvalidInputError("not finite")
+
+
+def test_an_iteration_that_is_refused_leaves_the_sums_as_they_were():
+    policy = RefusingPolicy(ScalingTask(), OnPolicy(rollout_steps=1, reward_discount=0.5), 0)
+    keys, alive = make_keys((1, [0, 1])), np.ones((1, 2))
+    policy._scale_rewards(np.ones((1, 2, 1)), alive, keys)
+    policy.refuses = True
+    with pytest.raises(InvalidInputError, match="not finite"):
+        policy._scale_rewards(np.full((1, 2, 1), np.nan), alive, keys)
+    np.testing.assert_array_equal(policy.get_sums(), [1.0, 1.0])

@@ -165,6 +165,8 @@ def test_a_folder_s_own_rewards_are_checked():
 
     with pytest.raises(InvalidInputError, match=r"rewards of shape \[3\], expected \["):
         draw(make_table(compute=compute), [slots.play(4)])
+    with pytest.raises(InvalidInputError, match=r"did not return two arrays.*NoneType"):
+        draw(make_table(compute=lambda achieved, desired: None), [slots.play(4)])
 
 
 def test_what_cannot_work_is_refused():
