@@ -3,6 +3,7 @@
 covers R2
 """
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from support.learning import make_plain_server
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.parameter_server.learner_lease import LearnerLease
+from relaax_like.parameter_server.learner_lease import NAME, LearnerLease
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.v1 import publisher_pb2 as pb
 
@@ -61,6 +62,9 @@ def refuse(call: Any) -> tuple[grpc.StatusCode, str]:
 
 @pytest.fixture
 def sender(tmp_path: Path) -> Iterator[Sender]:
+    # The holder has term 1; without a file, its term would be the time.
+    data = {"format": 1, "term": 1, "holder": "one", "address": "localhost:1"}
+    (tmp_path / NAME).write_text(json.dumps(data))
     server = make_plain_server(learner_lease=LearnerLease(tmp_path))
     grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server, publisher=server)
     grpc_server.start()
