@@ -49,7 +49,8 @@ _FINISHED = "training has finished"
 class Applier:
     """The state of a run, and the operations that change it.
 
-    Only one thread at a time calls `apply_all`; any thread can call everything else. A change holds
+    One thread at a time calls `apply_all` and `record_curves`, and before that the methods that
+    restore a state (`import_...`, `replay`); any thread can call everything else. A change holds
     the record lock until store, statistics and the table of replies all contain it, so that a
     snapshot has all of it or nothing.
 
@@ -409,6 +410,8 @@ class Applier:
             return False
         with self._record_lock:
             self._take_up(published, "the newest publication")
+            # Gradients that a snapshot holds back belong to the values before the publication.
+            self._combiner.begin(self._store.values, {})
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
             self.check_evaluation()
@@ -416,7 +419,7 @@ class Applier:
         return True
 
     def _take_up(self, state: State, place: str) -> None:
-        """Restores a state; `place` is its snapshot, for errors."""
+        """Restores the state of a snapshot or publication; `place` names it, for errors."""
         self._store.import_state(state, place)
         self._first_version = state.version
         self._statistics.restore(state.statistics)

@@ -229,19 +229,19 @@ class Store:
             `Manifest.validate_moments`; None: nothing.
           groups: groups that the gradient is for, laid out by `Manifest.select_groups`; empty: all.
           learning_rates: group -> rate, instead of the configured one.
-          optimizers: group -> settings, instead of the configured ones; missing groups use those of
-            the previous gradient.
+          optimizers: for a replay: group -> settings, instead of the configured ones; missing
+            groups use those of the previous gradient.
 
         Raises:
           InvalidInputError: the gradient has a wrong length or dtype, there is no such group or it
-            is named twice, or the run has a target variable that follows nothing, which only a
-            publication can change.
+            is named twice; or, without `optimizers`, there is a gradient, and the run has a target
+            variable that follows nothing, which only a publication can change.
         """
         current = self._current
         rates = self.compute_learning_rates() | dict(learning_rates or {})
         used = self._optimizers if optimizers is None else {**current.optimizers, **optimizers}
         if gradient is not None:
-            if self._unfollowed:
+            if self._unfollowed and optimizers is None:
                 raise InvalidInputError(
                     f"{self._unfollowed}: this target variable follows no trainable variable, so a "
                     "pushed gradient would not update it; make it with Target, or use "
@@ -260,9 +260,9 @@ class Store:
         """Computes the result of a publication, without anything taking effect.
 
         Raises:
-          InvalidInputError: values or slots have a wrong length or are not finite, a group's number
-            of steps is missing or negative, or a running statistic is out of range; the error names
-            the group or variable.
+          InvalidInputError: values or slots have a wrong length, a trainable variable or the slots
+            are not finite, a group's number of steps is missing or negative, or a running statistic
+            is out of range; the error names the group or variable.
         """
         current, slots = self._current, self._slot_pool.take()
         for group in self._groups:
