@@ -134,7 +134,8 @@ class SegmentReader:
           previous: the segment before, read to its end; None: nothing is checked.
 
         Raises:
-          DamagedSegmentError: this segment begins elsewhere, or is of another model.
+          DamagedSegmentError: this segment begins elsewhere, does not continue the other one, or is
+            of another model.
         """
         if previous is None:
             return

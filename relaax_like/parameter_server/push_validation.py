@@ -83,13 +83,13 @@ def validate_counts(counts: Publication | Counts) -> None:
     """
     if counts.env_steps < 0:
         raise InvalidInputError(
-            f"env_steps: {counts.env_steps} published, expected 0 or more", "env_steps"
+            f"env_steps: {counts.env_steps} from the learner, expected 0 or more", "env_steps"
         )
     for episode in counts.episodes:
         if not math.isfinite(episode.episode_return):  # the mean return would be NaN forever
             raise InvalidInputError(
-                f"episodes: return {episode.episode_return} published, expected a finite number; "
-                "check the rewards",
+                f"episodes: return {episode.episode_return} from the learner, expected a finite "
+                "number; check the rewards",
                 "episodes",
             )
 
