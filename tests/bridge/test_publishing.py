@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from support.learning import make_plain_server
 
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.bridge.publishing import PublisherStub
+from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.parameter_server.learner_lease import NAME, LearnerLease
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.v1 import publisher_pb2 as pb
+from relaax_like.wire.errors import ProtocolError
 
 SERVICE = "/relaax.v1.Publisher"
 
@@ -156,3 +160,22 @@ def test_names_that_nobody_could_read_are_refused(sender: Sender, name: str) -> 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert text.startswith("holder: ")
     assert sender.server.learner_address == ("localhost:1", 1)
+
+
+class ForeignChannel:
+    """A channel to a server that grants leases without a header."""
+
+    def unary_unary(self, *_: Any, **__: Any) -> Any:
+        return None
+
+    stream_unary = unary_unary
+
+    def unary_stream(self, *_: Any, **__: Any) -> Any:
+        return lambda request, timeout: iter([pb.LeasePart()])
+
+
+def test_a_lease_without_a_header_is_not_taken() -> None:
+    channel: Any = ForeignChannel()
+    manifest = make_manifest([Variable("w", np.zeros(3, np.float32))])
+    with pytest.raises(ProtocolError, match="granted a lease without a header"):
+        PublisherStub(channel, "localhost:1").acquire("one", "localhost:2", manifest)
