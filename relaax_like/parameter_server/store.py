@@ -131,10 +131,11 @@ class Store:
           expects_gradients: False: kernels are compiled at the first gradient, if there is one.
 
         Raises:
-          ConfigError: nothing is trainable, a group has no optimizer, an optimizer has no group, or
-            a target follows a variable that is not trainable or has another shape.
-          InvalidInputError: `initial_flat` has a wrong length or is not finite, or a running
-            statistic in it is out of range.
+          ConfigError: nothing is trainable, a group has no optimizer, an optimizer has no group, a
+            target follows a variable that is not trainable or has another shape, or how it follows
+            is out of range.
+          InvalidInputError: `initial_flat` has a wrong length, a trainable variable in it is not
+            finite, or a running statistic in it is out of range.
         """
         self.manifest = manifest
         chosen = _assign_optimizers(manifest, optimizers)

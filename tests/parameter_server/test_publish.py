@@ -157,6 +157,7 @@ BAD = {
     "slots missing": ({"slots": {}}, "default"),
     "a return NaN": ({"episodes": (Episode(1.0, 1), Episode(NAN, 1))}, "return nan"),
     "steps negative": ({"env_steps": -1}, "env_steps"),
+    "steps beyond 2^40": ({"env_steps": (1 << 40) + 1}, "env_steps"),
 }
 
 

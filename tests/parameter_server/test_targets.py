@@ -169,6 +169,18 @@ def test_a_source_that_is_not_trainable_or_does_not_fit_is_refused(source):
         Store(manifest, flat, {"default": ADAM}, find_follows(variables))
 
 
+@pytest.mark.parametrize("follow", [Follow("w", 0), Follow("w", tau=0.0), Follow("w", tau=1.5)])
+def test_how_a_target_follows_must_be_in_range(follow):
+    variables = [
+        Variable("w", np.zeros(2, np.float32)),
+        Variable("target/w", np.zeros(2, np.float32), kind="target", follow=follow),
+    ]
+    manifest = make_manifest(variables)
+    flat = np.zeros(manifest.total_bytes, np.uint8)
+    with pytest.raises(ConfigError, match=r"target/w follows w with every=.* and tau=.* expected"):
+        Store(manifest, flat, {"default": ADAM}, find_follows(variables))
+
+
 @pytest.mark.parametrize("how", HOWS, ids=str)
 def test_what_a_target_follows_survives_a_file_of_initial_values(tmp_path, how):
     variables = get_variables(ActorCritic(**how))
