@@ -23,7 +23,7 @@ class TaskClient(ParameterServerClient):
     Args:
       client: client of the run; used only by this task, and closed by `close`.
       names: names of the task's variables in the run's manifest, in the task's order: trainable
-        variables, then running statistics.
+        variables, then all others.
       statistics: the task's name of a running statistic -> its name in the run.
 
     Raises:

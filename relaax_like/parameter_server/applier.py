@@ -228,11 +228,7 @@ class Applier:
             return self._apply_finished(push)
         if push.gradient is not None and self._is_lost(push):
             self._statistics.count_refused("lost version")
-            return self._drop(
-                f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} "
-                f"was lost in a restart, which continued from version {self._first_version}; "
-                "pull first",
-            )
+            return self._drop(self._describe_lost(push))
         if is_empty(push):  # it only requests values
             return self._answer_nothing()
         plan = self._combiner.plan(push)
@@ -358,10 +354,21 @@ class Applier:
         return answered
 
     def _is_lost(self, push: Push) -> bool:
-        """Returns whether the values of the gradient do not exist here: a restart has lost them."""
+        """Returns whether the values of the gradient do not exist here, as after a restart."""
         if push.gradient_epoch not in (0, self._epoch):
             return push.gradient_version > self._first_version
         return push.gradient_version > self._store.version
+
+    def _describe_lost(self, push: Push) -> str:
+        version = push.gradient_version
+        if push.gradient_epoch in (0, self._epoch):
+            return (
+                f"version {version} does not exist, the newest is {self._store.version}; pull first"
+            )
+        return (
+            f"version {version} of epoch {push.gradient_epoch} was lost in a restart, which "
+            f"continued from version {self._first_version}; pull first"
+        )
 
     def _drop(self, reason: str) -> Reply:
         return self._make_reply(
