@@ -330,13 +330,13 @@ class Store:
         )
 
     def import_state(self, state: State, place: str = "the snapshot") -> None:
-        """Restores a snapshot.
+        """Restores the state of a snapshot or publication.
 
         With the same settings, the next gradient has the effect that it would have had then.
 
         Args:
-          state: of the snapshot.
-          place: the snapshot's directory, for errors.
+          state: to restore.
+          place: names the snapshot or publication, for errors.
 
         Raises:
           SnapshotError: the state has another layout, or slots of another optimizer; nothing has
