@@ -94,6 +94,7 @@ class BufferingClient(ParameterServerClient):
           ServerUnavailableError: there was no answer in time.
           InvalidInputError: the push is not valid.
           LeasedError: the run learns from experience, and the push has a gradient or statistics.
+          RelaaxError: another error of `ParameterServerStub`.
         """
 
     @abc.abstractmethod
@@ -103,6 +104,7 @@ class BufferingClient(ParameterServerClient):
         Raises:
           ServerUnavailableError: there was no answer in time.
           InvalidInputError: the name of this client is not valid.
+          RelaaxError: another error of `ParameterServerStub`.
         """
 
     @abc.abstractmethod
@@ -130,11 +132,7 @@ class BufferingClient(ParameterServerClient):
         return self._reply.finished
 
     def increment_global_t(self, n: int = 1) -> int:
-        """Counts steps; see `ParameterServerClient`.
-
-        Raises:
-          InvalidInputError: `n` is negative; nothing was counted.
-        """
+        """Counts steps; see `ParameterServerClient`, also for errors."""
         if n < 0:
             raise InvalidInputError(f"n: {n} environment steps, expected 0 or more", "n")
         now = time.monotonic()
@@ -199,7 +197,8 @@ class BufferingClient(ParameterServerClient):
         returned.
 
         Raises:
-          InvalidInputError: the gradient is not valid; it had no effect.
+          InvalidInputError: the push, or the name of this client, is not valid; the push had no
+            effect.
           LeasedError: the run learns from experience, and there is a gradient or a statistic.
           ServerUnavailableError: the server is not available, and there are no current values.
         """

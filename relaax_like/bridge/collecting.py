@@ -132,7 +132,8 @@ class CollectStream:
           incarnation: grows each time the client starts.
           have_version: version of the client's values.
           have_epoch: epoch of the client's values; 0: the client has none.
-          names: names of the needed variables; all others arrive as NaN; None: all are needed.
+          names: names of the needed variables; all others arrive as bytes 0xFF, which are NaN in
+            floating-point variables. None or empty: all are needed.
 
         Raises:
           InvalidInputError: a name is not in the manifest.

@@ -102,10 +102,10 @@ class Link:
           timeout_sec: longest wait, plus up to 5 s for the last request; None: no limit.
 
         Raises:
-          ServerUnavailableError: no answer in time, or another thread has closed this link.
+          ServerUnavailableError: no answer in time, or this link is closed, even during the wait.
           NotAllowedError: client or server does not trust the other; waiting does not help.
           InvalidInputError: the received manifest is not valid.
-          ProtocolError: something else listens at the address.
+          ProtocolError: something else listens at the address, or the server has failed.
         """
         with self._explaining_tls():
             return wait_for_manifest(
@@ -181,7 +181,7 @@ class Link:
         return self._global_t
 
     def note_global_t(self, global_t: int) -> None:
-        """Notes a `global_t` that an agent of the process has received. Thread-safe."""
+        """Notes a `global_t` that an agent of the process has received; any thread can call it."""
         # Unlocked: in the worst case, two threads keep the older of two numbers.
         self._global_t = max(self._global_t, global_t)
 
@@ -191,7 +191,7 @@ class Link:
         Raises:
           ServerUnavailableError: no answer in time.
           NotAllowedError: client or server does not trust the other.
-          ProtocolError: something else listens at the address.
+          ProtocolError: something else listens at the address, or the server has failed.
         """
         with self._explaining_tls():
             return get_status(self._channel, self.address, timeout_sec)
@@ -206,8 +206,9 @@ class Link:
         """Proposes the spaces of the run, or requests them; see `spaces_servicer.propose_spaces`.
 
         Raises:
-          InvalidInputError: the algorithm cannot use the spaces.
-          ServerUnavailableError: no answer in time.
+          InvalidInputError: the algorithm cannot use the spaces, or the received ones are not
+            valid.
+          ServerUnavailableError: no answer in time, or the server could not store the spaces.
           NotAllowedError: client or server does not trust the other.
           ProtocolError: the server does not accept proposals.
         """
@@ -243,7 +244,7 @@ class Link:
             raise NotAllowedError(f"{self._server} at {self.address}: {mistake}")
 
     def close(self) -> None:
-        """Closes the channel. Idempotent."""
+        """Sends queued metrics, if the server answers quickly, and disconnects. Idempotent."""
         if self._metrics is not None:
             self._metrics.close()
         self._channel.close()

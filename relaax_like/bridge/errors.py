@@ -101,8 +101,9 @@ def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SER
         return NotAllowedError(f"{server} at {address} refused: {details}")
     if code in _UNAVAILABLE:
         own = OWN_TEXT in (error.trailing_metadata() or ())
-        reason = details if own else _REASONS.get(code, details)
-        return ServerUnavailableError(f"no answer from {server} at {address}: {reason}")
+        if own or code not in _REASONS:  # it has answered, or refuses calls at the moment
+            return ServerUnavailableError(f"{server} at {address}: {details}")
+        return ServerUnavailableError(f"no answer from {server} at {address}: {_REASONS[code]}")
     return ProtocolError(f"{server} at {address} answered {code.name}: {details}")
 
 

@@ -150,12 +150,13 @@ class GroupStream(GroupConnection):
       learner: unique name.
 
     Raises:
-      InvalidInputError: the name is not valid, or the learner has another model than the run.
+      InvalidInputError: the name is not valid, or the learner has another model than the run, or
+        another version of relaax_like.
       LeasedError: learners of this run update independently.
       NotAllowedError: an agent's token is required.
       ServerUnavailableError: there was no answer, there are too many learners, or the channel has
         been closed.
-      ProtocolError: the answer is not valid.
+      ProtocolError: the answer is not valid, or something else listens at the address.
     """
 
     def __init__(self, channel: grpc.Channel, address: str, manifest: Manifest, learner: str):
@@ -174,7 +175,11 @@ class GroupStream(GroupConnection):
         self._put(
             group_pb2.GroupRequest(format=FORMAT, learner=learner, fingerprint=manifest.fingerprint)
         )
-        self._take_answer()
+        try:
+            self._take_answer()
+        except BaseException:
+            self.close()  # ends gRPC's thread that sends, which waits for the next message
+            raise
 
     def exchange(self, request: GroupRequest) -> GroupReply:
         """Makes a request, and waits for its answer; see `GroupConnection`.

@@ -183,8 +183,8 @@ def messages_to_push(
     """
     if isinstance(first, memoryview) or first.WhichOneof("part") != "header":
         raise InvalidInputError(
-            "push: received a chunk or an unreadable message; expected the header as the first "
-            "message, and no message after the end of the gradient",
+            "push: received a message without a header, such as a chunk or an unreadable one; "
+            "expected the header as the first message, and none after the end of the gradient",
             "header",
         )
     header = first.header
@@ -289,7 +289,8 @@ def _get_chunk(message: frames.Request) -> bytes | memoryview:
         return message
     if message.WhichOneof("part") != "chunk":
         raise InvalidInputError(
-            "push: a second header, or an unreadable message, before the end of the gradient",
+            "push: a second header, or another message that is not a chunk, before the end of the "
+            "gradient",
             "header",
         )
     return message.chunk
@@ -348,7 +349,8 @@ def messages_to_reply(
       manifest: of the run.
       pool: pool of buffers of `total_bytes`, for the values.
       shared: the memory that was agreed upon; None: no memory.
-      ranges: the parts of the values that were requested; the rest is NaN; empty: all.
+      ranges: the parts of the values that were requested; the rest is bytes 0xFF, which are NaN in
+        floating-point variables; empty: all.
 
     Raises:
       InvalidInputError: there is no header, or the values do not have the length that follows from

@@ -16,8 +16,12 @@ _CALL_TIMEOUT_SEC = 5.0
 _CLOSE_TIMEOUT_SEC = 1.0
 _CONNECT_TIMEOUT_SEC = 1.0
 _CLOSE_CONNECT_TIMEOUT_SEC = 0.3
-# gRPC's own limit is two minutes, which is too long after a metrics server has restarted.
-_CHANNEL_OPTIONS = [("grpc.max_reconnect_backoff_ms", 5_000)]
+_CHANNEL_OPTIONS = [
+    # gRPC's own limit is two minutes, which is too long after a metrics server has restarted.
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # Otherwise an http_proxy in the environment would intercept calls to this machine.
+    ("grpc.enable_http_proxy", 0),
+]
 
 _log = logging.getLogger(__name__)
 

@@ -56,7 +56,7 @@ class LeasingBackend(Protocol):
         """The optimizers' state."""
 
     def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
-        """Makes a learner the run's only one; returns term, seconds until renewal, and state."""
+        """Makes a learner the run's only one; see `ParameterServer.grant_lease`."""
 
     def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
         """Renews a lease."""
@@ -204,9 +204,9 @@ class PublisherStub:
     """A learner's calls to the parameter server; each has a deadline.
 
     All of them raise ServerUnavailableError if there is no answer in time, NotAllowedError if an
-    agent's token is required, ProtocolError if something else listens at the address, and, except
-    `find_learner`, LeasedError if the run has no learner in a process of its own. `renew` and
-    `publish` also raise LeasedError if the caller has lost the lease.
+    agent's token is required, ProtocolError if something else listens at the address or the server
+    has failed, and, except `find_learner`, LeasedError if the run has no learner in a process of
+    its own. `renew` and `publish` also raise LeasedError if the caller has lost the lease.
 
     Args:
       channel: to the parameter server.
@@ -250,11 +250,12 @@ class PublisherStub:
           from; and the state of the run.
 
         Raises:
-          ServerUnavailableError: another learner still holds the lease, or there was no answer in
-            time.
-          InvalidInputError: the run has another model, `holder` or `address` is not valid, or the
-            received state is incomplete. See the class for other errors.
+          ServerUnavailableError: another learner still holds the lease, the lease could not be
+            written, or there was no answer in time.
+          InvalidInputError: the run has another model or version of relaax_like, `holder` or
+            `address` is not valid, or the received state is incomplete.
           ProtocolError: the answer has no header.
+          RelaaxError: see the class for other errors.
         """
         request = publisher_pb2.AcquireRequest(
             format=FORMAT, holder=holder, address=address, fingerprint=manifest.fingerprint
@@ -262,7 +263,7 @@ class PublisherStub:
         with errors.translate(self._address):
             parts = iter(self._acquire(request, timeout=_PUBLISH_SEC))
             first = next(parts, None)
-            if not isinstance(first, publisher_pb2.LeasePart):
+            if not isinstance(first, publisher_pb2.LeasePart) or not first.HasField("header"):
                 raise ProtocolError(
                     f"the parameter server at {self._address} granted a lease without a header; "
                     "run the same version of relaax_like on both ends"
@@ -313,8 +314,8 @@ class PublisherStub:
         """Sends a publication or counts, which have a ticket; returns the newest state of the run.
 
         Raises:
-          InvalidInputError: a number is not finite or out of range, or a length is wrong; nothing
-            took effect. See the class for other errors.
+          InvalidInputError: a number is not finite or out of range, a length is wrong, or there are
+            too many episodes or clients; nothing took effect. See the class for other errors.
         """
         with errors.translate(self._address):
             return message_to_state(self._publish(_item_to_parts(item), timeout=_PUBLISH_SEC))

@@ -79,8 +79,9 @@ def propose_spaces(
       timeout_sec: longest wait for the answer.
 
     Raises:
-      InvalidInputError: the algorithm cannot use the proposed spaces.
-      ServerUnavailableError: no answer in time.
+      InvalidInputError: the algorithm cannot use the proposed spaces, or the received ones are not
+        valid.
+      ServerUnavailableError: no answer in time, or the server could not store the spaces.
       NotAllowedError: an agent's token is required.
       ProtocolError: the server does not accept proposals.
     """

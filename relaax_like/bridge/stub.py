@@ -87,7 +87,8 @@ class ParameterServerStub(BufferingClient):
 
     Methods that call the server raise the errors of `ParameterServerClient`, and also
     NotAllowedError, if an agent's token is required, and ProtocolError, if something else listens
-    at the address or the server has failed.
+    at the address or the server has failed. With an open stream, they raise RelaaxError in a
+    process that was forked from the one that made this object.
 
     Args:
       channel: to the server; owned by the caller.
@@ -237,7 +238,7 @@ def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) ->
     Raises:
       ServerUnavailableError: no answer in time.
       NotAllowedError: an agent's token is required.
-      ProtocolError: something else listens at the address.
+      ProtocolError: something else listens at the address, or the server has failed.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with errors.translate(address):
@@ -252,11 +253,11 @@ def report_clients(
     """Reports the clients of an rlx server to a parameter server.
 
     Raises:
-      InvalidInputError: there are too many clients, the server's name is empty, or a text is too
-        long.
+      InvalidInputError: there are too many clients, the server's name is empty or too long, or a
+        text is too long.
       ServerUnavailableError: no answer in time.
       NotAllowedError: an agent's token is required.
-      ProtocolError: something else listens at the address.
+      ProtocolError: something else listens at the address, or the server has failed.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with errors.translate(address):
@@ -273,7 +274,7 @@ def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0
       ServerUnavailableError: no answer in time, or the snapshot could not be written.
       LeasedError: the server is the run's learner, which writes no snapshots.
       NotAllowedError: an operator's token is required.
-      ProtocolError: something else listens at the address.
+      ProtocolError: something else listens at the address, or the server has failed.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with errors.translate(address):
@@ -287,7 +288,7 @@ def request_stop(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) 
       ServerUnavailableError: no answer in time.
       LeasedError: the server is the run's learner, which does not end the run.
       NotAllowedError: an operator's token is required.
-      ProtocolError: something else listens at the address.
+      ProtocolError: something else listens at the address, or the server has failed.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     with errors.translate(address):
@@ -311,10 +312,10 @@ def wait_for_manifest(
       server: what the server is, for errors.
 
     Raises:
-      ServerUnavailableError: no answer in time, or another thread has closed the channel.
+      ServerUnavailableError: no answer in time, or the channel is closed, even during the wait.
       NotAllowedError: an agent's token is required.
       InvalidInputError: the received manifest is not valid.
-      ProtocolError: something else listens at the address.
+      ProtocolError: something else listens at the address, or the server has failed.
     """
     stub = pb_grpc.ParameterServerStub(channel)
     start = time.monotonic()

@@ -23,7 +23,7 @@ class TaskClient(ParameterServerClient):
     Args:
       client: client of the run; used only by this task, and closed by `close`.
       names: names of the task's variables in the run's manifest, in the task's order: trainable
-        variables, then running statistics.
+        variables, then all others.
       statistics: the task's name of a running statistic -> its name in the run.
 
     Raises:
@@ -137,7 +137,18 @@ class TaskClient(ParameterServerClient):
         """Returns the groups' names in the run, and the source of each array of a push.
 
         In the run, a group's name is prefixed with the names of the tasks that have it.
+
+        Raises:
+          InvalidInputError: the task has no such group.
         """
+        known = dict.fromkeys(segment.group.partition("/")[2] for segment in self._own)
+        for name in groups:
+            if name not in known:
+                raise InvalidInputError(
+                    f"groups: unknown variable group {name[:60]!r}; this task has "
+                    f"{', '.join(known) or 'none'}; name one of them, or none for all",
+                    "groups",
+                )
         own = [
             segment
             for segment in self._own

@@ -132,8 +132,9 @@ class CoordinatorLink:
                 if mistake:
                     return NotAllowedError(f"{where}: {mistake}")
                 is_ours = OWN_TEXT in (error.trailing_metadata() or ())
-                reason = details if is_ours else _UNREACHABLE
-                return ServerUnavailableError(f"no answer from {where}: {reason}")
+                if is_ours:
+                    return ServerUnavailableError(f"{where}: {details}")
+                return ServerUnavailableError(f"no answer from {where}: {_UNREACHABLE}")
             case grpc.StatusCode.UNIMPLEMENTED:
                 return ProtocolError(
                     f"what listens at {self.address} is not a coordinator; start one with "

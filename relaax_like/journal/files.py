@@ -69,8 +69,8 @@ def list_segments(directory: Path) -> list[Segment]:
         return []
     except OSError as error:
         raise JournalError(
-            f"{directory}: the journal's folder cannot be read: {error}; correct its permissions, "
-            "or check the disk"
+            f"{directory}: the journal's folder cannot be read: {error}; it must be a folder that "
+            "this user can read. Correct that, or check the disk"
         ) from error
     segments = (Segment(directory / n[0], int(n[1]), not n[2]) for n in names if n)
     return sorted(segments, key=lambda segment: (segment.first_index, segment.path))

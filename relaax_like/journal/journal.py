@@ -89,7 +89,7 @@ class Journal:
         Args:
           directory: the folder. The caller ensures that no other process writes to it.
           first_index: index of the next record: the caller's state contains all before it.
-          fingerprint: fingerprint of the manifest.
+          fingerprint: number that distinguishes models, such as the manifest's fingerprint.
           head: records what is on the disk, so that a missing end is noticed at the next start; it
             is closed with the journal. None: there is no head.
           segment_bytes: size at which a segment is complete and the next one begins.

@@ -98,7 +98,7 @@ class SegmentReader:
     Attributes:
       segment: the file.
       size: size of the file in bytes.
-      fingerprint: fingerprint of the manifest.
+      fingerprint: of the model; see `Journal`.
       index: index of the next record.
       offset: offset of the next record.
       record_offset: offset of the newest record that was read.
@@ -134,7 +134,8 @@ class SegmentReader:
           previous: the segment before, read to its end; None: nothing is checked.
 
         Raises:
-          DamagedSegmentError: this segment begins elsewhere, or is of another model.
+          DamagedSegmentError: this segment begins elsewhere, does not continue the other one, or is
+            of another model.
         """
         if previous is None:
             return
@@ -265,7 +266,7 @@ class JournalReader:
 
         Args:
           directory: the journal's folder; if it does not exist, there are no records.
-          fingerprint: fingerprint of the manifest; None: any.
+          fingerprint: of the model, see `Journal`; None: any.
           from_index: index of the first wanted record; older records in the same segment are
             checked, too.
           head: the journal's head; None: a missing end is not noticed.

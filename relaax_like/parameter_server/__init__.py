@@ -1,4 +1,5 @@
 """The parameter server: owns the weights, the optimizer step, `global_t` and the snapshots.
 
-Deliberately lightweight: NumPy and one fused kernel per optimizer, but never TensorFlow.
+Deliberately lightweight: it computes with NumPy, or with numba if that is installed, but never with
+TensorFlow.
 """

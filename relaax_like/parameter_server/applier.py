@@ -49,7 +49,8 @@ _FINISHED = "training has finished"
 class Applier:
     """The state of a run, and the operations that change it.
 
-    Only one thread at a time calls `apply_all`; any thread can call everything else. A change holds
+    One thread at a time calls `apply_all` and `record_curves`, and before that the methods that
+    restore a state (`import_...`, `replay`); any thread can call everything else. A change holds
     the record lock until store, statistics and the table of replies all contain it, so that a
     snapshot has all of it or nothing.
 
@@ -227,11 +228,7 @@ class Applier:
             return self._apply_finished(push)
         if push.gradient is not None and self._is_lost(push):
             self._statistics.count_refused("lost version")
-            return self._drop(
-                f"version {push.gradient_version} of epoch {push.gradient_epoch or 'unknown'} "
-                f"was lost in a restart, which continued from version {self._first_version}; "
-                "pull first",
-            )
+            return self._drop(self._describe_lost(push))
         if is_empty(push):  # it only requests values
             return self._answer_nothing()
         plan = self._combiner.plan(push)
@@ -357,10 +354,21 @@ class Applier:
         return answered
 
     def _is_lost(self, push: Push) -> bool:
-        """Returns whether the values of the gradient do not exist here: a restart has lost them."""
+        """Returns whether the values of the gradient do not exist here, as after a restart."""
         if push.gradient_epoch not in (0, self._epoch):
             return push.gradient_version > self._first_version
         return push.gradient_version > self._store.version
+
+    def _describe_lost(self, push: Push) -> str:
+        version = push.gradient_version
+        if push.gradient_epoch in (0, self._epoch):
+            return (
+                f"version {version} does not exist, the newest is {self._store.version}; pull first"
+            )
+        return (
+            f"version {version} of epoch {push.gradient_epoch} was lost in a restart, which "
+            f"continued from version {self._first_version}; pull first"
+        )
 
     def _drop(self, reason: str) -> Reply:
         return self._make_reply(
@@ -409,6 +417,8 @@ class Applier:
             return False
         with self._record_lock:
             self._take_up(published, "the newest publication")
+            # Gradients that a snapshot holds back belong to the values before the publication.
+            self._combiner.begin(self._store.values, {})
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
             self.check_evaluation()
@@ -416,7 +426,7 @@ class Applier:
         return True
 
     def _take_up(self, state: State, place: str) -> None:
-        """Restores a state; `place` is its snapshot, for errors."""
+        """Restores the state of a snapshot or publication; `place` names it, for errors."""
         self._store.import_state(state, place)
         self._first_version = state.version
         self._statistics.restore(state.statistics)

@@ -99,7 +99,7 @@ class DedupTable:
 
         Args:
           data: as returned.
-          place: the snapshot that contains it, for errors.
+          place: the snapshot or publication that contains it, for errors.
 
         Raises:
           SnapshotError: the data is invalid; nothing has changed.

@@ -21,7 +21,7 @@ from relaax_like.wire.array_file import finding_damage, read_arrays, read_kind, 
 from relaax_like.wire.errors import ConfigError, DamagedError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
 
-# Entry with the metadata: a JSON list of {name, dtype, group, kind} as a uint8 array.
+# Entry with the metadata: a JSON list of {name, dtype, follow, group, kind} as a uint8 array.
 _METADATA = "relaax_variables"
 _KIND = "initial values 1"
 _STDERR_LINES = 15
@@ -36,7 +36,8 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
     Raises:
       InvalidInputError: no run could start from these variables (see `make_manifest`), or one has a
         reserved name.
-      ConfigError: the file cannot be written (disk full, ...); an existing file is untouched.
+      ConfigError: the file cannot be written (disk full, ...); an existing file is complete, the
+        old or the new one.
     """
     variables = list(variables)
     make_manifest(variables)

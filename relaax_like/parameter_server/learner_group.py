@@ -264,9 +264,10 @@ class LearnerGroup:
             )
 
     def _finish_round(self) -> None:
-        """Answers all learners in the iteration: with the sums, or with an error.
+        """Answers all learners in the iteration with the sums, or with an error.
 
-        If the requests have gradients, they are applied first.
+        If the requests have gradients, they are applied first. If requests differ, those learners
+        whose request is unusual get an error and leave, and the others repeat the update.
         """
         members = [*self._active]
         requests = [m.request for m in members if m.request is not None]

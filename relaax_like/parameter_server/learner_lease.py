@@ -110,9 +110,9 @@ class LearnerLease:
         Raises:
           LeasedError: `term` is not the newest one: another learner holds the lease, or none does.
         """
-        if term == self.term:
+        if term == self.term and self.term:
             return
-        if not self.term:  # the file of the lease is lost
+        if not self.term:  # there was no learner yet, or the file of the lease is lost
             raise LeasedError(
                 f"term {term} of the lease has ended: no learner holds the lease; restart this "
                 "learner, so that it requests the lease"
@@ -125,8 +125,10 @@ class LearnerLease:
     def _read(self, path: Path) -> None:
         try:
             data = json.loads(path.read_text("utf-8"))
-            version, self.term = int(data["format"]), int(data["term"])
-            self.holder, self.address = str(data["holder"]), str(data["address"])
+            version = int(data["format"])
+            if version == _FORMAT:
+                self.term = int(data["term"])
+                self.holder, self.address = str(data["holder"]), str(data["address"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SnapshotError(
                 f"{path}: the lease of the run's learner cannot be read "

@@ -8,7 +8,7 @@ manifest is deleted first. A URL belongs to one run: two would delete each other
 
 Any file system of fsspec can be used; `pip install relaax_like[mirror]` installs support for S3.
 Credentials are found where its library looks for them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ...),
-never in our YAML file.
+so our YAML file need not contain them.
 """
 
 import contextlib
@@ -124,7 +124,7 @@ class Mirror:
         """
         try:
             snapshot = OpenSnapshot(path)
-        except (OSError, DamagedError) as error:
+        except (OSError, DamagedError, SnapshotError) as error:
             self._note_failure(path.name, error)
             return
         with self._condition:
@@ -308,8 +308,8 @@ def fetch_newest(
     Raises:
       ConfigError: the URL cannot be used, or a package is missing.
       SnapshotError: the mirror is unavailable, all its snapshots are damaged, one has a format that
-        this version does not know, or the folder cannot be written to. The run must not be started
-        from scratch then.
+        this version does not know, or the folder cannot be read or written to. The run must not be
+        started from scratch then.
     """
     if list_names(directory):
         return None

@@ -106,8 +106,8 @@ class Remote:
         match = _URL.match(url)
         if match is None:
             raise ConfigError(
-                f"mirror_url: {self.shown_url!r} is not a URL, expected one such as "
-                "s3://bucket/prefix or file:///folder"
+                f"mirror_url: {self.shown_url!r}, expected a URL such as s3://bucket/prefix or "
+                "file:///folder, with the protocol in lower case"
             )
         if "?" in url:
             raise ConfigError(

@@ -132,12 +132,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
           combine: how gradients of several clients are combined; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: no target.
-          target_score: mean return of an evaluation that ends the training; None: no target.
+          target_score: mean return of an evaluation that ends the training; requires `snapshots`.
+            None: no target.
           max_episodes: training episodes after which the training ends; None: no limit.
           snapshot_every_sec: seconds between two snapshots; None: not by time.
           snapshot_every_env_steps: environment steps between two snapshots; None: not by steps.
           scores_returns: snapshots are scored by the mean return of the training; False: only by
-            `save_next_publication`, `save_checkpoint` and `save_judged`.
+            `Publication.score`, `save_next_publication`, `save_checkpoint` and `save_judged`.
           recipe: what the initial values were made from; stored in snapshots, under `RECIPE`.
           clock: returns monotonic seconds.
           queue_size: maximum number of waiting pushes; any others are refused as busy.
@@ -271,7 +272,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           timeout_sec: longest wait in the queue; None: no limit.
 
         Raises:
-          InvalidInputError: malformed or not finite; nothing took effect.
+          InvalidInputError: malformed or not finite, or gradients cannot update all variables (see
+            `Store.prepare`); nothing took effect.
           LeasedError: the run learns from experience, and the push has a gradient or statistics.
           ServerUnavailableError: too many pushes are waiting, or the server is closing; nothing
             took effect. Or the journal has failed; the push can have taken effect.

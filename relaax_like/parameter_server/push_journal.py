@@ -95,9 +95,11 @@ class PushJournal(PushLog):
     @property
     def failed(self) -> str:
         """Why nothing can be acknowledged any more; "" if pushes can be acknowledged."""
-        if self.durability == "snapshot" or self._journal is None:
+        if self._journal is None:
             return ""
-        return self._journal.failed
+        if self.durability == "journal" or self._is_sync_due:
+            return self._journal.failed
+        return ""
 
     def replay(self, start: Position | None) -> Iterator[Record]:
         """Yields the records after a snapshot; afterwards the journal can be written to.
@@ -168,8 +170,7 @@ class PushJournal(PushLog):
         Raises:
           ServerUnavailableError: that failed for good; nothing must be acknowledged.
         """
-        # Even if journaling has stopped meanwhile: earlier records are still promised.
-        if self._strict and self._journal is not None and self._journal.unsynced_records:
+        if self._journal is not None and self._is_sync_due:
             try:
                 self._journal.sync()
             except JournalError as error:
@@ -193,7 +194,7 @@ class PushJournal(PushLog):
         A failure is logged; the records then stay.
 
         Args:
-          index: of the segment that begins with the newest snapshot.
+          index: the index that `begin_snapshot` returned for the newest one.
         """
         assert self._journal is not None, "a snapshot before replay"
         try:
@@ -212,6 +213,12 @@ class PushJournal(PushLog):
         """
         if self._journal is not None:
             self._journal.close()
+
+    @property
+    def _is_sync_due(self) -> bool:
+        """Whether a record must be synced before anything is acknowledged."""
+        # Even if journaling has stopped meanwhile: earlier records are still promised.
+        return self._strict and self.unsynced_records > 0
 
     def _give_up(self, reason: str) -> None:
         self.durability = "snapshot"

@@ -79,17 +79,18 @@ def validate_counts(counts: Publication | Counts) -> None:
     """Checks the steps and episodes that the run's learner counts.
 
     Raises:
-      InvalidInputError: the number of steps is negative, or a return is not finite.
+      InvalidInputError: the number of steps is out of range, or a return is not finite.
     """
-    if counts.env_steps < 0:
+    if not 0 <= counts.env_steps <= MAX_ENV_STEPS:
         raise InvalidInputError(
-            f"env_steps: {counts.env_steps} published, expected 0 or more", "env_steps"
+            f"env_steps: {counts.env_steps} from the learner, expected an integer in 0..2^40",
+            "env_steps",
         )
     for episode in counts.episodes:
         if not math.isfinite(episode.episode_return):  # the mean return would be NaN forever
             raise InvalidInputError(
-                f"episodes: return {episode.episode_return} published, expected a finite number; "
-                "check the rewards",
+                f"episodes: return {episode.episode_return} from the learner, expected a finite "
+                "number; check the rewards",
                 "episodes",
             )
 

@@ -56,8 +56,8 @@ def rehearse(checkpoints: Path) -> Rehearsal:
       checkpoints: the folder of snapshots and journal.
 
     Raises:
-      SnapshotError: all snapshots are damaged, or a snapshot or publication has a format that this
-        version does not know.
+      SnapshotError: all snapshots are damaged, a snapshot or publication has a format that this
+        version does not know, or the folder cannot be read.
       JournalError: there are records but no snapshot; the journal has another model or format; or
         its folder or a record cannot be read.
     """

@@ -190,7 +190,11 @@ class Saver:
             _LOG.error("%s; training continues", error)
 
     def save_replayed(self) -> None:
-        """Writes a snapshot if records were replayed, because publications are not journaled."""
+        """Writes a snapshot if the newest one lacks changes, such as replayed records.
+
+        Without any snapshot, none is written. Publications are not journaled, so they cannot
+        continue a journal.
+        """
         if self.saved is not None and not self.has_all:
             self.try_to_save()
 

@@ -80,7 +80,7 @@ def write_files(directory: Path, state: State, score: float | None) -> None:
 
     Raises:
       OSError: a file could not be written or synced.
-      ValueError: a number in `statistics` is not finite.
+      ValueError: the score, or a number in `statistics`, is not finite.
     """
     arrays = {"values.npy": state.values}
     groups = {}

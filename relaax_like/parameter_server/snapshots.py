@@ -111,7 +111,7 @@ class Snapshots:
 
         Raises:
           SnapshotError: the snapshot could not be written (disk full, ...), or the disk returned
-            other data; nothing of it remains, and older snapshots are untouched.
+            other data, and older snapshots are untouched; or this object is closed.
         """
         if self._lock is None:
             raise SnapshotError(f"{self.directory}: closed; no more snapshots can be saved")
@@ -149,8 +149,13 @@ class Snapshots:
 
     @property
     def best_score(self) -> float | None:
-        """The best score of a snapshot in the folder; None if no undamaged snapshot has a score."""
-        found = [self._find_score(name) for name in list_names(self.directory)]
+        """The best score of a snapshot in the folder; None if no undamaged snapshot has a score.
+
+        Raises:
+          SnapshotError: the folder cannot be read.
+        """
+        names = [name for name in list_names(self.directory) if name not in self._damaged]
+        found = [self._find_score(name) for name in names]
         return max((score for score in found if score is not None), default=None)
 
     def restore_latest(self, manifest: Manifest) -> State | None:
@@ -160,8 +165,8 @@ class Snapshots:
           Its state; None if the folder contains no snapshot at all.
 
         Raises:
-          SnapshotError: there are snapshots, but none can be used; or the newest usable one has
-            another layout or an unknown format.
+          SnapshotError: there are snapshots, but none can be used; the newest usable one has
+            another layout or an unknown format; or the folder cannot be read.
         """
         state = read_latest(self.directory, self._damaged)
         if state is None:
@@ -393,7 +398,7 @@ def read_version(directory: Path, version: int) -> State:
     """
     names = {_get_version(name): name for name in list_names(directory)}
     if version not in names:
-        existing = "the folder contains no snapshots"
+        existing = "the folder does not exist, or contains no snapshots"
         if names:
             are = "version is" if len(names) == 1 else "versions are"
             existing = f"the {are} {', '.join(map(str, sorted(names)))}"

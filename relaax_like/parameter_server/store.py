@@ -131,10 +131,11 @@ class Store:
           expects_gradients: False: kernels are compiled at the first gradient, if there is one.
 
         Raises:
-          ConfigError: nothing is trainable, a group has no optimizer, an optimizer has no group, or
-            a target follows a variable that is not trainable or has another shape.
-          InvalidInputError: `initial_flat` has a wrong length or is not finite, or a running
-            statistic in it is out of range.
+          ConfigError: nothing is trainable, a group has no optimizer, an optimizer has no group, a
+            target follows a variable that is not trainable or has another shape, or how it follows
+            is out of range.
+          InvalidInputError: `initial_flat` has a wrong length, a trainable variable in it is not
+            finite, or a running statistic in it is out of range.
         """
         self.manifest = manifest
         chosen = _assign_optimizers(manifest, optimizers)
@@ -229,19 +230,19 @@ class Store:
             `Manifest.validate_moments`; None: nothing.
           groups: groups that the gradient is for, laid out by `Manifest.select_groups`; empty: all.
           learning_rates: group -> rate, instead of the configured one.
-          optimizers: group -> settings, instead of the configured ones; missing groups use those of
-            the previous gradient.
+          optimizers: for a replay: group -> settings, instead of the configured ones; missing
+            groups use those of the previous gradient.
 
         Raises:
           InvalidInputError: the gradient has a wrong length or dtype, there is no such group or it
-            is named twice, or the run has a target variable that follows nothing, which only a
-            publication can change.
+            is named twice; or, without `optimizers`, there is a gradient, and the run has a target
+            variable that follows nothing, which only a publication can change.
         """
         current = self._current
         rates = self.compute_learning_rates() | dict(learning_rates or {})
         used = self._optimizers if optimizers is None else {**current.optimizers, **optimizers}
         if gradient is not None:
-            if self._unfollowed:
+            if self._unfollowed and optimizers is None:
                 raise InvalidInputError(
                     f"{self._unfollowed}: this target variable follows no trainable variable, so a "
                     "pushed gradient would not update it; make it with Target, or use "
@@ -260,9 +261,9 @@ class Store:
         """Computes the result of a publication, without anything taking effect.
 
         Raises:
-          InvalidInputError: values or slots have a wrong length or are not finite, a group's number
-            of steps is missing or negative, or a running statistic is out of range; the error names
-            the group or variable.
+          InvalidInputError: values or slots have a wrong length, a trainable variable or the slots
+            are not finite, a group's number of steps is missing or negative, or a running statistic
+            is out of range; the error names the group or variable.
         """
         current, slots = self._current, self._slot_pool.take()
         for group in self._groups:
@@ -329,13 +330,13 @@ class Store:
         )
 
     def import_state(self, state: State, place: str = "the snapshot") -> None:
-        """Restores a snapshot.
+        """Restores the state of a snapshot or publication.
 
         With the same settings, the next gradient has the effect that it would have had then.
 
         Args:
-          state: of the snapshot.
-          place: the snapshot's directory, for errors.
+          state: to restore.
+          place: names the snapshot or publication, for errors.
 
         Raises:
           SnapshotError: the state has another layout, or slots of another optimizer; nothing has

@@ -50,7 +50,8 @@ def make_group_steps(
       follows: target variable -> how it follows.
 
     Raises:
-      ConfigError: a target follows a variable that is not trainable, or has another shape.
+      ConfigError: a target follows a variable that is not trainable, or has another shape; or its
+        `every` or `tau` is out of range.
     """
     segments = {segment.name: segment for segment in manifest.segments}
     rules: dict[str, list[TargetRule]] = {group: [] for group in optimizers}
@@ -64,7 +65,14 @@ def make_group_steps(
                 f"{name} follows {follow.source!r}, which {found}; expected a trainable variable "
                 f"of shape {list(target.shape)}"
             )
-        rule = TargetRule(name=name, source=source.name, every=follow.every, tau=follow.tau)
+        try:
+            rule = TargetRule(name=name, source=source.name, every=follow.every, tau=follow.tau)
+        except ValueError:
+            raise ConfigError(
+                f"{name} follows {source.name} with every={follow.every!r} and tau="
+                f"{follow.tau!r}; expected every to be an integer of 1 or more, and tau a number "
+                "above 0 and at most 1, or None for either"
+            ) from None
         rules[source.group].append(rule)
     return {
         group: GroupStep(**{**one.model_dump(), "targets": tuple(rules[group])})

@@ -196,6 +196,12 @@ def test_a_task_can_push_some_of_its_groups():
             InvalidInputError, match=r"received 2, expected 1: .* of the task in groups"
         ):
             task.push_pull([ones, twos], ["actor"])
+        version = task.version
+        with pytest.raises(
+            InvalidInputError, match="unknown variable group 'actr'; this task has actor, critic"
+        ):
+            task.push_pull([ones], ["actor", "actr"])
+        assert server.version == version
 
 
 def test_two_tasks_both_move_what_they_share(backend):

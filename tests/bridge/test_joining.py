@@ -14,8 +14,9 @@ import pytest
 from support.learning import make_plain_server
 
 from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.bridge.joining import GroupStream
 from relaax_like.config.combine import CombineConfig
-from relaax_like.core.manifest import Variable
+from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.records import GroupRequest
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -144,6 +145,41 @@ def test_a_closed_connection_is_an_unavailable_server(served: Served) -> None:
     link.close()
     with pytest.raises(ServerUnavailableError, match="has closed its connection"):
         client.join_group()
+
+
+class EndedCall:
+    """A call that has ended without an answer."""
+
+    def __next__(self) -> Any:
+        raise StopIteration
+
+    def cancel(self) -> None:
+        pass
+
+
+class EndedChannel:
+    """A channel whose calls end at once.
+
+    Attributes:
+      requests: of the newest call, which gRPC's thread would take.
+    """
+
+    def __init__(self) -> None:
+        self.requests: Iterator[Any] = iter(())
+
+    def stream_stream(self, *_: Any, **__: Any) -> Any:
+        def call(requests: Iterator[Any]) -> Any:
+            self.requests = requests
+            return EndedCall()
+
+        return call
+
+
+def test_the_thread_that_sends_ends_if_a_learner_is_refused() -> None:
+    channel: Any = EndedChannel()
+    with pytest.raises(ServerUnavailableError, match="has ended the learner's connection"):
+        GroupStream(channel, "localhost:1", make_manifest(SMALL), "one")
+    assert len(list(channel.requests)) == 1  # it does not wait for more
 
 
 def make_header(**fields: Any) -> bytes:

@@ -83,6 +83,19 @@ def test_more_points_than_fit_one_call_arrive_in_order(
     assert [x for x, _ in read_scalars(tmp_path)["a"]] == list(range(5000))
 
 
+def test_a_proxy_of_the_environment_is_not_used(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{_free_port()}")  # where nothing listens
+    for name in ("no_proxy", "no_grpc_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    _, port = serve()
+    with MetricsClient(f"127.0.0.1:{port}", global_t=_zero) as client:
+        client.scalar("a", 1.0, 1)
+        assert client.flush(WAIT_SEC)
+        assert client.dropped == 0
+
+
 def test_channel_of_the_caller_is_used_and_left_open(serve: Any, tmp_path: Path) -> None:
     _, port = serve()
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -3,19 +3,24 @@
 covers R2
 """
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from support.learning import make_plain_server
 
 from relaax_like.bridge.control import BridgeControl
-from relaax_like.parameter_server.learner_lease import LearnerLease
+from relaax_like.bridge.publishing import PublisherStub
+from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.parameter_server.learner_lease import NAME, LearnerLease
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.v1 import publisher_pb2 as pb
+from relaax_like.wire.errors import ProtocolError
 
 SERVICE = "/relaax.v1.Publisher"
 
@@ -61,6 +66,9 @@ def refuse(call: Any) -> tuple[grpc.StatusCode, str]:
 
 @pytest.fixture
 def sender(tmp_path: Path) -> Iterator[Sender]:
+    # The holder has term 1; without a file, its term would be the time.
+    data = {"format": 1, "term": 1, "holder": "one", "address": "localhost:1"}
+    (tmp_path / NAME).write_text(json.dumps(data))
     server = make_plain_server(learner_lease=LearnerLease(tmp_path))
     grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server, publisher=server)
     grpc_server.start()
@@ -152,3 +160,22 @@ def test_names_that_nobody_could_read_are_refused(sender: Sender, name: str) -> 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert text.startswith("holder: ")
     assert sender.server.learner_address == ("localhost:1", 1)
+
+
+class ForeignChannel:
+    """A channel to a server that grants leases without a header."""
+
+    def unary_unary(self, *_: Any, **__: Any) -> Any:
+        return None
+
+    stream_unary = unary_unary
+
+    def unary_stream(self, *_: Any, **__: Any) -> Any:
+        return lambda request, timeout: iter([pb.LeasePart()])
+
+
+def test_a_lease_without_a_header_is_not_taken() -> None:
+    channel: Any = ForeignChannel()
+    manifest = make_manifest([Variable("w", np.zeros(3, np.float32))])
+    with pytest.raises(ProtocolError, match="granted a lease without a header"):
+        PublisherStub(channel, "localhost:1").acquire("one", "localhost:2", manifest)

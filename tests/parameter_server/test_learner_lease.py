@@ -62,6 +62,13 @@ def test_a_learner_whose_lease_is_lost_with_the_folder_is_to_restart(tmp_path: P
         LearnerLease(tmp_path).renew(3)
 
 
+def test_without_a_holder_no_term_is_accepted(tmp_path: Path) -> None:
+    lease = LearnerLease(tmp_path)
+    for call in (lease.require, lease.renew):
+        with pytest.raises(LeasedError, match=r"term 0 .*: no learner holds the lease"):
+            call(0)
+
+
 def test_a_learner_of_a_lost_lease_is_refused_once_another_one_has_it(tmp_path: Path) -> None:
     old = LearnerLease(tmp_path).grant("one", "localhost:1")
     (tmp_path / NAME).unlink()
@@ -88,6 +95,7 @@ def test_a_term_that_could_not_be_written_is_not_granted(tmp_path: Path) -> None
         ("{", "cannot be read"),
         (json.dumps({"format": 1, "term": 3}), "cannot be read"),
         (json.dumps({"format": 9, "term": 3, "holder": "x", "address": "y"}), "format 9, but"),
+        (json.dumps({"format": 9, "learners": []}), "format 9, but"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_by_name(

@@ -588,8 +588,9 @@ def test_a_password_with_any_character_is_hidden(password: str) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("bucket/prefix", "'bucket/prefix' is not a URL, expected one such as s3://bucket/prefix"),
-        ("s3://", "'s3://' is not a URL"),
+        ("bucket/prefix", "'bucket/prefix', expected a URL such as s3://bucket/prefix"),
+        ("s3://", "'s3://', expected a URL"),
+        ("S3://bucket/a", "'S3://bucket/a', expected .* with the protocol in lower case"),
         (f"nosuch://user:{SECRET}@host/a", "nosuch://user@host/a: unknown protocol nosuch://"),
         ("gs://bucket/a", r"gs://bucket/a needs a package .* pip install 'relaax_like\[mirror\]'"),
         (f"s3://bucket/a?token={SECRET}", r"s3://bucket/a: the URL must not contain \?"),

@@ -819,6 +819,7 @@ def test_gradient_of_a_version_that_a_restart_took_back_is_dropped(
         assert server.status().refused == ({"lost version": 1} if lost else {})
         if lost:
             assert "pull first" in reply.reason
+            assert ("was lost in a restart" in reply.reason) == (epoch == -1)
 
 
 def test_a_snapshot_folder_that_was_removed_under_the_server_is_made_again(tmp_path: Path) -> None:

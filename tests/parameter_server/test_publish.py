@@ -14,6 +14,7 @@ from support.bridge import ONES, serve
 from support.threads import Caller, wait_until
 
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
@@ -156,6 +157,7 @@ BAD = {
     "slots missing": ({"slots": {}}, "default"),
     "a return NaN": ({"episodes": (Episode(1.0, 1), Episode(NAN, 1))}, "return nan"),
     "steps negative": ({"env_steps": -1}, "env_steps"),
+    "steps beyond 2^40": ({"env_steps": (1 << 40) + 1}, "env_steps"),
 }
 
 
@@ -515,6 +517,20 @@ def test_a_run_may_move_its_learner_into_the_server_and_back(tmp_path: Path) -> 
     crash(server)
     server = make_server(tmp_path)
     assert (server.version, server.lease().number) == (6, 2)
+    crash(server)
+
+
+def test_weights_from_before_a_publication_are_forgotten_at_a_restart(tmp_path: Path) -> None:
+    server = make_server(tmp_path)
+    server.lease()
+    server.publish(make_publish(1))
+    crash(server)
+    # Back beside its agents: gradients are compensated for the changes since the publication.
+    server = make_server(tmp_path, enabled=True, combine=CombineConfig(method="dc"))
+    history = server._combiner._state.history
+    values = history.find(1)
+    assert values is not None
+    np.testing.assert_array_equal(history.get_weights(values, ()), 1.0)
     crash(server)
 
 

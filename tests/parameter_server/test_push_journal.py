@@ -350,6 +350,23 @@ def test_what_was_promised_before_the_journal_was_given_up_is_synced(tmp_path):
     server.close()
 
 
+def test_a_sync_that_fails_as_the_journal_is_given_up_is_shown(tmp_path, monkeypatch):
+    server = open_server(tmp_path / "run", strict=True, max_bytes_per_sec=100.0)
+
+    def fail(*arguments):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module.os, "fdatasync", fail, raising=False)
+        patch.setattr(journal_module.os, "fsync", fail)
+        replies = server._applier.apply_all([make_push(number) for number in range(1, 9)])
+    assert all(isinstance(reply, ServerUnavailableError) for reply in replies)
+    status = server.status()
+    assert status.durability == "snapshot"
+    assert "cannot be synced: [Errno 5]" in status.journal_error
+    server.close(save=False)
+
+
 def test_too_many_bytes_end_the_journal(tmp_path, caplog):
     server = open_server(tmp_path / "run", max_bytes_per_sec=100.0)
     durabilities = [server.push(make_push(sequence)).durability for sequence in range(1, 9)]

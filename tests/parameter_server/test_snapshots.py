@@ -154,6 +154,15 @@ def test_next_best_is_read_where_the_best_is_damaged(
         read_best(tmp_path)
 
 
+def test_the_score_of_a_damaged_snapshot_is_not_the_best_one(tmp_path: Path) -> None:
+    with Snapshots(tmp_path) as snapshots:
+        snapshots.save(make_state(10, 1), 1.0)
+        best = snapshots.save(make_state(20, 2), 2.0)
+        (best / "values.npy").write_bytes(b"")
+        assert_same(snapshots.restore_latest(make_layout()), make_state(10, 1))
+        assert snapshots.best_score == 1.0
+
+
 def test_best_and_newest_are_found_while_they_are_replaced(tmp_path: Path) -> None:
     with Snapshots(tmp_path, keep=1) as snapshots:
         snapshots.save(make_state(1, 1), 1.0)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots, read_latest
 from relaax_like.parameter_server.store import Store
 from relaax_like.parameter_server.targets import get_follows
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 ADAM = OptimizerConfig(learning_rate=0.1)
 OPTIMIZERS = {"actor": ADAM, "critic": ADAM}
@@ -168,6 +169,18 @@ def test_a_source_that_is_not_trainable_or_does_not_fit_is_refused(source):
         Store(manifest, flat, {"default": ADAM}, find_follows(variables))
 
 
+@pytest.mark.parametrize("follow", [Follow("w", 0), Follow("w", tau=0.0), Follow("w", tau=1.5)])
+def test_how_a_target_follows_must_be_in_range(follow):
+    variables = [
+        Variable("w", np.zeros(2, np.float32)),
+        Variable("target/w", np.zeros(2, np.float32), kind="target", follow=follow),
+    ]
+    manifest = make_manifest(variables)
+    flat = np.zeros(manifest.total_bytes, np.uint8)
+    with pytest.raises(ConfigError, match=r"target/w follows w with every=.* and tau=.* expected"):
+        Store(manifest, flat, {"default": ADAM}, find_follows(variables))
+
+
 @pytest.mark.parametrize("how", HOWS, ids=str)
 def test_what_a_target_follows_survives_a_file_of_initial_values(tmp_path, how):
     variables = get_variables(ActorCritic(**how))
@@ -178,7 +191,10 @@ def test_what_a_target_follows_survives_a_file_of_initial_values(tmp_path, how):
 
 
 def open_server(folder: Path, **how):
-    store = make_store(get_variables(ActorCritic(**how)))
+    return open_store(folder, make_store(get_variables(ActorCritic(**how))))
+
+
+def open_store(folder: Path, store):
     server = ParameterServer(
         store,
         snapshots=Snapshots(folder, 3),
@@ -298,3 +314,17 @@ def test_a_replay_mixes_as_the_run_did_and_later_pushes_as_it_is_configured(tmp_
         state = read_latest(tmp_path / "left")
         assert state is not None
         assert get_follows(state.optimizers)["target/critic.W"] == Follow("critic.W", tau=1.0)
+
+
+def test_a_replay_mixes_as_the_run_did_although_the_target_follows_nothing_now(tmp_path):
+    server = open_server(tmp_path / "run", tau=0.25)
+    for sequence in range(1, 4):
+        push(server, sequence)
+    before = read(server)
+    shutil.copytree(tmp_path / "run", tmp_path / "left")
+    server.close(save=False)
+    variables = [replace(v, follow=None) for v in get_variables(ActorCritic(tau=0.25))]
+    with open_store(tmp_path / "left", make_store(variables)) as again:
+        assert compare(read(again)["values"], before["values"]) == ""
+        with pytest.raises(InvalidInputError, match="follows no trainable variable"):
+            push(again, 5)
