@@ -16,6 +16,7 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
+    MAX_ENV_STEPS,
     MAX_EPISODES,
     Episode,
     GroupReply,
@@ -133,8 +134,8 @@ class BufferingClient(ParameterServerClient):
 
     def increment_global_t(self, n: int = 1) -> int:
         """Counts steps; see `ParameterServerClient`, also for errors."""
-        if n < 0:
-            raise InvalidInputError(f"n: {n} environment steps, expected 0 or more", "n")
+        if not 0 <= n <= MAX_ENV_STEPS:
+            raise InvalidInputError(f"n: {n} environment steps, expected 0 to 2^40", "n")
         now = time.monotonic()
         if not self._env_steps:
             # Not since the newest push: steps that are followed by a gradient are sent with it.
@@ -152,10 +153,11 @@ class BufferingClient(ParameterServerClient):
         """
         episode = Episode(float(episode_return), int(length))
         # The server would refuse each push that has it.
-        if not math.isfinite(episode.episode_return) or episode.length < 1:
+        is_possible = 1 <= episode.length <= MAX_ENV_STEPS
+        if not math.isfinite(episode.episode_return) or not is_possible:
             raise InvalidInputError(
                 f"episode: return {episode.episode_return}, length {episode.length}; expected a "
-                "finite return and a length of 1 or more",
+                "finite return and a length of 1 to 2^40",
                 "episodes",
             )
         self._episodes.append(episode)

@@ -128,7 +128,9 @@ def translate(address: str, server: str = PARAMETER_SERVER) -> Iterator[None]:
         raise to_exception(error, address, server) from None
     except InvalidInputError:
         raise
-    except ValueError as error:  # gRPC's error for a closed channel
+    except ValueError as error:
+        if "closed" not in str(error):  # "... on closed channel", "... Channel closed"
+            raise
         raise ClosedChannelError(
             f"this process has closed its connection to {address} ({error}); open a new one"
         ) from None

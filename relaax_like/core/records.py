@@ -20,6 +20,8 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Durability = Literal["journal", "publication", "snapshot"]
 # Episodes in one message. Python makes objects of them, and no other caller is answered meanwhile.
 MAX_EPISODES = 1_000
+# Maximum number of environment steps in one push, or in one episode.
+MAX_ENV_STEPS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,8 @@ class Reply:
       outcome: what happened to the gradient; for a publication: "applied", or "nothing" if it did
         not change the values; for counts: "nothing".
       reason: why the gradient, or the complete push, was dropped; "" if it was not.
-      durability: in the answer to a push, what a crash of the server can lose. "journal": nothing
-        that was acknowledged; "publication": what a learner has learned since its newest
+      durability: in the answer to a push or pull, what a crash of the server can lose. "journal":
+        nothing that was acknowledged; "publication": what a learner has learned since its newest
         publication that was written; "snapshot": the pushes since the newest snapshot.
       version: version after the request (of a repeated push: the first one): initially 0, +1 for
         each record that changed the values, by a gradient, statistics or a publication.

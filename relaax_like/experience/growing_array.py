@@ -56,12 +56,14 @@ class GrowingArray:
             or element.shape != array.shape[1:]
         ):
             array = self._make_room(row, 1, element.shape, element.dtype)
+            self._validate_range(element)
         array[row] = element
 
     def write(self, start: int, elements: np.ndarray) -> None:
         """Writes elements `[n, ...]` from the row `start` on; raises the same as `put`."""
         number = len(elements)
         array = self._make_room(start, number, elements.shape[1:], elements.dtype)
+        self._validate_range(elements)
         array[start : start + number] = elements
 
     def view(self, length: int) -> np.ndarray:
@@ -93,8 +95,19 @@ class GrowingArray:
             grown = np.empty((room, *array.shape[1:]), array.dtype)
             grown[:used] = array[:used]
             self._array = array = grown
-        self._latest = dtype
+        # Elements of a wider integer dtype are checked one by one.
+        self._latest = dtype if dtype.kind not in "iu" or np.can_cast(dtype, array.dtype) else None
         return array
+
+    def _validate_range(self, elements: np.ndarray) -> None:
+        assert self._array is not None
+        dtype = self._array.dtype
+        if self._latest is None and not np.array_equal(elements.astype(dtype), elements):
+            raise InvalidInputError(
+                f"{self._field} has numbers that {dtype}, the dtype of the first element, cannot "
+                "represent; make all elements of one dtype",
+                self._field,
+            )
 
 
 class GrowingTree:

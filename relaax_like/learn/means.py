@@ -48,7 +48,8 @@ class Means:
 
     def record(self, x: float | None = None) -> None:
         """Records the means now, and starts over; raises the same as `add`."""
-        for name, total in self._sums.items():
-            self._metrics.scalar(name, total / self._counts[name], x)
+        sums, counts = self._sums, self._counts
         self._since = time.monotonic()
         self._sums, self._counts = {}, {}
+        for name, total in sums.items():
+            self._metrics.scalar(name, total / counts[name], x)

@@ -483,6 +483,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if self.finished and client_id:
             self._stop_condition.note_notified(client_id)
         return Reply(
+            durability=self._applier.durability,
             version=values.version,
             global_t=global_t,
             epoch=self._epoch,

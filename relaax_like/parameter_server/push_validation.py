@@ -7,11 +7,17 @@ import numpy as np
 
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import MAX_EPISODES, Counts, Episode, Publication, Push
+from relaax_like.core.records import (
+    MAX_ENV_STEPS,
+    MAX_EPISODES,
+    Counts,
+    Episode,
+    Publication,
+    Push,
+)
 from relaax_like.parameter_server.store import find_not_finite, view_gradient
 from relaax_like.wire.errors import InvalidInputError
 
-MAX_ENV_STEPS = 1 << 40
 MAX_CLIENT_ID = 200
 _MAX_GLOBAL_T = 1 << 62
 

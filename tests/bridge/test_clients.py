@@ -105,9 +105,11 @@ def test_episodes_reach_the_status(connect, backend):
 
 def test_wrong_counts_are_refused_at_once_and_later_pushes_are_not(connect, backend):
     client = connect(backend)
-    with pytest.raises(InvalidInputError, match="n: -1 environment steps, expected 0 or more"):
-        client.increment_global_t(-1)
-    for episode_return, length in ((float("nan"), 1), (float("inf"), 1), (1.0, 0), (1.0, -2)):
+    for n in (-1, 2**41):
+        with pytest.raises(InvalidInputError, match=rf"n: {n} environment steps, expected 0 to 2"):
+            client.increment_global_t(n)
+    bad = ((float("nan"), 1), (float("inf"), 1), (1.0, 0), (1.0, -2), (1.0, 2**70))
+    for episode_return, length in bad:
         with pytest.raises(InvalidInputError, match="expected a finite return and a length of 1"):
             client.add_episode(episode_return, length)
     client.push_pull(ONES)

@@ -24,7 +24,7 @@ from relaax_like.wire.errors import JournalError, ServerUnavailableError
 def test_after_a_crash_everything_acknowledged_is_there_bit_by_bit(tmp_path, save_after):
     server = open_server(tmp_path / "run")
     for sequence in range(1, 9):
-        assert server.push(make_push(sequence)).durability == "journal"
+        assert server.push(make_push(sequence)).durability == server.pull().durability == "journal"
         if sequence in save_after:
             server.save_checkpoint()
     want = get_state(server)
