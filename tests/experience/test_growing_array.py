@@ -109,7 +109,7 @@ def test_an_integer_that_the_first_element_s_dtype_cannot_represent_is_refused()
     array.put(0, np.int8(1))
     array.put(1, 127)  # int64
     for refuse in (lambda: array.put(2, 300), lambda: array.write(2, np.array([1, -129]))):
-        with pytest.raises(InvalidInputError, match="numbers that int8, .*, cannot represent"):
+        with pytest.raises(InvalidInputError, match=r"numbers that int8, .*, cannot represent"):
             refuse()
     array.write(2, np.array([-128]))
     assert array.view(3).tolist() == [1, 127, -128]
