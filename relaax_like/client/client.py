@@ -152,7 +152,7 @@ class StepResult:
         dropped.
       finished: not empty when training has ended: what ended it.
       version: of the weights that chose the actions.
-      timings: of a client with `max_wait_ms`; else None.
+      timings: of a client with `max_wait_ms`, while the training continues; else None.
     """
 
     actions: Values | None
@@ -402,9 +402,10 @@ class RlxClient:
         if not self._talking.acquire(blocking=False):
             return
         try:
-            if self._connection is not None and "ping" in self.features:
+            connection = self._connection  # `close`, in another thread, can remove it meanwhile
+            if connection is not None and "ping" in self.features:
                 with contextlib.suppress(RelaaxError):
-                    self._connection.send_bytes(_PING)
+                    connection.send_bytes(_PING)
         finally:
             self._talking.release()
 
@@ -680,8 +681,9 @@ class RlxClient:
                 leaves = self._observations.to_leaves(observations, self.slots, "observations")
                 return self._exchange(self._pack_step(leaves, outcome, flags, taken), True, mark)
             pack_outcome(message, *outcome)
-            self._pack_ends(message, truncated, final_observations, success)
-            goes_on = not (terminated | truncated).all()
+            ended = terminated | truncated
+            self._pack_ends(message, ended, truncated, final_observations, success)
+            goes_on = not ended.all()
         else:
             self._validate_first(
                 terminated, truncated, final_observations, success, executed, overridden
@@ -711,11 +713,16 @@ class RlxClient:
             )
 
     def _pack_ends(
-        self, message: rlx_pb2.Step, truncated: np.ndarray, final_observations: Any, success: Any
+        self,
+        message: rlx_pb2.Step,
+        ended: np.ndarray,
+        truncated: np.ndarray,
+        final_observations: Any,
+        success: Any,
     ) -> None:
         if final_observations is not None:
             leaves = self._observations.to_leaves(
-                final_observations, self.slots, "final_observations"
+                final_observations, self.slots, "final_observations", ended
             )
             pack_arrays(leaves, message.final_observations)
         else:

@@ -137,9 +137,11 @@ class GymValues(SpaceValues):
         self._codec = SpaceCodec(space)
         super().__init__(self._codec.space, name)
 
-    def to_leaves(self, values: Any, slots: int | None, field: str) -> dict[str, np.ndarray]:
+    def to_leaves(
+        self, values: Any, slots: int | None, field: str, chosen: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """See `SpaceValues`; takes a nested batch `[slots, ...]`, or one nested value."""
-        return super().to_leaves(self._flatten(values, field), slots, field)
+        return super().to_leaves(self._flatten(values, field), slots, field, chosen)
 
     def count_slots(self, values: Any, field: str) -> int | None:
         """See `SpaceValues`; takes nested values.

@@ -264,6 +264,44 @@ def test_floats_can_be_rounded(numbers: np.ndarray) -> None:
     np.testing.assert_array_equal(leaf, numbers.astype(np.float32))
 
 
+def test_bfloat16_is_rounded_too() -> None:
+    values = SpaceValues(Box(dtype="bfloat16", shape=()), "observation")
+    leaf = values.to_leaves([0.1, 1 / 3], 2, "x")["observation"]
+    np.testing.assert_allclose(leaf.astype(np.float64), [0.1, 1 / 3], rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("space", "final", "wrong"),
+    [
+        (STATE, np.array([[np.nan] * 4, [1.0] * 4]), "NaN or infinity in slot 0"),
+        (Discrete(n=3, start=5), np.array([9, 6]), "9 is outside"),
+        (Discrete(n=3, start=5), np.array([0.5, 6.0]), "would change values"),
+    ],
+)
+def test_values_of_slots_that_do_not_matter_can_be_anything(
+    space: Space, final: np.ndarray, wrong: str
+) -> None:
+    values = SpaceValues(space, "observation")
+    nobody, second = np.array([False, False]), np.array([False, True])
+    for chosen in (nobody, second):
+        leaf = values.to_leaves(final, 2, "x", chosen)["observation"]
+        np.testing.assert_array_equal(leaf[1], final[1])
+    for chosen in (None, ~second):
+        with pytest.raises(InvalidInputError, match=wrong):
+            values.to_leaves(final, 2, "x", chosen)
+
+
+def test_final_observations_matter_where_an_episode_ended(serve: Serve) -> None:
+    final = np.array([[np.nan] * 4, [1.0] * 4])
+    with make_client(serve(), slots=2) as client:
+        client.step(np.zeros((2, 4)))
+        ends = np.array([False, True])
+        result = client.step(np.zeros((2, 4)), [1.0, 1.0], None, ends, final)
+        assert [end.slot for end in result.episodes] == [1]
+        with pytest.raises(InvalidInputError, match="NaN or infinity in slot 0"):
+            client.step(np.zeros((2, 4)), [1.0, 1.0], None, ~ends, final)
+
+
 def test_lists_of_different_lengths_name_their_leaf() -> None:
     values = SpaceValues({"a": STATE, "b": MOVE}, "observation")
     with pytest.raises(InvalidInputError, match=r"x\[a\]: lists of .* of shape \[4\]") as raised:
@@ -309,7 +347,7 @@ def test_a_bad_address_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", "::1", "[::1]", "10.0.0.1"])
 def test_an_address_without_a_port_is_named_so(address: str) -> None:
-    with pytest.raises(ConfigError, match="port missing; expected HOST:PORT") as raised:
+    with pytest.raises(ConfigError, match=r"port missing, or .*; expected HOST:PORT") as raised:
         RlxClient(address, STATE, MOVE)
     assert repr(address) in str(raised.value)
 
@@ -318,6 +356,17 @@ def test_an_address_without_a_port_is_named_so(address: str) -> None:
 def test_a_url_or_a_path_is_named_so(address: str) -> None:
     with pytest.raises(ConfigError, match="a URL or a path; expected HOST:PORT"):
         parse_address(address)
+
+
+def test_a_connection_that_is_closed_meanwhile_does_not_end_a_ping(serve: Serve) -> None:
+    class Dropping(frozenset[str]):
+        def __contains__(self, name: object) -> bool:
+            client.close()  # in another thread
+            return True
+
+    client = make_client(serve())
+    client.features = Dropping()
+    client.ping()
 
 
 # Errors of the server and losses.
