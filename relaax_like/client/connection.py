@@ -45,7 +45,9 @@ def parse_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     # An IPv6 address contains colons, so it must be in brackets.
     if not (colon and port) or port.endswith("]") or (":" in host and not host.startswith("[")):
-        raise ConfigError(f"address {address!r}: port missing; {expected}")
+        raise ConfigError(
+            f"address {address!r}: port missing, or an IPv6 address without brackets; {expected}"
+        )
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:

@@ -90,7 +90,7 @@ class SteppingAgent(Protocol):
         final_observations: Any = None,
         success: Any = None,
     ) -> Any:
-        """Returns an object with `actions` (`[k, ...]`) and `finished` (str)."""
+        """Returns an object with `actions` (`[k, ...]`; None at the end) and `finished` (str)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +221,7 @@ class Interactor:
           ProtocolError: the server refused a message.
           InvalidInputError: the environments returned a wrong value.
           LateAnswerError: an answer did not come within the client's `answer_timeout_sec`.
+          RelaaxError: an agent in this process, or its learner, failed.
         """
         while not self._done():
             try:

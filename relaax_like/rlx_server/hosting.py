@@ -90,6 +90,8 @@ class AgentHost(abc.ABC):
           ServerUnavailableError: the parameter server or the learner is not ready.
           ConfigError: the agent class names a task that the algorithm does not have, or the run
             has another model.
+          RelaaxError: the parameter server or the learner refuses these agents; see
+            `Learner.start`.
           Exception: raised by the constructor of the agent class.
         """
 
@@ -192,6 +194,7 @@ class BatchHost(AgentHost):
           ServerUnavailableError: the parameter server or the learner is not ready.
           ConfigError: the agent class names a task that the algorithm does not have, or the run
             has another model.
+          RelaaxError: see `Learner.start`.
           Exception: raised by the constructor of the agent class.
         """
         wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
@@ -219,8 +222,8 @@ class BatchHost(AgentHost):
         """Answers the requests of all agents, in one call for each task.
 
         Raises:
-          RelaaxError: an agent asked for a task that does not exist; or see
-            `ComputationDataProcessor.predict`.
+          RelaaxError: there are several tasks, and an agent asked for one that does not exist; or
+            see `ComputationDataProcessor.predict`.
         """
         return self._predict(requests)
 

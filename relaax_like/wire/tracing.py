@@ -227,7 +227,7 @@ def begin() -> int:
 
 
 def end(name: str, began: int) -> int:
-    """Records a span; returns its end, at which the next span can begin, or 0 without a recorder.
+    """Records a span; returns its end, at which the next can begin, or 0 if it was not recorded.
 
     Args:
       name: of the span.
