@@ -61,8 +61,8 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
         )
     if not os.path.isfile(folder / "config.py"):
         raise ConfigError(
-            f"{folder}: not an algorithm folder, because it has no config.py; correct the path, or "
-            "add config.py"
+            f"{folder}: not an algorithm folder, because it has no config.py, or no access is "
+            "allowed to it; correct the path or the permissions, or add config.py"
         )
     return folder
 
@@ -71,7 +71,7 @@ def _find_named(name: str) -> Path:
     """Finds a shipped algorithm, or one that an installed distribution provides."""
     shipped = get_shipped_folder(ALGORITHMS)
     offered = {}
-    if not (shipped / name / "config.py").is_file():
+    if not os.path.isfile(shipped / name / "config.py"):
         points = importlib.metadata.entry_points(group=ENTRY_POINTS)
         offered = {point.name: point for point in points}
     if name not in offered:

@@ -103,6 +103,8 @@ def test_a_path_that_the_system_refuses_is_an_error_of_the_settings(tmp_path: Pa
         folders.find_algorithm(too_long, tmp_path)
     with pytest.raises(ConfigError, match="no such file, or no access to it"):
         folders.find_environment(too_long, tmp_path)
+    with pytest.raises(ConfigError, match="unknown algorithm 'xxx"):
+        folders.find_algorithm("x" * 300)
 
 
 def test_own_program_may_be_a_file_or_a_folder_with_main(tmp_path: Path) -> None:
