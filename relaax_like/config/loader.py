@@ -361,7 +361,8 @@ class _ExperimentLoader:
         data = self._section_data(section)
         given = [key for key in (name_key, "path") if data.get(key) is not None]
         if len(given) != 1:
-            what = f"{' and '.join(given)} are both set" if given else "missing"
+            both = f"{' and '.join(given)} are both set"
+            what = both if given else f"neither {name_key} nor path is set"
             built_in = f"{name_key} (a folder in {section}s/)"
             loc: Loc = (section, *given[1:])
             self._problems.add(loc, f"{what}; set either {built_in} or path (your own)")
