@@ -233,7 +233,7 @@ class _Player:
         self._unfinished.next_step()
 
     def _end(self, slots: np.ndarray, truncated: np.ndarray, final_observations: Any) -> None:
-        finals = self._read(final_observations) if truncated.any() else {}
+        finals = self._read(final_observations, truncated) if truncated.any() else {}
         if self._history is not None and finals:
             finals = self._history.join_finals(finals)
         for slot in slots.tolist():
@@ -247,9 +247,9 @@ class _Player:
         for array in self._states.values():
             array[slots] = 0.0
 
-    def _read(self, observations: Any) -> dict[str, np.ndarray]:
-        """Converts observations to the model's inputs."""
-        leaves = self._observations.to_leaves(observations, self._slots, "observations")
+    def _read(self, observations: Any, chosen: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Converts observations to the model's inputs; `chosen` as in `SpaceValues.to_leaves`."""
+        leaves = self._observations.to_leaves(observations, self._slots, "observations", chosen)
         return {
             name: leaves[name].reshape(self._slots, *shape) for name, shape in self._shapes.items()
         }
