@@ -608,6 +608,7 @@ class RlxClient:
 
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
+            self._open_connection()  # if it is lost, this error says so
             raise OutOfOrderError(
                 f"{verb}: no action precedes this reward; start the episode with act(state), "
                 "or with step(observations)"

@@ -425,8 +425,9 @@ def test_an_error_in_the_session_names_code_and_field(serve: Serve) -> None:
         with pytest.raises(ProtocolError, match="wrong reward") as raised:
             client.reward_and_act(1.0, ZEROS)
         assert (raised.value.code, raised.value.field) == ("INVALID_FIELD", "rewards")
-        with pytest.raises(ServerUnavailableError, match=r"reconnect\(\) and start new episodes"):
-            client.act(ZEROS)
+        for verb in (lambda: client.act(ZEROS), lambda: client.reward_and_act(1.0, ZEROS)):
+            with pytest.raises(ServerUnavailableError, match=r"reconnect\(\) and start new"):
+                verb()
 
 
 def make_error(code: int) -> bytes:
