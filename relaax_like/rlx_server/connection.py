@@ -352,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._queue) > _MAX_QUEUED:
             raise ProtocolError(
                 f"more than {_MAX_QUEUED} messages sent without waiting; wait for the reply to "
-                "each step",
+                "each step, and send several points of curves in one message",
                 "OUT_OF_ORDER",
             )
 

@@ -150,7 +150,7 @@ class RlxServer:
 
         Raises:
           RelaaxError: the address cannot be bound; if the port is taken, the error names the
-            process that holds it.
+            process that holds it, or says how to find it.
           ConfigError: a TLS file cannot be used.
         """
         self.loop = asyncio.get_running_loop()

@@ -66,8 +66,8 @@ _now = time.perf_counter_ns
 class Recorder:
     """Writes the spans of this process to its file. Thread-safe.
 
-    The newest `capacity` spans and values of counters are kept. The complete disk space is
-    allocated at the start, so that a disk that fills up later cannot end the process.
+    The newest `capacity` spans and values of counters are kept. Where the system can do that, all
+    disk space is allocated at the start, so that a disk that fills up later cannot end the process.
 
     Attributes:
       path: the file.
