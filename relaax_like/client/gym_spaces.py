@@ -26,7 +26,8 @@ class Leaf:
       path: keys (Dict) and indices (Tuple) that lead to it; empty for a plain space.
       space: on the wire.
       gym_space: what it was made from.
-      offset: added to values on the wire to get Gymnasium's (MultiDiscrete with a start).
+      offset: added to values on the wire to get Gymnasium's (MultiDiscrete with a start);
+        None: nothing.
     """
 
     name: str
