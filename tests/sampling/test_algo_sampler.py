@@ -217,6 +217,12 @@ def test_trajectories_longer_than_the_first_room():
     np.testing.assert_array_equal(buffer.rows().rewards[:150], np.arange(1, 151))
 
 
+def test_a_step_limit_out_of_range_is_refused():
+    sampler = make_sampler(CountingSlots([2, 3]), max_episode_steps=0)
+    with pytest.raises(ConfigError, match="max_episode_steps: 0, expected 1 or more"):
+        sampler.sample_traj(10)
+
+
 def test_a_policy_that_does_not_act_in_numpy_is_refused():
     config = make_config([{"conv": {"filters": 2, "kernel": 3, "stride": 1}}, 4], image=(8, 8, 1))
     with pytest.raises(ConfigError, match="AlgoWorker: PPOModel must act in NumPy"):
