@@ -48,7 +48,8 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
       The absolute path of a folder that has a `config.py`.
 
     Raises:
-      ConfigError: there is no such algorithm, or its folder has no `config.py`.
+      ConfigError: there is no such algorithm, its folder has no `config.py`, or an installed
+        package that contains it cannot be imported.
     """
     if not _is_path(name_or_path):
         return _find_named(str(name_or_path))
@@ -79,7 +80,14 @@ def _find_named(name: str) -> Path:
     package = offered[name].value
     try:
         spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:  # of the package that contains it
+    except Exception as error:  # from the package that contains it, which is imported
+        lost = error.name if isinstance(error, ModuleNotFoundError) else None
+        if lost is None or not f"{package}.".startswith(f"{lost}."):
+            raise ConfigError(
+                f"the algorithm {name!r} is registered as the package {package!r} (entry point "
+                f"{ENTRY_POINTS}), which cannot be imported: {type(error).__name__}: {error}; "
+                "repair or remove the distribution that registers it"
+            ) from error
         spec = None
     places = [] if spec is None else [*(spec.submodule_search_locations or ())]
     for place in places:
