@@ -272,7 +272,7 @@ class Connection:
             message = rlx_pb2.ServerMessage.FromString(body)
         except DecodeError:
             self.close()
-            raise self._malformed("bytes that are not a ServerMessage") from None
+            raise self._malformed("bytes that are not an rlx protocol message") from None
         kind = message.WhichOneof("body")
         if kind is None:
             self.close()

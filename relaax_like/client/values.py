@@ -72,7 +72,9 @@ class SpaceValues:
         if self.bare:
             return {self._name: self._to_leaf(self._name, values, slots, field, chosen)}
         if not isinstance(values, Mapping) or values.keys() != self.spaces.keys():
-            came = sorted(values) if isinstance(values, Mapping) else type(values).__name__
+            came = (
+                sorted(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
+            )
             raise InvalidInputError(
                 f"{field}: {came}, expected a dict with {sorted(self.spaces)} as declared by "
                 "the space",

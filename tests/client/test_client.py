@@ -153,6 +153,8 @@ def test_dict_spaces_take_and_give_dicts(serve: Serve) -> None:
         assert chosen["grip"].shape == (2,)
         with pytest.raises(InvalidInputError, match=r"expected a dict with \['arm/0', 'camera'\]"):
             client.reward_and_act(1.0, {"camera": state["camera"]})
+        with pytest.raises(InvalidInputError, match=r"\['7', 'camera'\], expected a dict"):
+            client.reward_and_act(1.0, {"camera": state["camera"], 7: state["arm/0"]})
         client.reward_and_act(1.0, state)
     assert server.sessions[0].steps[1].observations["camera"].dtype == np.uint8  # type: ignore[index]
 
@@ -553,7 +555,7 @@ def test_server_that_never_answers_times_out(serve: Serve) -> None:
     ("garbage", "match"),
     [
         (b"\xff\xff\xff\xff", "the header of a message of 4294967295 bytes"),
-        (struct.pack(">I", 3) + b"\xff\xff\xff", "not a ServerMessage"),
+        (struct.pack(">I", 3) + b"\xff\xff\xff", "not an rlx protocol message"),
         (struct.pack(">I", 0), "without a known body"),
         (
             struct.pack(">I", 4)
