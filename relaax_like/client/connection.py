@@ -25,6 +25,8 @@ from relaax_like.wire.framing import (
 from relaax_like.wire.tls import ClientTls, describe_tls_error, find_tls_mistake
 
 _CHUNK_BYTES = 1 << 16
+# More than 9.2e9 would overflow the nanoseconds in which Python waits.
+MAX_WAIT_SEC = 1e9
 _PING = rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString()
 # The server can recover a moment later; everything else would be refused again.
 _WORTH_A_RETRY = (rlx_pb2.OVERLOADED, rlx_pb2.UNAVAILABLE)
@@ -91,8 +93,7 @@ class Connection:
           tls: certificates; None: no TLS.
 
         Raises:
-          ConfigError: bad address, a time that is not positive, or a file of `tls` that cannot be
-            used.
+          ConfigError: bad address, a time out of range, or a file of `tls` that cannot be used.
           ServerUnavailableError: nothing listens there, there was no answer in time, or the server
             closed the connection during the TLS handshake.
           NotAllowedError: with `tls`: the server's certificate is not accepted, the server does not
@@ -106,10 +107,10 @@ class Connection:
         self._heard = False
         self._buffer = bytearray()
         self._socket: socket.socket | None = None
-        if not (connect_timeout_sec > 0 and timeout_sec > 0):
+        if not (0 < connect_timeout_sec <= MAX_WAIT_SEC and 0 < timeout_sec <= MAX_WAIT_SEC):
             raise ConfigError(
                 f"connect_timeout_sec is {connect_timeout_sec}, timeout_sec is {timeout_sec}; "
-                "expected more than 0 for both"
+                "expected more than 0, and at most 1e9, for both"
             )
         self._socket = self._connect(connect_timeout_sec)
 

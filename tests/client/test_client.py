@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import socket
 import struct
 import subprocess
@@ -322,7 +323,16 @@ def test_a_space_that_is_none_is_refused(space: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"slots": 0}, {"name": "a\nb"}, {"name": "x" * 101}, {"timeout_sec": 0}]
+    "options",
+    [
+        {"slots": 0},
+        {"name": "a\nb"},
+        {"name": "x" * 101},
+        {"timeout_sec": 0},
+        {"timeout_sec": math.inf},
+        {"connect_timeout_sec": 1e10},
+        {"max_wait_ms": 5, "answer_timeout_sec": math.inf},
+    ],
 )
 def test_a_bad_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected"):
@@ -651,7 +661,7 @@ def test_sleeps_are_drawn_between_the_bounds(monkeypatch: pytest.MonkeyPatch) ->
     assert max(later) - min(later) > 5
 
 
-@pytest.mark.parametrize("bounds", [(-1, 1), (2, 1), (float("nan"), 1)])
+@pytest.mark.parametrize("bounds", [(-1, 1), (2, 1), (math.nan, 1), (0, math.inf)])
 def test_impossible_sleeps_are_refused(bounds: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match="min_sleep_sec <= max_sleep_sec"):
         Retry(min_sleep_sec=bounds[0], max_sleep_sec=bounds[1])
@@ -747,6 +757,27 @@ def test_scalars_go_out_with_a_thousand_points_without_any_step(serve: Serve) ->
         for i in range(1000):
             client.scalar("fast", i)
         server.wait_for(lambda s: len(s.scalars) == 1000)
+
+
+def test_scalars_go_out_in_messages_that_the_server_reads(serve: Serve) -> None:
+    server = serve(Role(max_message_bytes=1000))
+    with make_client(server) as client:
+        for i in range(1000):
+            client.scalar("fast", i)
+        server.wait_for(lambda s: len(s.scalars) == 1000)
+
+
+def test_a_scalar_that_is_too_long_for_a_message_is_dropped() -> None:
+    buffer = ScalarBuffer()
+    for name in ("a", "b", "n" * 200, "c"):
+        buffer.append(name, 1.5)
+    requests = list(buffer.take(50))
+    assert [[point.name for point in request.scalars] for request in requests] == [
+        ["a", "b"],
+        ["c"],
+    ]
+    assert max(request.ByteSize() for request in requests) <= 50
+    assert buffer.dropped == 1
 
 
 @pytest.mark.parametrize(
