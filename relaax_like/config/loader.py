@@ -664,4 +664,4 @@ def _make_absolute(source: str) -> str:
     prefix = MINARI if source.startswith(MINARI) else ""
     path = Path(source.removeprefix(prefix))
     # An id of a data set is not a path.
-    return source if prefix and not path.is_dir() else f"{prefix}{path.absolute()}"
+    return source if prefix and not os.path.isdir(path) else f"{prefix}{path.absolute()}"
