@@ -88,8 +88,8 @@ class AgentHost(abc.ABC):
           ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
           InvalidInputError: `max_wait_sec` is set, but the agents can block.
           ServerUnavailableError: the parameter server or the learner is not ready.
-          ConfigError: the algorithm folder's code fails, agent class or settings do not fit its
-            tasks, or the run has another model.
+          ConfigError: the algorithm folder's code fails, the agent class or the settings do not fit
+            its tasks, or the run has another model.
           RelaaxError: the parameter server or the learner refuses these agents; see
             `Learner.start`.
           Exception: raised by the constructor of the agent class.
@@ -192,8 +192,8 @@ class BatchHost(AgentHost):
 
         Raises:
           ServerUnavailableError: the parameter server or the learner is not ready.
-          ConfigError: the algorithm folder's code fails, agent class or settings do not fit its
-            tasks, or the run has another model.
+          ConfigError: the algorithm folder's code fails, the agent class or the settings do not fit
+            its tasks, or the run has another model.
           RelaaxError: see `Learner.start`.
           Exception: raised by the constructor of the agent class.
         """
