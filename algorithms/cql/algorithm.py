@@ -35,7 +35,7 @@ class CQL(Algorithm):
         estimated as the mean of exp Q(x, b) / p(b) over the n actions b of each of three kinds:
         uniform, drawn from the policy at x, and drawn from the policy at x' (appendix F). Actor and
         temperature are those of Haarnoja et al. 2018 (https://arxiv.org/abs/1812.05905), equations
-        7 and 18. Log-probabilities are of actions scaled to [-1, 1].
+        7 and 18, with H = `entropy_target`. Log-probabilities are of actions scaled to [-1, 1].
         """
         config, model = self.config, self.model
         alpha = tf.stop_gradient(tf.exp(model.log_alpha(batch.returns)))

@@ -145,7 +145,9 @@ def make_parser() -> argparse.ArgumentParser:
 def _env_arg(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r}, expected KEY=VALUE, for example size=4")
+        raise argparse.ArgumentTypeError(
+            f"{text!r}, expected KEY=VALUE, for example size=4; KEY is a name as in Python"
+        )
     for word, meaning in (("True", True), ("False", False), ("None", None)):
         if value == word:
             return key, meaning

@@ -72,8 +72,8 @@ def make_slots(
       env_args: passed to the environment.
 
     Raises:
-      ConfigError: there is no such environment, it cannot be made, it has no such form, or its
-        vectorised form is requested with an action repeat.
+      ConfigError: there is no such environment, its module cannot be imported, it cannot be made,
+        it has no such form, or its vectorised form is requested with an action repeat.
     """
     env_args = env_args or {}
     with warnings.catch_warnings():
@@ -174,8 +174,8 @@ def _find_spec(name: str) -> Any:
         if version is None:
             version = find_highest_version(namespace, bare_name)
         return gym.spec(get_env_id(namespace, bare_name, version))
-    except (gym.error.Error, ImportError, ValueError) as error:
-        raise ConfigError(f"environment {name!r}: {_one_line(error)}{_suggest(name)}") from None
+    except Exception as error:  # the user's module can raise anything
+        raise ConfigError(f"environment {name!r}: {_describe(error)}{_suggest(name)}") from error
 
 
 def _suggest(name: str) -> str:

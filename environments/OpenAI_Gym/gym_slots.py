@@ -102,7 +102,11 @@ class EnvListSlots:
         self._episodes: list[_Episode | None] = [None] * self.slots
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
-        """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all."""
+        """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all.
+
+        Raises:
+          InvalidInputError: see `step`.
+        """
         for slot in range(self.slots) if mask is None else np.flatnonzero(mask).tolist():
             self._reset_slot(slot)
         return self._pack_now()
@@ -116,7 +120,11 @@ class EnvListSlots:
         return self._step(actions, range(self.slots))
 
     def partial_step(self, actions: Values, mask: np.ndarray) -> Transition:
-        """Steps the slots in `mask`, `[k]` bool, only; the others get reward 0."""
+        """Steps the slots in `mask`, `[k]` bool, only; the others get reward 0.
+
+        Raises:
+          InvalidInputError: see `step`.
+        """
         return self._step(actions, np.flatnonzero(mask).tolist())
 
     def get_state(self) -> dict[str, Any] | None:
@@ -280,7 +288,7 @@ class VectorEnvSlots:
         """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: the state belongs to other environments.
+          InvalidInputError: the state belongs to other environments, or to another version of them.
         """
         env, saved = self._env, state["attributes"]
         self.reset()  # creates all of its arrays
@@ -310,6 +318,7 @@ class VectorEnvSlots:
 
         Raises:
           ConfigError: the environment cannot reset single slots.
+          InvalidInputError: the environment returned a wrong value.
         """
         if mask is None:
             observations, _ = self._env.reset(seed=self._seed)
@@ -427,7 +436,7 @@ class JoinedSlots:
         """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: the state belongs to other environments.
+          InvalidInputError: the state belongs to other environments, or to another version of them.
         """
         if len(state["parts"]) != self.slots:
             raise InvalidInputError(
@@ -439,7 +448,11 @@ class JoinedSlots:
         self._now = [its_state["observations"] for its_state in state["parts"]]
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
-        """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all."""
+        """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all.
+
+        Raises:
+          InvalidInputError: an environment returned a wrong value.
+        """
         if mask is None:
             self._now = [part.reset() for part in self._parts]
         else:
@@ -448,11 +461,19 @@ class JoinedSlots:
         return _join(self._now)
 
     def step(self, actions: Values) -> Transition:
-        """Steps all slots; those whose episode ends are reset in the same call."""
+        """Steps all slots; those whose episode ends are reset in the same call.
+
+        Raises:
+          InvalidInputError, ConfigError: see `VectorEnvSlots.step`.
+        """
         return self.partial_step(actions, np.ones(self.slots, np.bool_))
 
     def partial_step(self, actions: Values, mask: np.ndarray) -> Transition:
-        """Steps the slots in `mask`, `[k]` bool, only; the others get reward 0."""
+        """Steps the slots in `mask`, `[k]` bool, only; the others get reward 0.
+
+        Raises:
+          InvalidInputError, ConfigError: see `VectorEnvSlots.step`.
+        """
         final = list(self._now)
         rewards = np.zeros(self.slots)
         terminated = np.zeros(self.slots, np.bool_)

@@ -108,7 +108,8 @@ class BitSlots:
         if np.shape(state["bits"]) != self._bits.shape:
             raise InvalidInputError(
                 f"saved state has games of shape {list(np.shape(state['bits']))}, expected "
-                f"{list(self._bits.shape)}"
+                f"{list(self._bits.shape)}; use the numbers of slots and bits with which it was "
+                "saved"
             )
         self._bits[:], self._goals[:] = state["bits"], state["goals"]
         self._time[:] = state["time"]

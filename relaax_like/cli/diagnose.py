@@ -31,6 +31,8 @@ _CAUSES = {
     "value/": "An earlier update made the weights non-finite: lower the learning rates, or set "
     "max_gradient_norm.",
     "slots/": "An earlier gradient was too large for the optimizer: set max_gradient_norm.",
+    "batch/": "The acting policy had computed it from weights that had diverged: lower the "
+    "learning rates, or set max_gradient_norm.",
 }
 # An array with larger numbers is reported although it is finite.
 _LARGE_INPUT, _LARGE_REWARD, _LARGE_WEIGHT = 1e3, 1e3, 1e3
@@ -70,7 +72,7 @@ def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
       arrays: of a training_error.npz, by name; see `learn.training_error`.
     """
     found = [name for name in find_not_finite(arrays) if not name.startswith("cost/")]
-    lines = [text for start, text in _CAUSES.items() if found and found[0].startswith(start)]
+    lines = [text for start, text in _CAUSES.items() if found and found[0].startswith(start)][:1]
     for name, array in arrays.items():
         if array.dtype.kind != "f" or not array.size or name in found:
             continue
@@ -161,6 +163,7 @@ def compute_gradient_norms(
 
     Raises:
       ConfigError: the settings in the file are not valid here, or the algorithm cannot be loaded.
+      Exception: raised by the algorithm's code, or its model is not that of the file.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "config.yaml"

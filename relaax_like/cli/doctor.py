@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from relaax_like.config.address import Address
-from relaax_like.extras import describe_missing
+from relaax_like.extras import describe_cure, describe_missing
 from relaax_like.supervision.process import name_signal, validate_port_free
 from relaax_like.wire.errors import RelaaxError
 
@@ -89,7 +89,9 @@ def _check_kernels() -> str:
 def _check_command(name: str) -> str:
     path = shutil.which(name)
     if path is None:
-        raise RelaaxError("not on the PATH; activate the virtual environment")
+        raise RelaaxError(
+            f"not on the PATH; activate the virtual environment, or {describe_cure('server')}"
+        )
     return path
 
 

@@ -1,5 +1,6 @@
 """`relaax examples`: the experiments, algorithms and environments that come with the package."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -49,7 +50,7 @@ def copy_examples(target: Path) -> int:
     """
     copies = {get_shipped_folder(kind): target / kind for kind in (ALGORITHMS, ENVIRONMENTS)}
     for copy in copies.values():
-        if copy.exists():
+        if os.path.exists(copy):  # unlike Path's, it does not raise if the system refuses a name
             raise ConfigError(
                 f"--copy {target}: {copy} already exists, and nothing is overwritten; choose "
                 "another folder"

@@ -5,6 +5,7 @@ a process of its own has only the latter on its machine.
 """
 
 import contextlib
+import os
 from pathlib import Path
 
 from rich.console import Console
@@ -104,18 +105,20 @@ def _print_cut(cut: Cut) -> None:
 
 
 def _find_checkpoints(folder: Path) -> Path:
-    if not folder.is_dir():
+    # Unlike Path's, these functions do not raise if a name is too long or a permission is missing.
+    if not os.path.isdir(folder):
         raise ConfigError(
-            f"{folder}: no such folder; pass run_dir or checkpoint_dir of the YAML file"
+            f"{folder}: no such folder, or no access to it; pass run_dir or checkpoint_dir of the "
+            "YAML file"
         )
     for candidate in (folder / "checkpoints", folder):
-        is_used = (candidate / "lock").exists() or (candidate / "journal").is_dir()
+        is_used = os.path.exists(candidate / "lock") or os.path.isdir(candidate / "journal")
         if is_used or any(candidate.glob("replay*-head")):
             return candidate
     raise ConfigError(
         f"{folder}: not a run's folder, because neither it nor its subfolder checkpoints has a "
-        "file lock, a folder journal or a file replay-head; pass run_dir or checkpoint_dir of the "
-        "YAML file"
+        "file lock, a folder journal or a file replay-head, or no access to it; pass run_dir or "
+        "checkpoint_dir of the YAML file"
     )
 
 

@@ -40,7 +40,8 @@ def show_keys(config: Path) -> int:
         print_table(table)
     print(
         "Set any of them with --set KEY=VALUE; keys of algorithm, learner and environment, "
-        "and those outside sections, also with a flag: --eval-freq 50"
+        "and those outside sections, also with a flag: --eval-freq 50; keys of wandb with "
+        "--wandb-KEY"
     )
     return 0
 

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,7 +85,8 @@ AcceptLossOption = Annotated[
 
 def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
     """Converts the given flags to overrides of a section; explicit `--set`s come last."""
-    given = [f"{section}.{key}={value}" for key, value in flags.items() if value is not None]
+    # JSON's quotes are also valid in YAML, and make text of the name of a folder such as 7.
+    given = [f"{section}.{key}={json.dumps(v)}" for key, v in flags.items() if v is not None]
     return [*given, *sets]
 
 
@@ -96,7 +98,11 @@ def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:
 def make_security(
     token_file: Path | None, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
 ) -> ClientSecurity:
-    """Returns the token and certificate that a command presents, and the CA that it trusts."""
+    """Returns the token and certificate that a command presents, and the CA that it trusts.
+
+    Raises:
+      ConfigError: the options contradict each other.
+    """
     return ClientSecurity(token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
 
 

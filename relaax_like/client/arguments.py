@@ -39,7 +39,8 @@ def make_security(args: argparse.Namespace) -> ClientSecurity:
     """Returns the settings from the flags; without a token in these, with that in $RELAAX_TOKEN.
 
     Raises:
-      ConfigError: the flags contradict each other.
+      ConfigError: the flags contradict each other, or the token has a character that no token can
+        have.
     """
     token = args.token or ""
     if not token and args.token_file is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relaax_like.client.arrays import validate_array
-from relaax_like.client.connection import Connection
+from relaax_like.client.connection import MAX_WAIT_SEC, Connection
 from relaax_like.client.fast_path import EMPTY, ActionsReader, pack_step
 from relaax_like.client.outcome import (
     pack_outcome,
@@ -68,6 +68,8 @@ _FEATURES = ("executed", "ping", "present")
 _LIMITED_FEATURES = ("max_wait", "step_id", "timings")
 _MAX_WAIT_MS = 60_000
 _PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()
+# Most bytes of a message around its points.
+_FRAME_BYTES = 8
 # Before the second attempt to connect.
 _FIRST_SLEEP_SEC = 0.25
 # Of that sleep; more would overflow a float.
@@ -90,8 +92,8 @@ class Retry:
         as the two are often started together; after that it reports each attempt.
 
     Raises:
-      ConfigError: `min_sleep_sec` is negative, or above `max_sleep_sec`; or `max_attempts` is below
-        1.
+      ConfigError: `min_sleep_sec` is negative, or above `max_sleep_sec`, or that is above 1e9; or
+        `max_attempts` is below 1.
     """
 
     min_sleep_sec: float = 1.0
@@ -100,10 +102,10 @@ class Retry:
     quiet_sec: float = 30.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.min_sleep_sec <= self.max_sleep_sec:
+        if not 0 <= self.min_sleep_sec <= self.max_sleep_sec <= MAX_WAIT_SEC:
             raise ConfigError(
                 f"retry: sleeps of {self.min_sleep_sec} to {self.max_sleep_sec} s, expected 0 "
-                "<= min_sleep_sec <= max_sleep_sec"
+                "<= min_sleep_sec <= max_sleep_sec <= 1e9"
             )
         if self.max_attempts is not None and self.max_attempts < 1:
             raise ConfigError(
@@ -152,7 +154,7 @@ class StepResult:
         dropped.
       finished: not empty when training has ended: what ended it.
       version: of the weights that chose the actions.
-      timings: of a client with `max_wait_ms`; else None.
+      timings: of a client with `max_wait_ms`, while the training continues; else None.
     """
 
     actions: Values | None
@@ -402,9 +404,10 @@ class RlxClient:
         if not self._talking.acquire(blocking=False):
             return
         try:
-            if self._connection is not None and "ping" in self.features:
+            connection = self._connection  # `close`, in another thread, can remove it meanwhile
+            if connection is not None and "ping" in self.features:
                 with contextlib.suppress(RelaaxError):
-                    self._connection.send_bytes(_PING)
+                    connection.send_bytes(_PING)
         finally:
             self._talking.release()
 
@@ -607,6 +610,7 @@ class RlxClient:
 
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
+            self._open_connection()  # if it is lost, this error says so
             raise OutOfOrderError(
                 f"{verb}: no action precedes this reward; start the episode with act(state), "
                 "or with step(observations)"
@@ -680,8 +684,9 @@ class RlxClient:
                 leaves = self._observations.to_leaves(observations, self.slots, "observations")
                 return self._exchange(self._pack_step(leaves, outcome, flags, taken), True, mark)
             pack_outcome(message, *outcome)
-            self._pack_ends(message, truncated, final_observations, success)
-            goes_on = not (terminated | truncated).all()
+            ended = terminated | truncated
+            self._pack_ends(message, ended, truncated, final_observations, success)
+            goes_on = not ended.all()
         else:
             self._validate_first(
                 terminated, truncated, final_observations, success, executed, overridden
@@ -711,11 +716,16 @@ class RlxClient:
             )
 
     def _pack_ends(
-        self, message: rlx_pb2.Step, truncated: np.ndarray, final_observations: Any, success: Any
+        self,
+        message: rlx_pb2.Step,
+        ended: np.ndarray,
+        truncated: np.ndarray,
+        final_observations: Any,
+        success: Any,
     ) -> None:
         if final_observations is not None:
             leaves = self._observations.to_leaves(
-                final_observations, self.slots, "final_observations"
+                final_observations, self.slots, "final_observations", ended
             )
             pack_arrays(leaves, message.final_observations)
         else:
@@ -1020,7 +1030,7 @@ class RlxClient:
         if force and (mean := self._latency.take()) is not None:
             self._scalars.append("client latency", mean, None)
         with self._talking, contextlib.suppress(ServerUnavailableError):
-            for request in self._scalars.take():
+            for request in self._scalars.take(connection.max_send_bytes - _FRAME_BYTES):
                 connection.send(rlx_pb2.ClientMessage(scalars=request))
 
 
@@ -1045,8 +1055,10 @@ def _validate_limits(max_wait_ms: int | None, answer_timeout_sec: float | None) 
         return
     if max_wait_ms is None:
         raise ConfigError("answer_timeout_sec is set, but max_wait_ms is not; set both")
-    if not answer_timeout_sec > 0:
-        raise ConfigError(f"answer_timeout_sec: {answer_timeout_sec}, expected more than 0")
+    if not 0 < answer_timeout_sec <= MAX_WAIT_SEC:
+        raise ConfigError(
+            f"answer_timeout_sec: {answer_timeout_sec}, expected more than 0, and at most 1e9"
+        )
 
 
 def _print_line(line: str) -> None:

@@ -25,6 +25,8 @@ from relaax_like.wire.framing import (
 from relaax_like.wire.tls import ClientTls, describe_tls_error, find_tls_mistake
 
 _CHUNK_BYTES = 1 << 16
+# More than 9.2e9 would overflow the nanoseconds in which Python waits.
+MAX_WAIT_SEC = 1e9
 _PING = rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString()
 # The server can recover a moment later; everything else would be refused again.
 _WORTH_A_RETRY = (rlx_pb2.OVERLOADED, rlx_pb2.UNAVAILABLE)
@@ -45,7 +47,9 @@ def parse_address(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     # An IPv6 address contains colons, so it must be in brackets.
     if not (colon and port) or port.endswith("]") or (":" in host and not host.startswith("[")):
-        raise ConfigError(f"address {address!r}: port missing; {expected}")
+        raise ConfigError(
+            f"address {address!r}: port missing, or an IPv6 address without brackets; {expected}"
+        )
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
@@ -89,8 +93,7 @@ class Connection:
           tls: certificates; None: no TLS.
 
         Raises:
-          ConfigError: bad address, a time that is not positive, or a file of `tls` that cannot be
-            used.
+          ConfigError: bad address, a time out of range, or a file of `tls` that cannot be used.
           ServerUnavailableError: nothing listens there, there was no answer in time, or the server
             closed the connection during the TLS handshake.
           NotAllowedError: with `tls`: the server's certificate is not accepted, the server does not
@@ -104,10 +107,10 @@ class Connection:
         self._heard = False
         self._buffer = bytearray()
         self._socket: socket.socket | None = None
-        if not (connect_timeout_sec > 0 and timeout_sec > 0):
+        if not (0 < connect_timeout_sec <= MAX_WAIT_SEC and 0 < timeout_sec <= MAX_WAIT_SEC):
             raise ConfigError(
                 f"connect_timeout_sec is {connect_timeout_sec}, timeout_sec is {timeout_sec}; "
-                "expected more than 0 for both"
+                "expected more than 0, and at most 1e9, for both"
             )
         self._socket = self._connect(connect_timeout_sec)
 
@@ -270,7 +273,7 @@ class Connection:
             message = rlx_pb2.ServerMessage.FromString(body)
         except DecodeError:
             self.close()
-            raise self._malformed("bytes that are not a ServerMessage") from None
+            raise self._malformed("bytes that are not an rlx protocol message") from None
         kind = message.WhichOneof("body")
         if kind is None:
             self.close()

@@ -26,7 +26,8 @@ class Leaf:
       path: keys (Dict) and indices (Tuple) that lead to it; empty for a plain space.
       space: on the wire.
       gym_space: what it was made from.
-      offset: added to values on the wire to get Gymnasium's (MultiDiscrete with a start).
+      offset: added to values on the wire to get Gymnasium's (MultiDiscrete with a start);
+        None: nothing.
     """
 
     name: str
@@ -137,9 +138,11 @@ class GymValues(SpaceValues):
         self._codec = SpaceCodec(space)
         super().__init__(self._codec.space, name)
 
-    def to_leaves(self, values: Any, slots: int | None, field: str) -> dict[str, np.ndarray]:
+    def to_leaves(
+        self, values: Any, slots: int | None, field: str, chosen: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """See `SpaceValues`; takes a nested batch `[slots, ...]`, or one nested value."""
-        return super().to_leaves(self._flatten(values, field), slots, field)
+        return super().to_leaves(self._flatten(values, field), slots, field, chosen)
 
     def count_slots(self, values: Any, field: str) -> int | None:
         """See `SpaceValues`; takes nested values.

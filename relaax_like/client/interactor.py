@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from relaax_like.client.outcome import validate_outcome
 from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
@@ -90,7 +91,7 @@ class SteppingAgent(Protocol):
         final_observations: Any = None,
         success: Any = None,
     ) -> Any:
-        """Returns an object with `actions` (`[k, ...]`) and `finished` (str)."""
+        """Returns an object with `actions` (`[k, ...]`; None at the end) and `finished` (str)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +222,7 @@ class Interactor:
           ProtocolError: the server refused a message.
           InvalidInputError: the environments returned a wrong value.
           LateAnswerError: an answer did not come within the client's `answer_timeout_sec`.
+          RelaaxError: the environments, an agent in this process, or its learner failed.
         """
         while not self._done():
             try:
@@ -314,6 +316,7 @@ class Interactor:
         """Steps all slots and applies the step limit and the random first actions."""
         start, mark = time.perf_counter(), tracing.begin()
         transition = self._env_slots.step(actions)
+        _validate_shapes(transition, len(self._lengths))
         self._lengths += 1
         ended = transition.terminated | transition.truncated
         over = (
@@ -384,6 +387,18 @@ class Interactor:
         self._lengths[slot] = 0
         if self._on_episode is not None:
             self._on_episode(episode)
+
+
+def _validate_shapes(transition: Transition, slots: int) -> None:
+    """Checks the shapes of rewards and ends, which are counted before the agent checks the rest.
+
+    Raises:
+      InvalidInputError: one does not have one row per slot.
+    """
+    outcome = transition.rewards, transition.terminated, transition.truncated
+    rewards, *ends = (getattr(value, "shape", ()) for value in outcome)
+    if rewards[:1] != (slots,) or len(rewards) > 2 or ends != [(slots,), (slots,)]:
+        validate_outcome(slots, *outcome)
 
 
 def _merge(mask: np.ndarray, chosen: Values, other: Values) -> Values:

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 
 from relaax_like.v1 import metrics_pb2
 from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.framing import MAX_MESSAGE_BYTES
 
 _POINTS_PER_MESSAGE = 1000
+# Most bytes of a message around each point.
+_POINT_BYTES = 8
 # Bounds the memory while the server is away; the oldest points go first.
 _MAX_POINTS = 10_000
 _MAX_NAME_LENGTH = 200
@@ -18,7 +21,8 @@ class ScalarBuffer:
     """Points that wait to be sent: due every `interval_sec`, or when 1000 have accumulated.
 
     Attributes:
-      dropped: number of points that were dropped because too many were waiting.
+      dropped: number of points that were dropped because too many were waiting, or because one was
+        too long to send.
     """
 
     def __init__(
@@ -66,14 +70,25 @@ class ScalarBuffer:
         self.dropped += len(self._points) == _MAX_POINTS
         self._points.append(metrics_pb2.Scalar(name=name, y=y, x=x))
 
-    def take(self) -> Iterator[metrics_pb2.StoreScalarsRequest]:
-        """Yields the points as messages; removes a message's points just before it is yielded."""
+    def take(self, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterator[metrics_pb2.StoreScalarsRequest]:
+        """Yields the points as messages; removes a message's points just before it is yielded.
+
+        Args:
+          max_bytes: longest message; points that do not fit in one are dropped.
+        """
         self._sent_at = self._clock()
         while self._points:
-            count = min(len(self._points), _POINTS_PER_MESSAGE)
-            yield metrics_pb2.StoreScalarsRequest(
-                scalars=[self._points.popleft() for _ in range(count)]
-            )
+            request, size = metrics_pb2.StoreScalarsRequest(), 0
+            while self._points and len(request.scalars) < _POINTS_PER_MESSAGE:
+                size += self._points[0].ByteSize() + _POINT_BYTES
+                if size > max_bytes:
+                    break
+                request.scalars.append(self._points.popleft())
+            if request.scalars:
+                yield request
+            else:
+                self._points.popleft()
+                self.dropped += 1
 
 
 class LatencyMeter:

@@ -49,7 +49,9 @@ class SpaceValues:
             )
         self.spaces: Spaces = dict(spaces)
 
-    def to_leaves(self, values: Any, slots: int | None, field: str) -> dict[str, np.ndarray]:
+    def to_leaves(
+        self, values: Any, slots: int | None, field: str, chosen: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """Checks `[slots, ...]` values and casts them to their spaces' dtypes.
 
         Where the space declares floats, such as float32, numbers can be rounded. Where it declares
@@ -59,6 +61,7 @@ class SpaceValues:
           values: as the user holds them.
           slots: number of slots; None: values of one slot, which have no slot axis.
           field: name of the values, for errors.
+          chosen: `[slots]` bool, the slots whose values matter; None: all.
 
         Returns:
           Leaf name -> `[slots, ...]`, or `[1, ...]` without a slot axis.
@@ -67,16 +70,18 @@ class SpaceValues:
           InvalidInputError: wrong structure, shape, dtype or range; the error names the leaf.
         """
         if self.bare:
-            return {self._name: self._to_leaf(self._name, values, slots, field)}
+            return {self._name: self._to_leaf(self._name, values, slots, field, chosen)}
         if not isinstance(values, Mapping) or values.keys() != self.spaces.keys():
-            came = sorted(values) if isinstance(values, Mapping) else type(values).__name__
+            came = (
+                sorted(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
+            )
             raise InvalidInputError(
                 f"{field}: {came}, expected a dict with {sorted(self.spaces)} as declared by "
                 "the space",
                 field,
             )
         return {
-            name: self._to_leaf(name, values[name], slots, f"{field}[{name}]")
+            name: self._to_leaf(name, values[name], slots, f"{field}[{name}]", chosen)
             for name in self.spaces
         }
 
@@ -110,7 +115,7 @@ class SpaceValues:
         return {name: leaf.copy() for name, leaf in leaves.items()}
 
     def first_row(self, values: Values) -> Any:
-        """Returns the first slot's values: an int for Discrete, otherwise an array."""
+        """Returns the first slot's values: an int for Discrete, otherwise an array; or a dict."""
         if isinstance(values, np.ndarray):
             return _first(self.spaces[self._name], values)
         return {name: _first(self.spaces[name], leaf) for name, leaf in values.items()}
@@ -124,31 +129,38 @@ class SpaceValues:
         leaves = {name: _SAMPLERS[type(s)](s, slots, rng) for name, s in self.spaces.items()}
         return leaves[self._name] if self.bare else leaves
 
-    def _to_leaf(self, name: str, value: Any, slots: int | None, field: str) -> np.ndarray:
+    def _to_leaf(
+        self, name: str, value: Any, slots: int | None, field: str, chosen: np.ndarray | None
+    ) -> np.ndarray:
         space = self.spaces[name]
         if slots is None:
             array, slots = validate_array(value, field, space.shape)[None], 1
         else:
             array = validate_array(value, field, (slots, *space.shape))
-        return space.validate(_cast(array, DTYPES[space.dtype], field), slots, field)
+        cast = _cast(array, DTYPES[space.dtype], field, chosen)
+        return space.validate(cast, slots, field, chosen)
 
 
 def _first(space: Space, leaf: np.ndarray) -> Any:
     return int(leaf[0]) if isinstance(space, Discrete) else leaf[0]
 
 
-def _cast(array: np.ndarray, dtype: np.dtype, field: str) -> np.ndarray:
+def _cast(array: np.ndarray, dtype: np.dtype, field: str, chosen: np.ndarray | None) -> np.ndarray:
     """Casts numbers to `dtype`; other arrays are left to the space's own check.
 
     Raises:
-      InvalidInputError: `dtype` is an integer or bool, and a value would change.
+      InvalidInputError: `dtype` is an integer or bool, and a value in `chosen` would change.
     """
     if array.dtype == dtype or array.dtype.kind not in "biuf":
         return array
     with np.errstate(over="ignore", invalid="ignore"):
         cast = array.astype(dtype)
-    fits = np.can_cast(array.dtype, dtype, "safe" if dtype.kind in "biu" else "same_kind")
-    if not fits and (cast != array).any():
+    if dtype.kind not in "biu" or np.can_cast(array.dtype, dtype, "safe"):
+        return cast
+    changed = cast != array
+    if chosen is not None and array.shape[:1] == chosen.shape:
+        changed = changed[chosen]
+    if changed.any():
         raise InvalidInputError(
             f"{field}: converting {array.dtype} to {dtype}, which the space declares, would "
             f"change values; pass values that {dtype} can represent",

@@ -116,7 +116,8 @@ class ActorCriticConfig(EncoderConfig):
         """Returns the keys of observations and actions that the file does not set.
 
         Raises:
-          InvalidInputError: a leaf cannot be used; the error names it.
+          InvalidInputError: a leaf cannot be used, and the error names it; or the actions are
+            bounded, but the environment has no finite bounds.
         """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if not self._lacks_actions:

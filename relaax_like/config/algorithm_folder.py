@@ -48,7 +48,8 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
       The absolute path of a folder that has a `config.py`.
 
     Raises:
-      ConfigError: there is no such algorithm, or its folder has no `config.py`.
+      ConfigError: there is no such algorithm, its folder has no `config.py`, or an installed
+        package that contains it cannot be imported.
     """
     if not _is_path(name_or_path):
         return _find_named(str(name_or_path))
@@ -61,8 +62,8 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
         )
     if not os.path.isfile(folder / "config.py"):
         raise ConfigError(
-            f"{folder}: not an algorithm folder, because it has no config.py; correct the path, or "
-            "add config.py"
+            f"{folder}: not an algorithm folder, because it has no config.py, or no access is "
+            "allowed to it; correct the path or the permissions, or add config.py"
         )
     return folder
 
@@ -71,7 +72,7 @@ def _find_named(name: str) -> Path:
     """Finds a shipped algorithm, or one that an installed distribution provides."""
     shipped = get_shipped_folder(ALGORITHMS)
     offered = {}
-    if not (shipped / name / "config.py").is_file():
+    if not os.path.isfile(shipped / name / "config.py"):
         points = importlib.metadata.entry_points(group=ENTRY_POINTS)
         offered = {point.name: point for point in points}
     if name not in offered:
@@ -79,7 +80,14 @@ def _find_named(name: str) -> Path:
     package = offered[name].value
     try:
         spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:  # of the package that contains it
+    except Exception as error:  # from the package that contains it, which is imported
+        lost = error.name if isinstance(error, ModuleNotFoundError) else None
+        if lost is None or not f"{package}.".startswith(f"{lost}."):
+            raise ConfigError(
+                f"the algorithm {name!r} is registered as the package {package!r} (entry point "
+                f"{ENTRY_POINTS}), which cannot be imported: {type(error).__name__}: {error}; "
+                "repair or remove the distribution that registers it"
+            ) from error
         spec = None
     places = [] if spec is None else [*(spec.submodule_search_locations or ())]
     for place in places:

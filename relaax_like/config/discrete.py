@@ -34,7 +34,8 @@ class DiscreteConfig(EncoderConfig):
         """Returns the keys of observations and actions that the file does not set.
 
         Raises:
-          InvalidInputError: an observation cannot be used, or the action is not one Discrete.
+          InvalidInputError: an observation cannot be used, or the action is not one Discrete of two
+            or more.
         """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if self.num_actions is None:

@@ -204,8 +204,9 @@ def _find_section_problems(
             for part, text in _flatten(value, name):
                 if isinstance(text, str) and not _is_name(text):
                     yield (
-                        f"{part}: {describe_value(text)}, expected a name of letters, digits, "
-                        '"-", "_", "+", "." and "/"; a job cannot have a path'
+                        f"{part}: {describe_value(text)}, expected a name of at most {_MAX_NAME} "
+                        'letters, digits, "-", "_", "+", "." and "/", with a letter or digit first '
+                        'and after each "/"; a job cannot have a path'
                     )
         elif _is_json_mapping(field.annotation) and isinstance(value, dict):
             for part, one in _flatten(value, name):

@@ -361,7 +361,8 @@ class _ExperimentLoader:
         data = self._section_data(section)
         given = [key for key in (name_key, "path") if data.get(key) is not None]
         if len(given) != 1:
-            what = f"{' and '.join(given)} are both set" if given else "missing"
+            both = f"{' and '.join(given)} are both set"
+            what = both if given else f"neither {name_key} nor path is set"
             built_in = f"{name_key} (a folder in {section}s/)"
             loc: Loc = (section, *given[1:])
             self._problems.add(loc, f"{what}; set either {built_in} or path (your own)")
@@ -663,4 +664,4 @@ def _make_absolute(source: str) -> str:
     prefix = MINARI if source.startswith(MINARI) else ""
     path = Path(source.removeprefix(prefix))
     # An id of a data set is not a path.
-    return source if prefix and not path.is_dir() else f"{prefix}{path.absolute()}"
+    return source if prefix and not os.path.isdir(path) else f"{prefix}{path.absolute()}"

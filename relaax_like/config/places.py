@@ -61,9 +61,15 @@ def find_folder(owner: type) -> Path | None:
 
 
 def describe_function(function: Callable[..., object]) -> str:
-    """Returns `FILE:LINE` of a function's definition, or of its first decorator."""
-    code = inspect.unwrap(function).__code__
-    return f"{code.co_filename}:{code.co_firstlineno}"
+    """Returns `FILE:LINE` of the definition of a function or class, or of its first decorator.
+
+    For another object that can be called, its text.
+    """
+    function = inspect.unwrap(function)
+    if isinstance(function, type):
+        return describe_place(function, "(its class)")
+    code = getattr(function, "__code__", None)
+    return repr(function)[:200] if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def describe_error(error: Exception, folder: Path | None, otherwise: str) -> str:

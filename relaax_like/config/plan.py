@@ -320,7 +320,7 @@ def get_plan(config: Any) -> Plan | Mapping[str, Plan] | None:
 
     Returns:
       A plan for the only task or for all tasks; a mapping from task to plan; or None: the
-      algorithm's agents learn by themselves, or beside their learner without a plan.
+      algorithm's agents learn by themselves, or their learner, which is beside them, needs no plan.
     """
     # An AttributeError within a property would look as if there were none.
     has_plan = inspect.getattr_static(config, "plan", None) is not None

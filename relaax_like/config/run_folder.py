@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -74,7 +75,8 @@ def find_run_dir(
     if new_run:
         now = time.strftime("%Y%m%d-%H%M%S")
         names = [now, *(f"{now}-{number}" for number in range(2, 1000))]
-        return next(parent / name for name in names if not (parent / name).exists())
+        # Unlike Path's, it does not raise if a name is too long or a permission is missing.
+        return next(parent / name for name in names if not os.path.exists(parent / name))
     runs = sorted(path.parent for path in parent.glob(f"*/{CONFIG_NAME}"))
     if not runs:
         raise ConfigError(
@@ -103,14 +105,14 @@ def find_config(path: Path) -> Path:
     """Returns the config.yaml of a run, given the run's folder or that file.
 
     Raises:
-      ConfigError: there is no such file.
+      ConfigError: there is no such file, or no access to it.
     """
-    config = path / CONFIG_NAME if path.is_dir() else path
-    if config.name == CONFIG_NAME and config.is_file():
+    is_folder = os.path.isdir(path)
+    config = path / CONFIG_NAME if is_folder else path
+    if config.name == CONFIG_NAME and os.path.isfile(config):
         return config
-    what = "has no config.yaml" if path.is_dir() else "no such folder"
-    if path.is_file():
-        what = "a file"
+    what = f"has no {CONFIG_NAME}" if is_folder else "no such folder"
+    what = "a file" if os.path.isfile(path) else f"{what}, or no access to it"
     raise ConfigError(
         f"{path}: {what}; expected the folder of a run (run_dir of its YAML file), or its "
         f"{CONFIG_NAME}"
@@ -129,7 +131,7 @@ def find_experiment(path: Path) -> tuple[Path, list[str]]:
     Raises:
       ConfigError: the folder is not that of a run, or its config.yaml cannot be read.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path, []
     config = find_config(path)
     data = read_yaml(config).data

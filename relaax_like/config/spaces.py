@@ -159,8 +159,9 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
     if len(spaces) != 1 or not isinstance(space, Discrete) or (space.start != 0 and not any_start):
         raise InvalidInputError(
             f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
-            f"Discrete action named {ACTION!r}{'' if any_start else ', counted from 0'}. If the "
-            "algorithm supports it, make algorithm.num_actions a list for MultiDiscrete, or set "
+            f"Discrete action named {ACTION!r}"
+            f"{'' if any_start else ', counted from 0 (a wrapper can do that)'}. If the algorithm "
+            "supports it, make algorithm.num_actions a list for MultiDiscrete, or set "
             "algorithm.action_size instead for a Box; or else choose another algorithm",
             "action_spaces",
         )

@@ -28,6 +28,8 @@ _MAX_FILE_BYTES = 1 << 20
 _FLAG = "--set"
 # Aliases can expand a small file to any size.
 _MAX_NODES = 100_000
+# An address with an IPv6 host. It is not valid YAML without quotes.
+_ADDRESS = re.compile(r"\s*(\[[\w:.%\-]+\]:\d+)\s*")
 # Up to here a float holds every integer.
 _MAX_EXACT = 2**53
 
@@ -131,6 +133,8 @@ class YamlDocument:
     def override(self, flag: str) -> None:
         """Sets one key as `--set section.key=value` does; the value is read as YAML.
 
+        An address such as [::1]:7001 needs no quotes.
+
         Raises:
           ConfigError: the flag is not such an assignment, its value is not YAML, or a part of its
             key is not a section.
@@ -143,7 +147,8 @@ class YamlDocument:
                 f"{place}: expected KEY=VALUE, for example --set algorithm.learning_rate=3e-4"
             )
         reader = _NodeReader(place, flag=True)
-        value = reader.read(text)
+        address = _ADDRESS.fullmatch(text)
+        value = reader.read(text) if address is None else address[1]
         self.problems += reader.document.problems
         parent = self.data
         for depth, name in enumerate(loc[:-1], start=1):

@@ -95,13 +95,14 @@ class LocalAgents:
         success: Any = None,
     ) -> StepResult:
         """Processes a step of all slots and returns the next actions; see `RlxClient.step`."""
+        ended = _find_ended(terminated, truncated)
         transition = Transition(
             observations=self._to_leaves(observations, "observations"),
             rewards=None if rewards is None else np.asarray(rewards).reshape(self._slots, -1),
             terminated=terminated,
             truncated=truncated,
-            ended=_find_ended(terminated, truncated),
-            final_observations=self._to_leaves(final_observations, "final_observations"),
+            ended=ended,
+            final_observations=self._to_leaves(final_observations, "final_observations", ended),
             success=success,
         )
         if transition.rewards is not None:
@@ -182,10 +183,12 @@ class LocalAgents:
         finally:
             self._host.close()
 
-    def _to_leaves(self, values: Any, field: str) -> dict[str, np.ndarray] | None:
+    def _to_leaves(
+        self, values: Any, field: str, chosen: np.ndarray | None = None
+    ) -> dict[str, np.ndarray] | None:
         if values is None:
             return None
-        return self._observations.to_leaves(values, self._slots, field)
+        return self._observations.to_leaves(values, self._slots, field, chosen)
 
 
 class CheckedSlots:
@@ -259,7 +262,8 @@ class CheckedSlots:
 
     def _validate(self, values: Values, field: str, chosen: np.ndarray | None = None) -> None:
         """Checks the slots in `chosen`, `[k]` bool; None: all."""
-        for name, leaf in self._observations.to_leaves(values, self.slots, field).items():
+        leaves = self._observations.to_leaves(values, self.slots, field, chosen)
+        for name, leaf in leaves.items():
             index = find_too_large(leaf)
             if index is not None and chosen is not None:
                 index = find_too_large(np.where(_widen(chosen, leaf.ndim), leaf, 0))

@@ -140,6 +140,7 @@ class BufferedMetrics(Metrics):
         self._dropped = 0
         self._taken = self._done = 0
         self._hurry = self._closing = False
+        self._is_stuck = False  # no point could be consumed the last time
         self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
 
     @property
@@ -270,6 +271,7 @@ class BufferedMetrics(Metrics):
                 self._points.clear()
             self._done += done
             self._hurry |= more
+            self._is_stuck = bool(points) and not done
             self._condition.notify_all()
         return more or not closing
 
@@ -282,4 +284,5 @@ class BufferedMetrics(Metrics):
             return len(points)
 
     def _is_urgent(self) -> bool:
-        return self._hurry or self._closing or 2 * len(self._points) >= self._max_queue
+        is_filling = 2 * len(self._points) >= self._max_queue and not self._is_stuck
+        return self._hurry or self._closing or is_filling

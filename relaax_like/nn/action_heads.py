@@ -52,7 +52,7 @@ def num_parameters(space: Space, *, bounded: bool = False, separate_log_std: boo
 
     Raises:
       InvalidInputError: a leaf without components, a Box of integers, or a `bounded` Box whose
-        bounds are missing, not finite or not ascending.
+        bounds are missing or, as float32, not ascending or without a finite difference.
     """
     if isinstance(space, Discrete):
         return space.n
@@ -286,6 +286,6 @@ def _validate_box(space: Box, bounded: bool) -> None:
         raise InvalidInputError(
             f"action space: Box of shape {shape} with low {space.low.ravel()[:8].tolist()} and "
             f"high {space.high.ravel()[:8].tolist()}: expected low < high in every component, "
-            "and a finite difference; correct the bounds, or pass bounded=False",
+            "and a finite difference, as float32; correct the bounds, or pass bounded=False",
             "low",
         )

@@ -44,8 +44,8 @@ def use_compile_cache(folder: Path | None) -> None:
         each setting of XLA_FLAGS has its own subfolder. None: no effect.
 
     Raises:
-      ConfigError: the folder cannot be read or written, or its path contains white space; or
-        TF_XLA_FLAGS names a file of flags.
+      ConfigError: the folder cannot be created, read or written, or its path contains white space;
+        or TF_XLA_FLAGS names a file of flags.
     """
     if folder is None:
         return

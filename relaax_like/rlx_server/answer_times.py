@@ -69,8 +69,8 @@ class AnswerTimes:
         """Returns the seconds within which these shares of the answers came; None: no answers yet.
 
         Shares are from 0 to 1. The answers of the current window and of the one before count; a
-        window ends with the first answer after 10 s. Each result is at most 9 % too large, except
-        for times below 1 us, and 134 s at most.
+        window lasts 10 to 11 s, and longer while no answers come. Each result is at most 9 % too
+        large, except for times below 1 us, and 134 s at most.
         """
         bins = self._bins + _count(self._newest)
         if self._bins_before is not self._bins:

@@ -132,7 +132,8 @@ class BatchSlots(BatchAgents):
             transition.truncated,
             transition.ended,
             finals,
-            [Episode(e.episode_return, e.length) for e in transition.episodes],
+            # A slot that was absent from the complete episode played none.
+            [Episode(e.episode_return, e.length) for e in transition.episodes if e.length],
             executed,
             transition.absent,
         )

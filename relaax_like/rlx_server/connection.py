@@ -201,7 +201,8 @@ class Connection(asyncio.BufferedProtocol):
           now: monotonic seconds.
 
         Returns:
-          "" if neither has been silent for more than 10 s, or before the hello has been answered.
+          "" if neither has been silent for more than 10 s, before the hello has been answered, or
+          once the connection is being closed.
         """
         silent = now - self.last_heard
         if silent <= _STALL_SEC or self._closing or not self.session.greeted:
@@ -228,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def busy(self) -> bool:
-        """Whether a message of the client is being answered."""
+        """Whether a message of the client is being processed."""
         return self._busy
 
     @property
@@ -351,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
         if len(self._queue) > _MAX_QUEUED:
             raise ProtocolError(
                 f"more than {_MAX_QUEUED} messages sent without waiting; wait for the reply to "
-                "each step",
+                "each step, and send several points of curves in one message",
                 "OUT_OF_ORDER",
             )
 

@@ -9,7 +9,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class SlotEpisode:
-    """An episode that ended: its slot, undiscounted sum of rewards and environment steps."""
+    """An episode that ended: its slot, undiscounted sum of rewards and environment steps.
+
+    A slot that was absent from the complete episode made 0 steps.
+    """
 
     slot: int
     episode_return: float
@@ -26,7 +29,7 @@ class EpisodeMeter:
 
     @property
     def unfinished(self) -> tuple[int, int]:
-        """Number of episodes that have begun but not ended, and their total steps."""
+        """Number of episodes with at least one step that have not ended, and their total steps."""
         lengths = self._steps - self._began
         return int((lengths > 0).sum()), int(lengths.sum())
 

@@ -88,8 +88,10 @@ class AgentHost(abc.ABC):
           ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
           InvalidInputError: `max_wait_sec` is set, but the agents can block.
           ServerUnavailableError: the parameter server or the learner is not ready.
-          ConfigError: the agent class names a task that the algorithm does not have, or the run
-            has another model.
+          ConfigError: the algorithm folder's code fails, the agent class or the settings do not fit
+            its tasks, or the run has another model.
+          RelaaxError: the parameter server or the learner refuses these agents; see
+            `Learner.start`.
           Exception: raised by the constructor of the agent class.
         """
 
@@ -190,8 +192,9 @@ class BatchHost(AgentHost):
 
         Raises:
           ServerUnavailableError: the parameter server or the learner is not ready.
-          ConfigError: the agent class names a task that the algorithm does not have, or the run
-            has another model.
+          ConfigError: the algorithm folder's code fails, the agent class or the settings do not fit
+            its tasks, or the run has another model.
+          RelaaxError: see `Learner.start`.
           Exception: raised by the constructor of the agent class.
         """
         wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
@@ -219,8 +222,8 @@ class BatchHost(AgentHost):
         """Answers the requests of all agents, in one call for each task.
 
         Raises:
-          RelaaxError: an agent asked for a task that does not exist; or see
-            `ComputationDataProcessor.predict`.
+          RelaaxError: there are several tasks, and an agent asked for one that does not exist; or
+            see `ComputationDataProcessor.predict`.
         """
         return self._predict(requests)
 

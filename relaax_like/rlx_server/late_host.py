@@ -62,10 +62,10 @@ class LateHost(AgentHost):
         Raises:
           ProtocolError: SPACE_MISMATCH: the algorithm cannot use the spaces, or the run has others;
             or the parameter server does not accept proposals.
-          ConfigError, InvalidInputError, Exception: see `AgentHost`.
+          ConfigError, InvalidInputError, RelaaxError, Exception: see `AgentHost`.
           ServerUnavailableError: the parameter server or the learner is not ready in time; the
-            parameter server and this server do not trust each other; or the client exploits, and
-            the spaces are not known yet.
+            parameter server and this server do not trust each other; this server cannot load its
+            algorithm, and ends; or the client exploits, and the spaces are not known yet.
         """
         end = time.monotonic() + _HOLD_SEC
         proposal = None if exploit else RunSpaces(observation_spaces, action_spaces)

@@ -115,7 +115,10 @@ class ClientPoints:
         self._mistake: Exception | None = None
 
     def ignore(self, scalars: Sequence[metrics_pb2.Scalar]) -> None:
-        """Counts a message against the client's budget, but stores nothing: it costs as much."""
+        """Counts a message against the client's budget, but stores nothing.
+
+        Reading it costs as much as reading a message whose points are stored.
+        """
         self.dropped = len(scalars) - self._budget.take(min(len(scalars), MAX_POINTS))
 
     def take(self, scalars: Sequence[metrics_pb2.Scalar], client_name: str, log: ClientLog) -> None:

@@ -135,7 +135,8 @@ class RlxServer:
     def describe_clients(self) -> tuple[list[ServedClient], int]:
         """Returns the status of at most 100 clients, and the number of all; call from any thread.
 
-        Clients that are silent, or have the most late answers, come first.
+        Clients where one side is silent come first (see `Connection.describe_stall`), then those
+        with the most late answers.
         """
         now = time.monotonic()
         served = [c for c in list(self.connections) if c.open and c.session.greeted]
@@ -149,7 +150,7 @@ class RlxServer:
 
         Raises:
           RelaaxError: the address cannot be bound; if the port is taken, the error names the
-            process that holds it.
+            process that holds it, or says how to find it.
           ConfigError: a TLS file cannot be used.
         """
         self.loop = asyncio.get_running_loop()

@@ -19,7 +19,7 @@ _OUTCOME = ("rewards", "terminated", "truncated")
 
 
 class Transition(NamedTuple):
-    """One step of k slots. The first of a session, or after all slots ended, has no outcome.
+    """One step of k slots. The first one, or one after a step without observations, has no outcome.
 
     Attributes:
       observations: leaf -> [k, ...]; None when every slot has ended and no new episode has begun.
@@ -188,7 +188,9 @@ def _read_rewards(message: ndarray_pb2.NdArray, slots: int) -> np.ndarray:
         )
     if len(rewards) != slots or rewards.size == 0:
         raise InvalidInputError(
-            f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]", "rewards"
+            f"rewards: shape {list(rewards.shape)}, expected [{slots}], or [{slots}, r] with "
+            "r of 1 or more",
+            "rewards",
         )
     rewards = rewards.reshape(slots, -1).astype(np.float64)
     validate_rewards(rewards)
@@ -241,7 +243,6 @@ def _read_final(
             )
         return None
     messages = step.final_observations
-    rows = np.flatnonzero(ended)
     arrays = {}
     # Rows of slots that continue are ignored, so only the others are checked for range and NaN.
     for name in spaces:
@@ -251,10 +252,5 @@ def _read_final(
             )
         field = f"final_observations[{name}]"
         array = message_to_ndarray(messages[name], field)
-        if array.shape[:1] != (slots,):
-            raise InvalidInputError(
-                f"{field}: shape {list(array.shape)}, expected {slots} rows", field
-            )
-        spaces[name].validate(array[rows], len(rows), field)
-        arrays[name] = array
+        arrays[name] = spaces[name].validate(array, slots, field, ended)
     return arrays

@@ -99,8 +99,8 @@ class AlgoSampler(AlgoWorker):
           The trajectories, in the order of the slots; size and duration of the sample.
 
         Raises:
-          ConfigError: `max_traj_len` or `random_steps` is out of range, or the environments cannot
-            take random actions; see `Interactor`.
+          ConfigError: `max_traj_len`, `max_episode_steps` or `random_steps` is out of range, or the
+            environments cannot take random actions; see `Interactor`.
           InvalidInputError: the environments return several rewards per slot, or observations that
             do not fit their space.
           RelaaxError: another error of the environments; see `Interactor.run`.
@@ -111,7 +111,7 @@ class AlgoSampler(AlgoWorker):
         def take(slot: int, buffer: Buffer) -> None:
             parts.setdefault(slot, buffer)
 
-        slots = self._env_slots.slots
+        slots, limit = self._env_slots.slots, self._max_episode_steps
         player = _Player(
             self, self._env_slots, self._history, take, lambda: len(parts) < slots, do_eval
         )
@@ -119,7 +119,7 @@ class AlgoSampler(AlgoWorker):
             self._env_slots,
             player,
             random_steps=self._random_steps,
-            max_episode_steps=min(max_traj_len, self._max_episode_steps or max_traj_len),
+            max_episode_steps=max_traj_len if limit is None else min(max_traj_len, limit),
             seed=int(self._seeds.integers(2**31)),
         ).run()
         buffer = Buffer.join([parts[slot] for slot in range(slots)])
@@ -233,7 +233,7 @@ class _Player:
         self._unfinished.next_step()
 
     def _end(self, slots: np.ndarray, truncated: np.ndarray, final_observations: Any) -> None:
-        finals = self._read(final_observations) if truncated.any() else {}
+        finals = self._read(final_observations, truncated) if truncated.any() else {}
         if self._history is not None and finals:
             finals = self._history.join_finals(finals)
         for slot in slots.tolist():
@@ -247,9 +247,9 @@ class _Player:
         for array in self._states.values():
             array[slots] = 0.0
 
-    def _read(self, observations: Any) -> dict[str, np.ndarray]:
-        """Converts observations to the model's inputs."""
-        leaves = self._observations.to_leaves(observations, self._slots, "observations")
+    def _read(self, observations: Any, chosen: np.ndarray | None = None) -> dict[str, np.ndarray]:
+        """Converts observations to the model's inputs; `chosen` as in `SpaceValues.to_leaves`."""
+        leaves = self._observations.to_leaves(observations, self._slots, "observations", chosen)
         return {
             name: leaves[name].reshape(self._slots, *shape) for name, shape in self._shapes.items()
         }

@@ -77,7 +77,7 @@ def arm(text: str) -> None:
     armed = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, action = part.partition("=")
-        action, _, count = action.partition("@")
+        action, at, count = action.partition("@")
         if name not in NAMES:
             raise ConfigError(
                 f"{ENVIRONMENT_VARIABLE}: unknown failpoint {name!r}; expected one of "
@@ -88,7 +88,7 @@ def arm(text: str) -> None:
                 f"{ENVIRONMENT_VARIABLE}: {part!r}: an error is not possible here, because "
                 "what is in the journal must be applied; use kill instead"
             )
-        if count and not (count.isdecimal() and int(count) > 0):
+        if at and not (count.isdecimal() and int(count) > 0):
             raise ConfigError(
                 f"{ENVIRONMENT_VARIABLE}: {part!r}: expected @1 or more, got @{count}"
             )

@@ -14,7 +14,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
       port: 0: any free port.
 
     Raises:
-      OSError: the port is taken, the host has no address, or none on this machine.
+      OSError: the port is taken, this user is not allowed to use it, the host has no address, or
+        none on this machine.
     """
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)

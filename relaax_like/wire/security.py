@@ -93,11 +93,11 @@ class ClientSecurity:
     """How a client proves its identity, and which certificates it trusts. The default: neither.
 
     Attributes:
-      token: the secret itself; `token_file` is safer.
-      token_file: file with only the secret and comments.
+      token: the secret itself; empty: none. `token_file` is safer.
+      token_file: file with only the secret and comments; None: `token` is used.
       tls_ca: CA certificates to trust (PEM file); None: no TLS.
-      tls_cert: its own certificate (PEM file), for servers that require one.
-      tls_key: the certificate's private key (PEM file).
+      tls_cert: its own certificate (PEM file), for servers that require one; None: none is shown.
+      tls_key: the certificate's private key (PEM file); None: `tls_cert` is None too.
 
     Raises:
       ConfigError: the settings contradict each other, or `token` has a character that no token can
@@ -194,8 +194,8 @@ def read_token(path: Path) -> str:
     """Returns the token in a file; lines that begin with # are comments.
 
     Raises:
-      ConfigError: the file cannot be read, others can read or write it, or it does not contain
-        exactly one valid token.
+      ConfigError: the file cannot be read, users other than its owner have permissions for it, or
+        it does not contain exactly one valid token.
     """
     found = ""
     for number, line in _read_lines(path, "token file"):

@@ -92,13 +92,16 @@ class Space:
                 return None
         return size if size <= MAX_LEAF_BYTES else None
 
-    def validate(self, array: np.ndarray, slots: int, field: str) -> np.ndarray:
+    def validate(
+        self, array: np.ndarray, slots: int, field: str, chosen: np.ndarray | None = None
+    ) -> np.ndarray:
         """Checks received `[slots, *shape]` values, and returns them.
 
         Args:
           array: as received.
           slots: expected number of slots.
           field: name of the array, for errors.
+          chosen: `[slots]` bool, the slots whose values matter; None: all.
 
         Raises:
           InvalidInputError: wrong shape or dtype, NaN or infinity, or an integer out of range.
@@ -115,7 +118,13 @@ class Space:
                 f"{field}: dtype {array.dtype}, expected {self.dtype} as declared by the space",
                 field,
             )
-        self.validate_range(array, field)
+        if chosen is None or chosen.all():
+            self.validate_range(array, field)
+        elif chosen.any():
+            checked = array.copy()
+            # Allowed values, so that an error names the slots as the peer counts them.
+            checked[~chosen] = 0 if array.dtype.kind in "fV" else array[chosen.argmax()]
+            self.validate_range(checked, field)
         return array
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
@@ -282,7 +291,8 @@ def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:
     limits = np.iinfo(dtype)
     if first < limits.min or last > limits.max:
         raise InvalidInputError(
-            f"space: {kind} with values {first}..{last}, which do not fit into {dtype}; use int64",
+            f"space: {kind} with values {first}..{last}, which do not fit into {dtype}; use a "
+            "larger integer dtype, or smaller values",
             "dtype",
         )
 

@@ -66,8 +66,8 @@ _now = time.perf_counter_ns
 class Recorder:
     """Writes the spans of this process to its file. Thread-safe.
 
-    The newest `capacity` spans and values of counters are kept. The complete disk space is
-    allocated at the start, so that a disk that fills up later cannot end the process.
+    The newest `capacity` spans and values of counters are kept. Where the system can do that, all
+    disk space is allocated at the start, so that a disk that fills up later cannot end the process.
 
     Attributes:
       path: the file.
@@ -227,7 +227,7 @@ def begin() -> int:
 
 
 def end(name: str, began: int) -> int:
-    """Records a span; returns its end, at which the next span can begin, or 0 without a recorder.
+    """Records a span; returns its end, at which the next can begin, or 0 if it was not recorded.
 
     Args:
       name: of the span.

@@ -89,7 +89,7 @@ def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
     Args:
       path: of the file.
       what: names the file in errors.
-      private: refuse it if users other than its owner can read or write it.
+      private: refuse it if users other than its owner have permissions for it.
 
     Raises:
       ConfigError: it cannot be read, is too long, or not private.
@@ -104,7 +104,7 @@ def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
         raise ConfigError(f"{what} {path}: larger than {_MAX_BYTES} bytes; is it the right file?")
     if private and os.name == "posix" and mode & 0o077:
         raise ConfigError(
-            f"{what} {path}: users other than its owner can read or write it (mode "
+            f"{what} {path}: users other than its owner have permissions for it (mode "
             f"{mode & 0o777:03o}); run: chmod 600 {path}"
         )
     return data

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
 
+from relaax_like.cli.options import to_overrides
+
 SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server")
 SUBCOMMANDS = (
     "run",
@@ -235,3 +237,13 @@ def test_accepting_a_loss_without_a_cluster_is_a_mistake(command: str, tmp_path:
     assert done.returncode == 2
     assert "--accept-loss" in done.stderr
     assert "add --ray" in done.stderr
+
+
+def test_the_text_of_an_option_stays_text() -> None:
+    flags = {"checkpoint_dir": "7", "metrics_dir": "a #b", "bind": None, "interval": 7.5}
+    assert to_overrides("ps", flags, ["seed=1"]) == [
+        'ps.checkpoint_dir="7"',
+        'ps.metrics_dir="a #b"',
+        "ps.interval=7.5",
+        "seed=1",
+    ]

@@ -168,6 +168,7 @@ BAD = np.full((2, 2), np.nan, np.float32)
         ({"batch/actions/log_prob": BAD, "value/w": GOOD}, "acting policy had diverged"),
         ({"batch/inputs/x": GOOD, "value/w": BAD}, "earlier update made the weights non-finite"),
         ({"batch/inputs/x": GOOD, "slots/default": BAD}, "too large for the optimizer"),
+        ({"batch/states/memory": BAD, "value/w": GOOD}, "from weights that had diverged"),
         ({"batch/inputs/x": GOOD * 1e4}, "reaches 10000: set update_norm"),
         ({"value/log_std": GOOD * -9}, "log_std is down to -9"),
         ({"value/policy.0.W": GOOD * 1e4}, "policy.0.W reaches 10000"),

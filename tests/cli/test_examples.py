@@ -63,6 +63,8 @@ def test_examples_are_copied_and_nothing_is_overwritten(
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="copying failed: Not a directory"):
         copy_examples(tmp_path / "file")
+    with pytest.raises(ConfigError, match="copying failed: File name too long"):
+        copy_examples(tmp_path / ("x" * 300))
 
 
 def test_keys_are_listed_by_section(capsys: pytest.CaptureFixture[str]) -> None:

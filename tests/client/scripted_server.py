@@ -339,9 +339,18 @@ def _validate_step(session: Session, message: rlx_pb2.Step) -> ReceivedStep:
             if message.HasField(name):  # type: ignore[arg-type]
                 setattr(step, name, message_to_ndarray(getattr(message, name), name))
         if message.final_observations:
-            step.final_observations = unpack_arrays(
-                message.final_observations, session.observation_spaces, slots, "final_observations"
-            )
+            spaces, finals = session.observation_spaces, message.final_observations
+            require(finals.keys() == spaces.keys(), f"final observations {sorted(finals)}")
+            flags = [flag for flag in (step.terminated, step.truncated) if flag is not None]
+            step.final_observations = {
+                name: space.validate(
+                    message_to_ndarray(finals[name], name),
+                    slots,
+                    f"final_observations[{name}]",
+                    np.logical_or.reduce(flags) if flags else None,
+                )
+                for name, space in spaces.items()
+            }
     except InvalidInputError as error:
         raise Violation(str(error)) from None
     for name in outcome:

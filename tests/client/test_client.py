@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import socket
 import struct
 import subprocess
@@ -153,6 +154,8 @@ def test_dict_spaces_take_and_give_dicts(serve: Serve) -> None:
         assert chosen["grip"].shape == (2,)
         with pytest.raises(InvalidInputError, match=r"expected a dict with \['arm/0', 'camera'\]"):
             client.reward_and_act(1.0, {"camera": state["camera"]})
+        with pytest.raises(InvalidInputError, match=r"\['7', 'camera'\], expected a dict"):
+            client.reward_and_act(1.0, {"camera": state["camera"], 7: state["arm/0"]})
         client.reward_and_act(1.0, state)
     assert server.sessions[0].steps[1].observations["camera"].dtype == np.uint8  # type: ignore[index]
 
@@ -264,6 +267,44 @@ def test_floats_can_be_rounded(numbers: np.ndarray) -> None:
     np.testing.assert_array_equal(leaf, numbers.astype(np.float32))
 
 
+def test_bfloat16_is_rounded_too() -> None:
+    values = SpaceValues(Box(dtype="bfloat16", shape=()), "observation")
+    leaf = values.to_leaves([0.1, 1 / 3], 2, "x")["observation"]
+    np.testing.assert_allclose(leaf.astype(np.float64), [0.1, 1 / 3], rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("space", "final", "wrong"),
+    [
+        (STATE, np.array([[np.nan] * 4, [1.0] * 4]), "NaN or infinity in slot 0"),
+        (Discrete(n=3, start=5), np.array([9, 6]), "9 is outside"),
+        (Discrete(n=3, start=5), np.array([0.5, 6.0]), "would change values"),
+    ],
+)
+def test_values_of_slots_that_do_not_matter_can_be_anything(
+    space: Space, final: np.ndarray, wrong: str
+) -> None:
+    values = SpaceValues(space, "observation")
+    nobody, second = np.array([False, False]), np.array([False, True])
+    for chosen in (nobody, second):
+        leaf = values.to_leaves(final, 2, "x", chosen)["observation"]
+        np.testing.assert_array_equal(leaf[1], final[1])
+    for chosen in (None, ~second):
+        with pytest.raises(InvalidInputError, match=wrong):
+            values.to_leaves(final, 2, "x", chosen)
+
+
+def test_final_observations_matter_where_an_episode_ended(serve: Serve) -> None:
+    final = np.array([[np.nan] * 4, [1.0] * 4])
+    with make_client(serve(), slots=2) as client:
+        client.step(np.zeros((2, 4)))
+        ends = np.array([False, True])
+        result = client.step(np.zeros((2, 4)), [1.0, 1.0], None, ends, final)
+        assert [end.slot for end in result.episodes] == [1]
+        with pytest.raises(InvalidInputError, match="NaN or infinity in slot 0"):
+            client.step(np.zeros((2, 4)), [1.0, 1.0], None, ~ends, final)
+
+
 def test_lists_of_different_lengths_name_their_leaf() -> None:
     values = SpaceValues({"a": STATE, "b": MOVE}, "observation")
     with pytest.raises(InvalidInputError, match=r"x\[a\]: lists of .* of shape \[4\]") as raised:
@@ -282,7 +323,16 @@ def test_a_space_that_is_none_is_refused(space: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"slots": 0}, {"name": "a\nb"}, {"name": "x" * 101}, {"timeout_sec": 0}]
+    "options",
+    [
+        {"slots": 0},
+        {"name": "a\nb"},
+        {"name": "x" * 101},
+        {"timeout_sec": 0},
+        {"timeout_sec": math.inf},
+        {"connect_timeout_sec": 1e10},
+        {"max_wait_ms": 5, "answer_timeout_sec": math.inf},
+    ],
 )
 def test_a_bad_option_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="expected"):
@@ -309,7 +359,7 @@ def test_a_bad_address_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", "::1", "[::1]", "10.0.0.1"])
 def test_an_address_without_a_port_is_named_so(address: str) -> None:
-    with pytest.raises(ConfigError, match="port missing; expected HOST:PORT") as raised:
+    with pytest.raises(ConfigError, match=r"port missing, or .*; expected HOST:PORT") as raised:
         RlxClient(address, STATE, MOVE)
     assert repr(address) in str(raised.value)
 
@@ -318,6 +368,17 @@ def test_an_address_without_a_port_is_named_so(address: str) -> None:
 def test_a_url_or_a_path_is_named_so(address: str) -> None:
     with pytest.raises(ConfigError, match="a URL or a path; expected HOST:PORT"):
         parse_address(address)
+
+
+def test_a_connection_that_is_closed_meanwhile_does_not_end_a_ping(serve: Serve) -> None:
+    class Dropping(frozenset[str]):
+        def __contains__(self, name: object) -> bool:
+            client.close()  # in another thread
+            return True
+
+    client = make_client(serve())
+    client.features = Dropping()
+    client.ping()
 
 
 # Errors of the server and losses.
@@ -376,8 +437,9 @@ def test_an_error_in_the_session_names_code_and_field(serve: Serve) -> None:
         with pytest.raises(ProtocolError, match="wrong reward") as raised:
             client.reward_and_act(1.0, ZEROS)
         assert (raised.value.code, raised.value.field) == ("INVALID_FIELD", "rewards")
-        with pytest.raises(ServerUnavailableError, match=r"reconnect\(\) and start new episodes"):
-            client.act(ZEROS)
+        for verb in (lambda: client.act(ZEROS), lambda: client.reward_and_act(1.0, ZEROS)):
+            with pytest.raises(ServerUnavailableError, match=r"reconnect\(\) and start new"):
+                verb()
 
 
 def make_error(code: int) -> bytes:
@@ -503,7 +565,7 @@ def test_server_that_never_answers_times_out(serve: Serve) -> None:
     ("garbage", "match"),
     [
         (b"\xff\xff\xff\xff", "the header of a message of 4294967295 bytes"),
-        (struct.pack(">I", 3) + b"\xff\xff\xff", "not a ServerMessage"),
+        (struct.pack(">I", 3) + b"\xff\xff\xff", "not an rlx protocol message"),
         (struct.pack(">I", 0), "without a known body"),
         (
             struct.pack(">I", 4)
@@ -599,7 +661,7 @@ def test_sleeps_are_drawn_between_the_bounds(monkeypatch: pytest.MonkeyPatch) ->
     assert max(later) - min(later) > 5
 
 
-@pytest.mark.parametrize("bounds", [(-1, 1), (2, 1), (float("nan"), 1)])
+@pytest.mark.parametrize("bounds", [(-1, 1), (2, 1), (math.nan, 1), (0, math.inf)])
 def test_impossible_sleeps_are_refused(bounds: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match="min_sleep_sec <= max_sleep_sec"):
         Retry(min_sleep_sec=bounds[0], max_sleep_sec=bounds[1])
@@ -695,6 +757,27 @@ def test_scalars_go_out_with_a_thousand_points_without_any_step(serve: Serve) ->
         for i in range(1000):
             client.scalar("fast", i)
         server.wait_for(lambda s: len(s.scalars) == 1000)
+
+
+def test_scalars_go_out_in_messages_that_the_server_reads(serve: Serve) -> None:
+    server = serve(Role(max_message_bytes=1000))
+    with make_client(server) as client:
+        for i in range(1000):
+            client.scalar("fast", i)
+        server.wait_for(lambda s: len(s.scalars) == 1000)
+
+
+def test_a_scalar_that_is_too_long_for_a_message_is_dropped() -> None:
+    buffer = ScalarBuffer()
+    for name in ("a", "b", "n" * 200, "c"):
+        buffer.append(name, 1.5)
+    requests = list(buffer.take(50))
+    assert [[point.name for point in request.scalars] for request in requests] == [
+        ["a", "b"],
+        ["c"],
+    ]
+    assert max(request.ByteSize() for request in requests) <= 50
+    assert buffer.dropped == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from scripted_server import Role, ScriptedServer
 
 from relaax_like.client import Interactor, Retry, RlxClient, SlotEpisode, Transition
-from relaax_like.wire.errors import ConfigError, ServerUnavailableError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
 from relaax_like.wire.spaces import Box, Discrete
 
 Serve = Callable[..., ScriptedServer]
@@ -138,6 +139,28 @@ def test_random_actions_for_slots_that_only_step_together_are_refused() -> None:
 def test_a_bound_out_of_range_is_refused(option: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="expected"):
         Interactor(CountingSlots([1]), ListeningAgent(1), **option)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("rewards", 1.0, r"rewards: shape \[\], expected \[2\] or \[2, r\]"),
+        ("rewards", [[1.0], [1.0, 2.0]], "rewards: lists of different lengths"),
+        ("rewards", np.zeros(3), r"rewards: shape \[3\]"),
+        ("rewards", np.zeros((2, 1, 1)), r"rewards: shape \[2, 1, 1\]"),
+        ("terminated", np.zeros(3, np.bool_), r"terminated: bool \[3\], expected bool \[2\]"),
+        ("truncated", False, r"truncated: bool \[\], expected bool \[2\]"),
+    ],
+)
+def test_an_outcome_of_a_wrong_shape_is_refused(field: str, value: Any, message: str) -> None:
+    class OddSlots(CountingSlots):
+        def step(self, actions: np.ndarray) -> Transition:
+            return replace(super().step(actions), **{field: value})
+
+    agent = ListeningAgent(2)
+    with pytest.raises(InvalidInputError, match=message):
+        Interactor(OddSlots([5, 5]), agent, max_episode_steps=3).run()
+    assert len(agent.told) == 1  # the first observations
 
 
 def test_finish_ends_the_run_and_says_why() -> None:

@@ -67,6 +67,19 @@ def test_an_installed_distribution_offers_algorithms_by_name(
         folders.find_algorithm("salsu")
 
 
+@pytest.mark.parametrize(
+    ("text", "want"), [("import nowhere_to_be_found", "No module named"), ("1 / 0", "division by")]
+)
+def test_an_installed_package_that_cannot_be_imported_is_named(
+    built_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, want: str
+) -> None:
+    offer(tmp_path / "site", monkeypatch)
+    (tmp_path / "site" / "plugin" / "__init__.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "plugin", raising=False)
+    with pytest.raises(ConfigError, match=rf"'plugin.lost' .*, which cannot be imported: .*{want}"):
+        folders.find_algorithm("lost")
+
+
 @pytest.mark.parametrize("name", ["salsu", "no_algorithm", "SALSA", "", "salsa\n", "salsa.config"])
 def test_unknown_name_lists_the_known_ones(built_in: Path, name: str) -> None:
     with pytest.raises(ConfigError, match=r"unknown algorithm .*\(known: salsa; ") as caught:
@@ -103,6 +116,8 @@ def test_a_path_that_the_system_refuses_is_an_error_of_the_settings(tmp_path: Pa
         folders.find_algorithm(too_long, tmp_path)
     with pytest.raises(ConfigError, match="no such file, or no access to it"):
         folders.find_environment(too_long, tmp_path)
+    with pytest.raises(ConfigError, match="unknown algorithm 'xxx"):
+        folders.find_algorithm("x" * 300)
 
 
 def test_own_program_may_be_a_file_or_a_folder_with_main(tmp_path: Path) -> None:

@@ -147,6 +147,8 @@ def test_folders_of_trajectories_are_relative_to_where_the_command_is_started(
         "minari:D4RL/door/human-v2",
         f"minari:{walk}",
     )
+    too_long = f"minari:{'x' * 300}"
+    assert find(too_long) == (too_long,)
     with pytest.raises(ConfigError, match=r"learner\.offline"):
         find("[]")
 

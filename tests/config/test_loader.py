@@ -196,8 +196,8 @@ _BAD_FILES = {
     ),
     "no algorithm": (
         "seed: 1\n",
-        "cartpole.yaml: algorithm: missing; set either name (a folder in algorithms/) or path "
-        "(your own)",
+        "cartpole.yaml: algorithm: neither name nor path is set; set either name (a folder in "
+        "algorithms/) or path (your own)",
     ),
     "name and path": (
         "algorithm:\n  name: a\n  path: b\n",
@@ -416,6 +416,12 @@ def test_overrides_win_and_are_read_as_yaml(write: Any) -> None:
     assert experiment.seed == 7
 
 
+@pytest.mark.parametrize("text", ["[::1]:7011", "'[::1]:7011'", " [::1]:7011 "])
+def test_an_ipv6_address_needs_no_quotes_in_a_flag(write: Any, text: str) -> None:
+    experiment = load_experiment(write(MINIMAL), [f"relaax-rlx-server.bind={text}"])
+    assert experiment.rlx_server.bind == Address("::1", 7011)
+
+
 @pytest.mark.parametrize(
     ("flag", "want"),
     [
@@ -426,7 +432,7 @@ def test_overrides_win_and_are_read_as_yaml(write: Any) -> None:
         ("seed.x=1", "--set seed.x=1: seed is '1', expected a section"),
         ("sed=1", "--set sed=1: sed: unknown key; did you mean seed?"),
         ("algorithm.learning_rat=1", "--set algorithm.learning_rat=1: algorithm.learning_rat: unk"),
-        ("algorithm=3", "--set algorithm=3: algorithm: missing; set either name"),
+        ("algorithm=3", "--set algorithm=3: algorithm: neither name nor path is set; set either"),
         ("learner={a: 1, a: 2}", "--set learner={a: 1, a: 2}: a: duplicate key"),
     ],
 )

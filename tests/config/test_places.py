@@ -1,10 +1,12 @@
 """Where errors say that an attribute of an algorithm is set."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from relaax_like.config.places import describe_attribute
+from relaax_like.config.places import describe_attribute, describe_function
 
 LINES = Path(__file__).read_text().splitlines()
 
@@ -67,3 +69,18 @@ def test_the_place_of_an_attribute_is_the_line_that_sets_it(instance: Base, line
     file, number = describe_attribute(instance, "phases").rsplit(":", 1)
     assert Path(file).name == "test_places.py"
     assert line in LINES[int(number) - 1]
+
+
+@pytest.mark.parametrize(
+    ("function", "line"), [(make_later, "def make_later"), (InInit, "class InInit")]
+)
+def test_the_place_of_a_function_or_class_is_its_line(
+    function: Callable[..., object], line: str
+) -> None:
+    file, number = describe_function(function).rsplit(":", 1)
+    assert Path(file).name == "test_places.py"
+    assert line in LINES[int(number) - 1]
+
+
+def test_another_object_that_can_be_called_is_shown() -> None:
+    assert "partial" in describe_function(functools.partial(make_later))

@@ -111,6 +111,10 @@ def test_contradictions_are_named(sets: list[str], want: str, file: Path) -> Non
         load_experiment(file, sets, new_run=True)
 
 
+def test_a_name_that_the_system_refuses_is_found_out_when_the_folder_is_made(file: Path) -> None:
+    assert "/xxx" in find_run_dir(file, "run_name=" + "x" * 300)
+
+
 def test_a_run_dir_that_is_a_number_is_a_folder_of_that_name(file: Path) -> None:
     run = file.parent / "7"
     run.mkdir()

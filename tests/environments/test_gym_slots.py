@@ -1,6 +1,7 @@
 """One stream of transitions, whatever the environment's kind and autoreset mode. covers R18, J18"""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -257,6 +258,13 @@ def test_a_wrong_environment_is_one_line(name: str, options: dict[str, Any], mat
     with pytest.raises(ConfigError, match=match) as raised:
         make_slots(name, **options)
     assert "\n" not in str(raised.value)
+
+
+def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "failing_envs.py").write_text("nobody\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match="failing_envs:Mine-v0': NameError: name 'nobody'"):
+        make_slots("failing_envs:Mine-v0")
 
 
 def test_cart_pole_v0_gives_no_warning(recwarn: pytest.WarningsRecorder) -> None:

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from support.event_files import read_scalars
 
+from relaax_like.metrics.buffered import BufferedMetrics, Point
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -180,6 +182,25 @@ def test_points_of_many_threads_are_all_recorded(tmp_path: Path) -> None:
             thread.join()
     curves = read_scalars(tmp_path)
     assert curves == {f"curve {i}": [(x, float(x)) for x in range(300)] for i in range(4)}
+
+
+def test_a_full_queue_that_cannot_be_emptied_is_not_tried_all_the_time() -> None:
+    class Stuck(BufferedMetrics):
+        def __init__(self) -> None:
+            super().__init__("stuck", max_queue=4)
+            self.calls = 0
+            self._start()
+
+        def _consume(self, points: list[Point], closing: bool) -> int:
+            self.calls += 1
+            return 0
+
+    with Stuck() as recorder:
+        for _ in range(3):
+            recorder.scalar("a", 1.0)
+        time.sleep(0.5)
+        assert recorder.calls <= 2
+    assert recorder.dropped == 3
 
 
 def test_closing_twice_and_recording_afterwards_is_safe(tmp_path: Path) -> None:

@@ -132,6 +132,18 @@ def test_a_wrong_step_is_told_the_field(client, bystander, message, field):
     assert client.is_closed_by_server()
 
 
+def test_a_final_observation_is_refused_by_its_slot(client):
+    client.greet(slots=2)
+    client.ask(make_start(2))
+    final = {"observation": array([[NAN, 0], [0, 1]])}  # slot 0 continues
+    ends = array([0, 1], "bool")
+    answer = client.ask(make_next(2, truncated=ends, final_observations=final))
+    assert answer.WhichOneof("body") == "actions"
+    final = {"observation": array([[0, 0], [NAN, 1]])}
+    answer = client.ask(make_next(2, truncated=ends, final_observations=final))
+    assert "NaN or infinity in slot 1" in answer.error.message
+
+
 OUT_OF_ORDER = {
     "rewards before actions": ([make_next()], "before any action"),
     "an empty first step": ([make_step()], "observations"),

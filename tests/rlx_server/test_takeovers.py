@@ -161,6 +161,19 @@ def test_steps_from_which_a_slot_was_absent_are_not_its_own(port: int) -> None:
         assert [(end.length, end.score) for end in result.episodes] == [(4, 4.0), (2, 4.0)]
 
 
+def test_an_episode_from_which_a_slot_was_absent_is_not_counted(
+    backend: ParameterServer, port: int
+) -> None:
+    with RlxClient(f"127.0.0.1:{port}", STATE, MOVE, slots=2) as client:
+        zeros, ones = np.zeros((2, 2)), np.ones(2)
+        client.step(zeros, present=np.array([True, False]))
+        result = client.step(zeros, ones, terminated=np.array([True, True]))
+        assert [(end.length, end.score) for end in result.episodes] == [(1, 1.0), (0, 1.0)]
+        for _ in range(2 * STEPS):  # the learner is still there
+            client.step(zeros, ones)
+        assert backend.status().episodes == 1
+
+
 def test_what_equals_the_given_action_can_still_be_somebody_elses(
     served: Served, port: int
 ) -> None:

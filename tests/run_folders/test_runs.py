@@ -90,6 +90,7 @@ def test_what_is_no_run_is_named(tmp_path: Path) -> None:
     for path, want in (
         (tmp_path / "nowhere", "no such folder"),
         (tmp_path / "nowhere" / "config.yaml", "no such folder"),
+        (tmp_path / ("x" * 300), "no such folder, or no access to it"),
         (tmp_path, "has no config.yaml"),
         (tmp_path / "experiment.yaml", "a file; expected the folder of a run"),
     ):

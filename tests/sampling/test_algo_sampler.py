@@ -2,6 +2,7 @@
 
 # covers J18, P1, P2, P4, P5, P6, P16, P26
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -101,6 +102,24 @@ def test_values_and_log_probs_are_tensorflows_from_no_memory_on(layers):
             np.testing.assert_allclose(rows.extras["log_prob"][steps], log_prob, atol=1e-5)
 
 
+def test_final_observations_count_only_where_a_trajectory_was_cut():
+    slots = CountingSlots([2, 3], cut=[0])
+    step = slots.step
+
+    def spoil(actions):
+        transition = step(actions)
+        if transition.final_observations is None:
+            return transition
+        final = transition.final_observations.copy()
+        final[~transition.truncated] = np.nan
+        return dataclasses.replace(transition, final_observations=final)
+
+    slots.step = spoil
+    buffer, _ = make_sampler(slots).sample_traj(10)
+    assert buffer.traj_idx == [0, 2, 5]
+    assert np.isfinite(buffer.terminal_values).all()
+
+
 def test_the_end_of_a_cut_trajectory_is_valued_with_what_is_remembered_of_it():
     config = make_config(LSTM)
     slots = CountingSlots([4], cut=[0])
@@ -196,6 +215,12 @@ def test_trajectories_longer_than_the_first_room():
     buffer, _ = make_sampler(CountingSlots([200, 3])).sample_traj(150)
     assert buffer.traj_idx == [0, 150, 153]
     np.testing.assert_array_equal(buffer.rows().rewards[:150], np.arange(1, 151))
+
+
+def test_a_step_limit_out_of_range_is_refused():
+    sampler = make_sampler(CountingSlots([2, 3]), max_episode_steps=0)
+    with pytest.raises(ConfigError, match="max_episode_steps: 0, expected 1 or more"):
+        sampler.sample_traj(10)
 
 
 def test_a_policy_that_does_not_act_in_numpy_is_refused():

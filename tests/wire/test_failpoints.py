@@ -72,6 +72,7 @@ def test_a_kill_is_one():
         (f"{PLACE}=kill:3", "expected NAME=kill"),
         (f"{PLACE}=sleep:long", "sleep:SECONDS"),
         (f"{PLACE}=sleep:nan", "sleep:SECONDS"),
+        (f"{PLACE}=kill@", "expected @1 or more"),
         (f"{PLACE}=kill@0", "expected @1 or more"),
         ("ps.after_journal_before_apply=error", "use kill instead"),
         (f"{PLACE}=kill@x", "expected @1 or more"),
