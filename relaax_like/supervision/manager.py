@@ -190,6 +190,9 @@ class Manager:
                 self._status = EXIT_OUTPUT_CLOSED
                 self._stopping.set()
                 break
+            except (OSError, ValueError):
+                # A full disk, or a character that the encoding lacks: only this line is lost.
+                continue
         for _ in lines:  # A full pipe would prevent the process from exiting.
             pass
 
@@ -440,5 +443,6 @@ def _quote(supervised: _Supervised) -> str:
 def _print_line(name: str, width: int, line: str) -> None:
     text = f"{name:{width}} | {line}"
     output.info("%s", text)
-    sys.stdout.write(f"{text}\n")
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(f"{text.encode(encoding, 'replace').decode(encoding)}\n")
     sys.stdout.flush()

@@ -109,9 +109,19 @@ def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
 
 
 def clear_traces(experiment: Experiment) -> None:
-    """Removes earlier starts' traces from RUN/trace: `relaax trace` would merge all of them."""
+    """Removes earlier starts' traces from RUN/trace: `relaax trace` would merge all of them.
+
+    Raises:
+      ConfigError: one of them cannot be removed.
+    """
     for path in (experiment.run_dir / TRACE_FOLDER).glob(f"*{tracing.SUFFIX}"):
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"--trace: {path}, of an earlier start, cannot be removed: {error.strerror}; "
+                "remove it, or choose another run_dir"
+            ) from None
 
 
 class _HiddenStderr:
@@ -331,7 +341,7 @@ def name_signal(number: int) -> str:
 def end_now(exit_status: int) -> NoReturn:
     """Ends the process without waiting for its threads, which might be busy for a long time."""
     logging.shutdown()
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # no longer read, or a full disk
         sys.stdout.flush()
     os._exit(exit_status)
 
@@ -361,8 +371,9 @@ def run_main(main: Callable[[], int]) -> None:
     """Runs a command and exits with its status; prints users' mistakes without a stack trace.
 
     The status is 2 after a ConfigError or NotAllowedError, 1 after any other RelaaxError, and 2 if
-    a library of an extra is missing. If its output is no longer read, as with `| head -1`, a
-    command that has not failed exits silently with status 141.
+    a library of an extra is missing. If a command has not failed, but its output is no longer read,
+    as with `| head -1`, it exits silently with status 141; if the end of its output cannot be
+    written, as on a full disk, with status 1.
     """
     try:
         status = main()
@@ -388,8 +399,17 @@ def run_main(main: Callable[[], int]) -> None:
         status = EXIT_OUTPUT_CLOSED
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        status = status or EXIT_OUTPUT_CLOSED
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            status = status or EXIT_OUTPUT_CLOSED
+        else:
+            with contextlib.suppress(OSError):  # standard error might be the same file
+                print(
+                    f"error: standard output cannot be written: {error.strerror}; free disk "
+                    "space, or write it to another place",
+                    file=sys.stderr,
+                )
+            status = status or EXIT_ERROR
         # The rest would be written, and fail again, when the interpreter exits.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

@@ -5,6 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.threads import Caller
@@ -12,6 +15,7 @@ from support.threads import Caller
 from relaax_like.config.address import Address
 from relaax_like.supervision.process import (
     SignalEvent,
+    clear_traces,
     name_signal,
     validate_port_free,
     without_native_stderr,
@@ -165,3 +169,30 @@ def test_standard_error_is_hidden_until_the_last_has_left(
     two.__exit__(None, None, None)
     os.write(2, b"seen")
     assert capfd.readouterr().err == "seen"
+
+
+@pytest.mark.parametrize(("code", "status"), [("0", 1), ("3", 3)])
+def test_output_on_a_full_disk_is_a_line_without_a_stack_trace(code: str, status: int):
+    program = (
+        f"from relaax_like.supervision.process import *\nrun_main(lambda: print('x') or {code})"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
+        )
+    assert done.returncode == status
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: standard output cannot be written: No space left on device")
+
+
+def test_traces_that_cannot_be_removed_are_named(tmp_path: Path):
+    left = tmp_path / "trace" / "train-1.trace"
+    left.mkdir(parents=True)  # a folder
+    experiment: Any = SimpleNamespace(run_dir=tmp_path)
+    with pytest.raises(ConfigError, match=r"--trace: .*train-1\.trace, .* cannot be removed"):
+        clear_traces(experiment)
