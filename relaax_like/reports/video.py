@@ -101,6 +101,7 @@ class FilmedSlots:
         render = getattr(self._slots, "render", None)
         try:
             frame = None if render is None else render()
+            frame = None if frame is None else np.asarray(frame)
         except Exception as error:  # whatever an environment's drawing raises
             raise ConfigError(
                 f"--video: the environment cannot be drawn: {error}; omit --video, or correct the "
