@@ -413,7 +413,7 @@ class Coordinator:
 
         The future fails with `TaskFail` if the slave refuses the task, answers with a result that
         is not valid, does not answer in the task's time (`tasks.TASK_TIMEOUT_SEC`), or is lost.
-        `close` cancels it.
+        `close` cancels it; after `close`, it is cancelled at once.
 
         Args:
           slave_name: of the slave.
@@ -436,7 +436,10 @@ class Coordinator:
                     f"slave {slave.name} has {len(slave.tasks)} unanswered tasks, the maximum; "
                     "wait for an answer before you send another one"
                 )
-            return self._send(slave, task, payload).result
+            result = self._send(slave, task, payload).result
+            if self._closing.is_set():  # nobody answers it any more, or notices its time limit
+                result.cancel()
+            return result
 
     # With the lock held: slaves.
 

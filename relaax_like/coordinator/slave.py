@@ -349,8 +349,10 @@ def _find_attempt(task: pb.Task) -> Attempt | None:
     """Returns the attempt that a task starts; None: the task does not start a job of the queue."""
     payload = json.loads(task.payload)
     job, attempt = payload.get("job"), payload.get("attempt")
-    # A program of the coordinator can send any JSON as `job`.
+    # A program of the coordinator can send any JSON as `job`, also a number that no job has.
     if not (isinstance(job, int) and isinstance(attempt, int)):
+        return None
+    if not (0 < job < 1 << 64 and 0 < attempt < 1 << 32):
         return None
     return Attempt(job, attempt)
 

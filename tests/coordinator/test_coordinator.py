@@ -314,6 +314,15 @@ def test_a_program_of_the_coordinator_sends_tasks_to_slaves(
         learn.result(5.0)
 
 
+def test_a_task_after_the_end_of_the_coordinator_is_cancelled(site: Site, slave: Session) -> None:
+    slave.poll(runs_jobs=False)
+    before = site.coordinator.send_task("slave", "resource", {})
+    site.coordinator.close()
+    after = site.coordinator.send_task("slave", "resource", {})
+    assert before.cancelled()
+    assert after.cancelled()
+
+
 def test_tasks_of_a_program_do_not_keep_a_job_from_a_slave(site: Site, slave: Session) -> None:
     slave.poll(runs_jobs=False)
     for _ in range(64):
@@ -366,7 +375,13 @@ def test_a_version_whose_file_became_shorter_is_named_so(
 
 
 def test_a_start_task_of_another_kind_starts_no_job_of_the_queue() -> None:
-    for payload in ({}, {"job": "mine", "attempt": 1}, {"job": 1}):
+    for payload in (
+        {},
+        {"job": "mine", "attempt": 1},
+        {"job": 1},
+        {"job": -1, "attempt": 1},
+        {"job": 1, "attempt": 1 << 32},
+    ):
         task = pb.Task(name="learner_start_task", payload=json.dumps(payload))
         assert _find_attempt(task) is None
     task = pb.Task(name="learner_start_task", payload='{"job": 3, "attempt": 2}')
