@@ -102,7 +102,13 @@ def record(
     """
     if policy not in POLICIES:
         raise ConfigError(f"policy: {policy!r}, expected one of {', '.join(POLICIES)}")
-    found = find_trajectories(folder)
+    try:
+        found = find_trajectories(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be read: {error.strerror}; correct its permissions, or name another "
+            "folder"
+        ) from None
     if found and not append:
         raise ConfigError(
             f"{folder}: already contains {len(found)} trajectory file(s); name another folder, or "
