@@ -230,7 +230,8 @@ class RayLauncher:
         return (
             f"--ray: no place within {self.placement_sec:g} s for {sum(n.cpus for n in nodes)} "
             f"CPU ({asked}): the cluster has {total.get('CPU', 0):g} CPU on {machines} machine(s), "
-            f"{free.get('CPU', 0):g} free{local}; add machines or processors, or start fewer {fewer}"
+            f"{free.get('CPU', 0):g} free{local}; add machines or processors, or start fewer "
+            f"{fewer}"
         )
 
 
