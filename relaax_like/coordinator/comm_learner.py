@@ -249,6 +249,7 @@ class RemoteCommLearner(BaseCommLearner):
 
         Raises:
           OSError: the file cannot be written.
+          ValueError: an array of the state contains Python objects.
         """
         arrays = dict(state_dict["state_dict"])
         arrays["relaax_iter"] = np.array(state_dict["iter"])

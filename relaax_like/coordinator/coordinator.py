@@ -351,7 +351,7 @@ class Coordinator:
             return accepted
 
     def leave(self, name: str, incarnation: int) -> None:
-        """Forgets a slave that ends; the job that it still ran is queued again.
+        """Forgets a slave that ends; the job that it still ran is queued again (see `JobQueue.end`).
 
         Raises:
           ServerUnavailableError: the queue cannot be written; the slave is not forgotten.
@@ -449,7 +449,7 @@ class Coordinator:
             if slave.is_connected:
                 raise NameTakenError(
                     f"slave: the name {slave.name!r} is used by another process; choose another "
-                    "name (`relaax jobs work --name`)"
+                    "name (`relaax jobs work --name`, or `cfg.name` of a comm learner)"
                 )
             self._drop(slave, "its slave was restarted")
             slave = None
