@@ -351,7 +351,7 @@ class Coordinator:
             return accepted
 
     def leave(self, name: str, incarnation: int) -> None:
-        """Forgets a slave that ends, and queues the job that it still ran again; see `JobQueue.end`.
+        """Forgets a slave that ends; its job is queued again, or fails; see `JobQueue.end`.
 
         Raises:
           ServerUnavailableError: the queue cannot be written; the slave is not forgotten.
