@@ -18,7 +18,8 @@ class BanditSlots:
     A context, 0 or 1, is drawn for each step and slot. All numbers of an observation are low or
     high accordingly. The best action is the first or the last choice; of a Box, one quarter or
     three quarters of the range in each component. Rewards are from 0 to 1. If the observation is
-    ignored, their mean is at most 0.5, and 0.75 for a Box. An episode has ten steps.
+    ignored, their mean is at most 0.5 (0.75 for a Box, 1 for a single choice). An episode has ten
+    steps.
 
     Args:
       observation_space: a space, or nested ones.

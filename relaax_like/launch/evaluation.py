@@ -245,8 +245,8 @@ def format_evaluation(evaluation: Evaluation) -> str:
 def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
     """Returns an evaluation as JSON types.
 
-    `interval` is None if there is only one episode, `success_rate` if the environment does not
-    report success.
+    `interval` is None if there is only one episode, `success_rate` if no episode is known to be
+    solved or not.
     """
     returns = evaluation.returns
     mean, half = float(returns.mean()), evaluation.half_interval

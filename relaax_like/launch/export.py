@@ -68,9 +68,10 @@ def export_policy(
       folder: to write to; None: `export/VERSION` in the run's folder.
 
     Raises:
-      ConfigError: the algorithm's folder has no model to export, or fails; the folder to write to
-        is not empty; the model uses an operation that ONNX Runtime does not support; or a library
-        of the extra `export` is not installed.
+      ConfigError: the algorithm's folder has no model to export, or fails; `version` is wrong; the
+        folder to write to is not empty; the model uses an operation that ONNX Runtime does not
+        support, or an observation has the name of an output; or a library of the extra `export` is
+        not installed.
       RelaaxError: the exported policy computes different results, or a file cannot be written.
       SnapshotError: see `read_snapshot`; or the snapshot belongs to another model.
     """

@@ -189,7 +189,7 @@ class LocalAgents:
 
 
 class CheckedSlots:
-    """Environments whose wrong values are refused; errors name the environment and the slot.
+    """Environments whose wrong values are refused; errors name the environment.
 
         slots = CheckedSlots(slots, "CartPole-v1")
 
@@ -216,7 +216,8 @@ class CheckedSlots:
         """Resets; see `EnvironmentSlots`.
 
         Raises:
-          InvalidInputError: a wrong value; the error names environment, field and slot.
+          InvalidInputError: a wrong value; the error names environment and field, and the slot of a
+            wrong number.
         """
         try:
             observations: Values = self._env_slots.reset(mask)

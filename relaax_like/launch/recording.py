@@ -94,8 +94,9 @@ def record(
         are drawn than for the existing files.
 
     Raises:
-      ConfigError: an argument is wrong, the folder has files, or cannot be written to; or the
-        algorithm's agents cannot be recorded.
+      ConfigError: an argument is wrong; the folder has files, or cannot be read or written to;
+        there is no environment; or the algorithm's code cannot be loaded, or fails, or its agents
+        cannot be recorded.
       SnapshotError: there is no usable snapshot.
       ProtocolError: the algorithm cannot use the environment's spaces.
       InvalidInputError: the environment returned a wrong value.

@@ -171,7 +171,8 @@ def validate_servers(experiment: Experiment) -> None:
             for other, bind in binds.items():
                 if settings.bind.collides_with(bind):
                     raise ConfigError(
-                        f"{section}.bind: {settings.bind} is also {other}.bind; choose another port"
+                        f"{section}.bind: {settings.bind} collides with {other}.bind: {bind}; "
+                        "choose another port"
                     )
             binds[section] = settings.bind
             validate_exposure(settings.bind, experiment.security)

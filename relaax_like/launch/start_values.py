@@ -51,7 +51,8 @@ def make_start(
       InvalidInputError: the file `initial_values` cannot be used, or the algorithm's initial values
         are not valid.
       SnapshotError: a snapshot has an unknown format, or those of `learner.previous` cannot be
-        read.
+        read; or the folder of snapshots cannot be read.
+      JournalError: see `holds_records`.
     """
     settings = experiment.parameter_server
     if settings.initial_values is None:

@@ -47,7 +47,7 @@ def wait_for_spaces(
       The spaces; None: a shutdown was requested.
 
     Raises:
-      RelaaxError: the port is taken.
+      RelaaxError: the port is taken, or the address cannot be used.
     """
     agreement = _Agreement(experiment)
     bind = experiment.parameter_server.bind

@@ -88,6 +88,7 @@ def play(
       InvalidInputError: an environment has returned a wrong value.
       ProtocolError: the algorithm cannot use the environments' spaces.
       ServerUnavailableError: the parameter server is not available.
+      RelaaxError: another error of `Link.wait`.
       Stopped: a signal arrived before the first step.
     """
     environment = experiment.environment
