@@ -340,7 +340,9 @@ def _make_security_flags(security: ClientSecurity) -> list[str]:
 
 def _make_start(program: Path) -> list[str]:
     """Returns the command: a Python program runs in our own Python, whatever is on the PATH."""
-    with program.open("rb") as file:
+    first = b""
+    # A program can be executable without being readable.
+    with contextlib.suppress(OSError), program.open("rb") as file:
         first = file.readline(200)
     is_python = program.suffix == ".py" or (first.startswith(b"#!") and b"python" in first)
     return [sys.executable, str(program)] if is_python else [str(program)]

@@ -8,7 +8,13 @@ import pytest
 from support.cluster import BARE
 
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.run import choose_ports, keep_addresses, make_client_argv, make_topology
+from relaax_like.launch.run import (
+    _make_start,
+    choose_ports,
+    keep_addresses,
+    make_client_argv,
+    make_topology,
+)
 from relaax_like.run_folders.run_folder import ADDRESSES
 from relaax_like.wire.errors import ConfigError
 
@@ -84,3 +90,9 @@ def test_servers_with_port_0_get_free_ports_that_the_others_know(tmp_path: Path)
     elsewhere = load_experiment(file, ["relaax-rlx-server.bind=192.0.2.1:0"])
     with pytest.raises(ConfigError, match=r"relaax-rlx-server\.bind: no port of 192\.0\.2\.1"):
         choose_ports(elsewhere)
+
+
+def test_a_program_that_cannot_be_read_is_started_as_it_is(tmp_path: Path) -> None:
+    program = tmp_path / "main"
+    program.mkdir()  # as without permission, it cannot be opened
+    assert _make_start(program) == [str(program)]
