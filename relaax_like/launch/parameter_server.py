@@ -214,7 +214,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         validate_unprotected(settings.prometheus_bind, experiment.security, key)
         if settings.prometheus_bind.collides_with(settings.bind):
             raise ConfigError(
-                f"{key}: {settings.prometheus_bind} is the server's own address "
+                f"{key}: {settings.prometheus_bind} collides with the server's own address "
                 f"(relaax-parameter-server.bind: {settings.bind}); choose another port"
             )
     security = make_server_security(experiment)

@@ -119,8 +119,9 @@ def _validate_rebuildable(kept: Path) -> None:
     checkpoints = kept.parent
     if read_newest_manifest(checkpoints) is None and holds_records(checkpoints / "journal"):
         raise ConfigError(
-            f"{kept}: damaged, and the journal next to it has records without a usable snapshot "
-            "before them; restore the snapshots, or start in another run_dir"
+            f"{kept}: damaged or unreadable, and the journal next to it has records without a "
+            "usable snapshot before them; restore this file or the snapshots, or start in another "
+            "run_dir"
         )
 
 

@@ -1,4 +1,4 @@
-"""`relaax train` with `learner.workers`: worker processes play, and this process learns."""
+"""`relaax train` with `learner.workers`: processes that play, and push gradients or experience."""
 
 import contextlib
 import logging
