@@ -132,8 +132,8 @@ def find_trace_folder(folder: Path) -> Path:
         if any(candidate.glob(f"*{SUFFIX}")):
             return candidate
     raise ConfigError(
-        f"{folder}: no traces; record some with `relaax run CONFIG --trace`, or with "
-        f"{ENVIRONMENT_VARIABLE}=FOLDER in the environment of each process"
+        f"{folder}: no traces, or no access to them; record some with `relaax run CONFIG --trace`, or "
+        f"with {ENVIRONMENT_VARIABLE}=FOLDER in the environment of each process"
     )
 
 
