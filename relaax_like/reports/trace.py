@@ -124,7 +124,7 @@ def find_trace_folder(folder: Path) -> Path:
     """Returns the folder with the traces: the run's `trace`, or the given one.
 
     Raises:
-      ConfigError: there is no such folder, or it contains no traces.
+      ConfigError: there is no such folder, no traces are in it, or there is no access to them.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; pass the run_dir of the experiment")
@@ -132,8 +132,8 @@ def find_trace_folder(folder: Path) -> Path:
         if any(candidate.glob(f"*{SUFFIX}")):
             return candidate
     raise ConfigError(
-        f"{folder}: no traces, or no access to them; record some with `relaax run CONFIG --trace`, or "
-        f"with {ENVIRONMENT_VARIABLE}=FOLDER in the environment of each process"
+        f"{folder}: no traces, or no access to them; record some with `relaax run CONFIG --trace`, "
+        f"or with {ENVIRONMENT_VARIABLE}=FOLDER in the environment of each process"
     )
 
 
