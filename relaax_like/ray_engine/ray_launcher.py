@@ -245,7 +245,8 @@ class _RayProcess:
         self._node = node
         self._read_output = read_output
         self._take_report = take_report
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler can call `kill` while its thread holds the lock.
+        self._lock = threading.RLock()
         self._place: _Place | None = None  # guarded by _lock, as is what follows
         self._asked_to_end = False
         self._status: int | None = None
