@@ -36,10 +36,11 @@ EXIT_OUTPUT_CLOSED = 128 + signal.SIGPIPE
 
 
 class OutputHandler(logging.StreamHandler[TextIO]):
-    """Writes log lines; if they are no longer read, drops them and calls `on_closed`.
+    """Writes log lines; drops those that cannot be written, as on a full disk.
 
     Attributes:
-      on_closed: called for each line that is dropped, in any thread.
+      on_closed: called, in any thread, for each line that is dropped because the output is no longer
+        read.
     """
 
     def __init__(self, stream: TextIO):
@@ -47,10 +48,11 @@ class OutputHandler(logging.StreamHandler[TextIO]):
         self.on_closed: Callable[[], None] = lambda: None
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Calls `on_closed` if the output is closed; called in the handler of an exception."""
-        if isinstance(sys.exc_info()[1], BrokenPipeError):
+        """Drops a line that cannot be written; called in the handler of an exception."""
+        error = sys.exc_info()[1]
+        if isinstance(error, BrokenPipeError):
             self.on_closed()
-        else:
+        elif not isinstance(error, OSError):
             super().handleError(record)
 
 

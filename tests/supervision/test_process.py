@@ -1,5 +1,8 @@
 """What every process does alike."""
 
+import errno
+import io
+import logging
 import os
 import signal
 import socket
@@ -14,6 +17,7 @@ from support.threads import Caller
 
 from relaax_like.config.address import Address
 from relaax_like.supervision.process import (
+    OutputHandler,
     SignalEvent,
     clear_traces,
     name_signal,
@@ -196,3 +200,19 @@ def test_traces_that_cannot_be_removed_are_named(tmp_path: Path):
     experiment: Any = SimpleNamespace(run_dir=tmp_path)
     with pytest.raises(ConfigError, match=r"--trace: .*train-1\.trace, .* cannot be removed"):
         clear_traces(experiment)
+
+
+def test_log_lines_on_a_full_disk_are_dropped(capsys: pytest.CaptureFixture[str]):
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    handler = OutputHandler(Full())
+    closed: list[bool] = []
+    handler.on_closed = lambda: closed.append(True)
+    for line, argument in (("line", ()), ("%d", ("wrong",))):
+        handler.emit(logging.LogRecord("x", logging.INFO, __file__, 1, line, argument, None))
+    assert not closed
+    printed = capsys.readouterr().err
+    assert "No space left" not in printed
+    assert "TypeError" in printed  # a mistake of ours is shown
