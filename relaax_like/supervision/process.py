@@ -39,8 +39,8 @@ class OutputHandler(logging.StreamHandler[TextIO]):
     """Writes log lines; drops those that cannot be written, as on a full disk.
 
     Attributes:
-      on_closed: called, in any thread, for each line that is dropped because the output is no longer
-        read.
+      on_closed: called, in any thread, for each line that is dropped because the output is no
+        longer read.
     """
 
     def __init__(self, stream: TextIO):
