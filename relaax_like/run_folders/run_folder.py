@@ -311,9 +311,12 @@ def _read_starts(path: Path) -> list[dict[str, Any]]:
 def _replace(path: Path, text: str) -> None:
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
-        temporary.write_text(text, "utf-8")
+        # Arguments of a command line can contain bytes that are not UTF-8.
+        temporary.write_text(text, "utf-8", "backslashreplace")
         temporary.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise ConfigError(
             f"run_dir: {path} cannot be written: {error.strerror}; free disk space, make the "
             "folder writable, or choose another run_dir"
