@@ -22,10 +22,10 @@ from relaax_like.journal.reader import JournalReader
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.snapshots import list_names, read_latest
 from relaax_like.run_folders.run_folder import (
-    _replace,
     RUN,
     SERVERS,
     TRAIN,
+    _replace,
     begin_run,
     describe_start,
     find_progress,
