@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,8 +85,18 @@ AcceptLossOption = Annotated[
 
 def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
     """Converts the given flags to overrides of a section; explicit `--set`s come last."""
-    given = [f"{section}.{key}={value}" for key, value in flags.items() if value is not None]
+    given = [
+        f"{section}.{key}={_to_yaml(value)}" for key, value in flags.items() if value is not None
+    ]
     return [*given, *sets]
+
+
+def _to_yaml(value: Any) -> str:
+    """Returns a flag's value as YAML; text stays text, such as [::1]:7000, or a path with ": "."""
+    if isinstance(value, int | float):
+        return f"{value}"
+    # JSON's quotes are also valid in YAML.
+    return json.dumps(f"{value}", ensure_ascii=False)
 
 
 def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:

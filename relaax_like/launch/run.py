@@ -73,9 +73,16 @@ def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
       addresses: name of each node -> its address.
     """
     overrides = [
-        f"{_SECTIONS[name]}.bind={addresses[name]}" for name in _SECTIONS if name in addresses
+        _override(f"{_SECTIONS[name]}.bind", addresses[name])
+        for name in _SECTIONS
+        if name in addresses
     ]
-    return [*overrides, f"relaax-rlx-server.parameter_server={addresses['ps']}"]
+    return [*overrides, _override(_PARAMETER_SERVER_KEY, addresses["ps"])]
+
+
+def _override(key: str, address: Address) -> str:
+    """Returns the override of an address, quoted: in YAML, a plain [::1]:7000 is not text."""
+    return f"{key}={json.dumps(str(address))}"
 
 
 def export_addresses(experiment: Experiment) -> dict[str, dict[str, str]]:
@@ -131,9 +138,9 @@ def choose_ports(experiment: Experiment) -> list[str]:
                     "set the name or an address of this machine"
                 ) from None
             address = Address(host, probe.getsockname()[1])
-            overrides.append(f"{_SECTIONS[name]}.bind={address}")
+            overrides.append(_override(f"{_SECTIONS[name]}.bind", address))
             if name == "ps":
-                overrides.append(f"relaax-rlx-server.parameter_server={address.to_connect()}")
+                overrides.append(_override(_PARAMETER_SERVER_KEY, address.to_connect()))
     return overrides
 
 
@@ -233,6 +240,7 @@ _SECTIONS = {
     "learner": "learner",
 }
 _ADDRESS_KEYS = ("bind", "parameter_server")
+_PARAMETER_SERVER_KEY = "relaax-rlx-server.parameter_server"
 _ROLES: Mapping[str, Role] = {
     "parameter_server": "parameter server",
     "rlx_server": "rlx server",
