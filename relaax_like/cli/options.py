@@ -1,6 +1,5 @@
 """Options that several commands share."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -95,8 +94,9 @@ def _to_yaml(value: Any) -> str:
     """Returns a flag's value as YAML; text stays text, such as [::1]:7000, or a path with ": "."""
     if isinstance(value, int | float):
         return f"{value}"
-    # JSON's quotes are also valid in YAML.
-    return json.dumps(f"{value}", ensure_ascii=False)
+    from relaax_like.config.yaml_document import quote_text  # not needed for --help
+
+    return quote_text(f"{value}")
 
 
 def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from relaax_like.config.algorithm_folder import MAIN, SLOTS, TRAINER
 from relaax_like.config.loader import export_experiment
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.config.plan import Offline, get_plan
+from relaax_like.config.yaml_document import quote_text
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
@@ -82,7 +83,7 @@ def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
 
 def _override(key: str, address: Address) -> str:
     """Returns the override of an address, quoted: in YAML, a plain [::1]:7000 is not text."""
-    return f"{key}={json.dumps(str(address))}"
+    return f"{key}={quote_text(str(address))}"
 
 
 def export_addresses(experiment: Experiment) -> dict[str, dict[str, str]]:
