@@ -256,6 +256,16 @@ class Slave(abc.ABC):
                 if self._is_reachable and not self.ended.is_set():
                     logger.warning("%s; retrying", error)
                 self._is_reachable = False
+            except Exception as error:  # as of a task that another version has made
+                logger.exception("the session with the coordinator failed")
+                self._give_up(
+                    ProtocolError(
+                        f"the answer of the coordinator at {self.link.address} cannot be processed "
+                        f"({type(error).__name__}: {error}); use the same version of relaax_like "
+                        "at both ends"
+                    )
+                )
+                return
             self.ended.wait(draw_pause_sec(failures, 0.2, _LONGEST_PAUSE_SEC))
             failures += 1
 

@@ -399,6 +399,22 @@ def test_a_start_task_that_is_dropped_does_not_count_as_running() -> None:
     sender.close()
 
 
+def test_an_answer_that_cannot_be_processed_ends_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sender = LearnerSlave("localhost:1", "slave", {})
+
+    def fail() -> None:
+        sender._take(pb.Task(id=1, name="learner_start_task", payload="[]"))
+
+    monkeypatch.setattr(sender, "_poll", fail)
+    sender.start()
+    assert sender.ended.wait(10)
+    assert isinstance(sender.error, ProtocolError)
+    assert "at localhost:1 cannot be processed (AttributeError" in str(sender.error)
+    sender.close()
+
+
 @pytest.mark.parametrize("method", ["Submit", "List", "Cancel", "Poll", "Report", "Leave"])
 def test_a_newer_format_is_refused_by_number(site: Site, method: str) -> None:
     kinds = {"Submit": pb.SubmitRequest, "List": pb.ListRequest, "Cancel": pb.CancelRequest}
