@@ -93,10 +93,10 @@ def export_policy(
         model = make_model(experiment)
         values = state.manifest.unpack(state.values)
         validate_values(experiment, model, values)
-        actor = make_actor(model, config.seed, config)
-        actor.global_t = state.global_t
-        actor.set_values(values, state.version)
-        with locate_errors(experiment.algorithm_folder):
+        with locate_errors(experiment.algorithm_folder):  # the policy is called
+            actor = make_actor(model, config.seed, config)
+            actor.global_t = state.global_t
+            actor.set_values(values, state.version)
             policy = GreedyPolicy(model, values, config, state.global_t)
         inputs = policy.make_random_inputs(_ROWS, derive_seed(experiment.seed, "export"))
         wanted = policy.run_actor(actor, inputs)

@@ -151,6 +151,27 @@ def test_an_operation_that_onnx_lacks_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+WITH_A_MISTAKE = """
+class WrongModel(PPOModel):
+    def policy(self, inputs, states):
+        return super().policy({"observation": inputs["velocity"]}, states)
+
+
+def make_model(config, seed):
+    return WrongModel(config, seed)
+"""
+
+
+def test_a_mistake_in_the_model_is_reported_with_its_line(tmp_path: Path) -> None:
+    mine = shutil.copytree(ROOT / "algorithms" / "ppo", tmp_path / "mine")
+    model = mine / "model.py"
+    model.write_text(model.read_text() + WITH_A_MISTAKE)
+    algorithm = ALGORITHMS["ppo, normalised"].replace("name: ppo", f"path: '{mine}'")
+    run = write_run(tmp_path / "run", algorithm)
+    with pytest.raises(ConfigError, match=r"mine/model\.py:\d+: KeyError: 'velocity'$"):
+        export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
+
+
 def test_an_algorithm_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
     experiment = write_case(tmp_path / "run", WITHOUT_A_MODEL)
     with pytest.raises(ConfigError, match=f"{WITHOUT_A_MODEL}: cannot be exported, because no"):
