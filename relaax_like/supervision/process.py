@@ -239,6 +239,8 @@ class Shutdown:
 
     def __init__(self) -> None:
         self.requested: threading.Event = SignalEvent()
+        # Acquired by the first request, and never released; no request waits for it.
+        self._first = threading.Lock()
         self.exit_status = 0
         self._callbacks: list[Callable[[], None]] = []
         self._last_callbacks: list[Callable[[], None]] = []
@@ -252,11 +254,12 @@ class Shutdown:
 
         Unlike a signal, it does not end a block of `interrupting` that has begun.
         """
-        if not self.requested.is_set():
-            self.exit_status = exit_status
-            self.requested.set()
-            for callback in self._callbacks:
-                callback()
+        if self.requested.is_set() or not self._first.acquire(blocking=False):
+            return
+        self.exit_status = exit_status
+        self.requested.set()
+        for callback in self._callbacks:
+            callback()
 
     def end_with_output(self) -> None:
         """Also requests the end if the process's log is no longer read, as with `| head`."""

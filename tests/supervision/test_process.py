@@ -216,3 +216,15 @@ def test_log_lines_on_a_full_disk_are_dropped(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().err
     assert "No space left" not in printed
     assert "TypeError" in printed  # a mistake of ours is shown
+
+
+def test_of_two_simultaneous_requests_one_counts():
+    code = (
+        "from relaax_like.supervision.process import Shutdown\n"
+        "shutdown, calls = Shutdown(), []\n"
+        "shutdown.on_request(lambda: calls.append(shutdown.exit_status))\n"
+        "shutdown.requested.is_set = lambda: False\n"  # as both see it
+        "shutdown.request(1); shutdown.request(2); print(calls, shutdown.exit_status)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[1] 1\n"
