@@ -310,7 +310,8 @@ class Shutdown:
         self.request(128 + number)  # if nothing else has requested it
         if self._interrupting:
             self._interrupting = False
-            raise Stopped(self.exit_status)
+            # Another thread might have requested the end just now, and not set its status yet.
+            raise Stopped(self.exit_status or 128 + number)
 
 
 def validate_port_free(address: Address, flag: str) -> None:
