@@ -72,7 +72,8 @@ def export_policy(
         folder to write to is not empty; the model uses an operation that ONNX Runtime does not
         support, or an observation has the name of an output; or a library of the extra `export` is
         not installed.
-      RelaaxError: the exported policy computes different results, or a file cannot be written.
+      RelaaxError: the exported policy computes different results, or the folder cannot be read or
+        written to.
       SnapshotError: see `read_snapshot`; or the snapshot belongs to another model.
     """
     if load_model_module(experiment) is None:
@@ -82,7 +83,13 @@ def export_policy(
         )
     state = read_snapshot(experiment, version)
     folder = folder or experiment.run_dir / "export" / str(state.version)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    try:
+        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    except OSError as error:
+        raise RelaaxError(
+            f"{folder}: cannot be read: {error.strerror}; choose another folder with --to"
+        ) from error
+    if not is_free:
         raise ConfigError(f"{folder}: not an empty folder; remove it, or pass another with --to")
     with without_native_stderr():
         import_libraries()

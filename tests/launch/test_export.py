@@ -1,5 +1,6 @@
 """`relaax export`: files that act as the run does, without TensorFlow and without this package."""
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -214,3 +215,18 @@ def test_what_the_base_install_lacks_is_named(run: Path, processes: Processes) -
     assert line.startswith("error: onnxruntime is not installed for ")
     assert line.endswith("; install it: pip install 'relaax_like[export]'")
     assert TRACE not in program.output
+
+
+def test_a_folder_without_access_is_an_error(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> Iterator[Path]:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return list_files(path)
+
+    list_files = Path.iterdir
+    experiment = load_experiment(run / "config.yaml")
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(RelaaxError, match="cannot be read: Permission denied; choose another"):
+        export_policy(experiment, folder=tmp_path)
