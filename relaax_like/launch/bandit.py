@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.client.interactor import Transition
-from relaax_like.wire.spaces import Discrete, MultiBinary, MultiDiscrete, Space
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 # Steps of an episode; the maximum reward of each is 1.
 EPISODE_STEPS = 10
@@ -89,10 +89,18 @@ class BanditSlots:
         contexts = self._contexts.reshape(-1, *[1] * (actions.ndim - 1))
         if isinstance(space, MultiBinary):
             return (actions == contexts).reshape(self.slots, -1).mean(axis=1)
-        low, high = (-1.0, 1.0) if space.low is None else (space.low, space.high)
+        low, high = _find_range(space)
         places = (actions - low) / (high - low)  # 0 and 1 are the ends of the range
         distances = np.abs(np.clip(places, -0.25, 1.25) - np.where(contexts, 0.75, 0.25))
         return 1.0 - distances.reshape(self.slots, -1).mean(axis=1)
+
+
+def _find_range(space: Box) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the bounds; a range that lacks one is 2 wide, and -1 to 1 if it lacks both."""
+    low = np.asarray(-np.inf if space.low is None else space.low, np.float64)
+    high = np.asarray(np.inf if space.high is None else space.high, np.float64)
+    low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1))
+    return low, np.where(np.isfinite(high), high, low + 2)
 
 
 def _map_spaces(space: Any, function: Callable[[Any], Any]) -> Any:
