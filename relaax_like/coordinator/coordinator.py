@@ -331,7 +331,7 @@ class Coordinator:
 
         Raises:
           InvalidInputError: a field is not valid.
-          ServerUnavailableError: the queue cannot be written; the slave reports the end again.
+          ServerUnavailableError: the queue cannot be written; the slave reports again.
         """
         with self._lock:
             slave = self._find_slave(request.slave, request.incarnation)
@@ -651,7 +651,7 @@ class Coordinator:
         return task
 
     def _take_result(self, slave: _Slave, result: pb.TaskResult) -> None:
-        task = slave.tasks.pop(result.task, None)
+        task = slave.tasks.get(result.task)
         if task is None:
             return
         try:
@@ -669,6 +669,8 @@ class Coordinator:
                 slave.is_confirmed = True
             else:
                 self._fail_start(slave, task.attempt, payload)
+        # Not before: if the queue cannot be written, the slave reports the result again.
+        del slave.tasks[task.message.id]
         if not task.result.set_running_or_notify_cancel():
             return
         if is_done:
@@ -678,13 +680,13 @@ class Coordinator:
             task.result.set_exception(TaskFail(payload, message))
 
     def _fail_start(self, slave: _Slave, attempt: Attempt, payload: Mapping[str, Any]) -> None:
-        self._free(slave)
         if self._is_of(attempt, slave.name):
             message = payload.get("message", "")
             reason = f"slave {slave.name} could not start it: {message}"[:MAX_REASON]
             state = State.QUEUED if payload.get("busy") else State.FAILED
             self._queue.end(attempt, state, reason, "")
             logger.warning("%s: %s", attempt, reason)
+        self._free(slave)
         self._assign()
 
     def _log_unwritable(self, error: ServerUnavailableError) -> None:
@@ -729,14 +731,15 @@ class Coordinator:
         for number, task in list(slave.tasks.items()):
             if now <= task.deadline:
                 continue
-            del slave.tasks[number]
             reason = f"slave {slave.name} did not answer the task {task.message.name} in time"
-            if task.result.set_running_or_notify_cancel():
-                task.result.set_exception(TaskFail({"message": reason}, reason))
             if task.attempt is not None and slave.attempt == task.attempt:
                 self._lose(task.attempt, reason)
                 if not slave.is_confirmed:
                     self._free(slave)
+            # Not before: if the queue cannot be written, the next look finds the task again.
+            del slave.tasks[number]
+            if task.result.set_running_or_notify_cancel():
+                task.result.set_exception(TaskFail({"message": reason}, reason))
 
     def _queue_lost_jobs(self) -> None:
         """Queues jobs again whose slaves did not return after a restart of the coordinator."""

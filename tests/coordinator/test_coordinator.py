@@ -171,6 +171,44 @@ def test_a_slave_that_refuses_a_job_counts_as_a_failure(site: Site, slave: Sessi
     assert failed.reason == "slave slave could not start it: no disk"
 
 
+def test_a_start_that_fails_while_the_queue_cannot_be_written_is_reported_again(
+    site: Site, slave: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise ServerUnavailableError("the disk is full")
+
+    job = site.jobs.submit("job", make_config())
+    (task,) = wait_until(slave.poll, "the task")
+    with monkeypatch.context() as patch:
+        patch.setattr(site.coordinator._queue, "end", refuse)
+        with pytest.raises(ServerUnavailableError, match="the disk is full"):
+            slave.answer(task, ok=False, payload='{"message": "no space"}')
+    assert (site.get_state(job), site.get(job).attempts) == ("running", 1)
+    slave.answer(task, ok=False, payload='{"message": "no space"}')
+    wait_until(lambda: site.get(job).attempts == 2, "the second attempt")
+    assert slave.take_job() == (job, 2)
+
+
+def test_a_start_that_times_out_while_the_queue_cannot_be_written_ends_later(
+    site: Site, slave: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        refused.append(arguments)
+        raise ServerUnavailableError("the disk is full")
+
+    refused: list[Any] = []
+    job = site.jobs.submit("job", make_config())
+    wait_until(slave.poll, "the task")
+    with monkeypatch.context() as patch:
+        patch.setattr(site.coordinator._queue, "end", refuse)
+        for _ in range(4):
+            clock.ahead += 10
+            slave.poll()
+        wait_until(lambda: refused, "the time limit")
+    wait_until(lambda: site.get(job).attempts == 2, "the second attempt")
+    assert slave.take_job() == (job, 2)
+
+
 def test_a_failed_job_is_retried_twice_and_keeps_its_tail(site: Site, slave: Session) -> None:
     job = site.jobs.submit("job", make_config())
     for number in (1, 2, 3):
