@@ -124,6 +124,30 @@ def test_a_batch_of_another_size_needs_a_reset_where_there_is_a_memory(
     assert isinstance(plain.act(np.zeros(4)), int)
 
 
+def test_agents_that_could_not_be_made_are_made_by_the_next_call(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise InvalidInputError("too large")
+
+    def make(*arguments: Any, **options: Any) -> Any:
+        made.append(arguments)
+        return make_slot_agents(*arguments, **options)
+
+    made: list[Any] = []
+    policy = relaax_like.load(run)
+    policy.act(np.zeros((2, 3)))
+    policy.reset()
+    host = policy._saved.host
+    make_slot_agents = host.make_slot_agents
+    monkeypatch.setattr(host, "make_slot_agents", fail)
+    with pytest.raises(InvalidInputError, match="too large"):
+        policy.act(np.zeros((3, 3)))
+    monkeypatch.setattr(host, "make_slot_agents", make)
+    policy.act(np.zeros((2, 3)))
+    assert len(made) == 1  # the earlier ones are closed
+
+
 def test_memory_changes_actions_until_it_is_reset(run: Path) -> None:
     observations = np.random.default_rng(0).normal(size=(40, 3))
     policy = relaax_like.load(run)

@@ -1,6 +1,5 @@
 """Options that several commands share."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,9 +84,19 @@ AcceptLossOption = Annotated[
 
 def to_overrides(section: str, flags: Mapping[str, Any], sets: Sequence[str]) -> list[str]:
     """Converts the given flags to overrides of a section; explicit `--set`s come last."""
-    # JSON's quotes are also valid in YAML, and make text of the name of a folder such as 7.
-    given = [f"{section}.{key}={json.dumps(v)}" for key, v in flags.items() if v is not None]
+    given = [
+        f"{section}.{key}={_to_yaml(value)}" for key, value in flags.items() if value is not None
+    ]
     return [*given, *sets]
+
+
+def _to_yaml(value: Any) -> str:
+    """Returns a flag's value as YAML; text stays text, such as [::1]:7000, or a path with ": "."""
+    if isinstance(value, int | float):
+        return f"{value}"
+    from relaax_like.config.yaml_document import quote_text  # not needed for --help
+
+    return quote_text(f"{value}")
 
 
 def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from relaax_like.config.yaml_document import read_yaml
+from relaax_like.config.yaml_document import quote_text, read_yaml
 from relaax_like.wire.errors import ConfigError
 
 CONFIG_NAME = "config.yaml"
@@ -88,8 +88,7 @@ def find_run_dir(
 
 def fix_run_dir(run_dir: Path) -> list[str]:
     """Returns the overrides with which every process of a run finds the same folder."""
-    # JSON's quotes are also valid in YAML.
-    return [f"run_dir={json.dumps(str(run_dir))}", "logdir=null", "run_name=null"]
+    return [f"run_dir={quote_text(str(run_dir))}", "logdir=null", "run_name=null"]
 
 
 def _name_environment(data: Mapping[str, Any]) -> str:
@@ -143,8 +142,7 @@ def find_experiment(path: Path) -> tuple[Path, list[str]]:
     ):
         if _get(data, section, key) is not None:
             places[f"{section}.{key}"] = find_folder(data, section, key, path)
-    # JSON's quotes are also valid in YAML.
-    return config, [f"{key}={json.dumps(str(place))}" for key, place in places.items()]
+    return config, [f"{key}={quote_text(str(place))}" for key, place in places.items()]
 
 
 def find_folder(data: dict[str, Any], section: str, key: str, folder: Path) -> Path:

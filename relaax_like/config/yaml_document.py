@@ -171,6 +171,16 @@ class YamlDocument:
             del self.places[known]
 
 
+def quote_text(text: str) -> str:
+    """Returns text as YAML in double quotes, on one line, that is read as the same text."""
+    # Not by json.dumps: YAML does not join the two halves with which it escapes an emoji.
+    escaped = (
+        f"\\{one}" if one in '"\\' else one if one.isprintable() else f"\\U{ord(one):08x}"
+        for one in text
+    )
+    return f'"{"".join(escaped)}"'
+
+
 class _NodeReader:
     """Converts YAML text to data with line numbers. `flag`: the text is a command-line flag."""
 

@@ -198,9 +198,9 @@ class RemoteCommLearner(BaseCommLearner):
     ):
         super().__init__(cfg, create_policy, exp_dir=exp_dir, rank=rank, world_size=world_size)
         for key in ("address", "name"):
-            if not cfg.get(key):
+            if not cfg.get(key) or not isinstance(cfg[key], str):
                 raise ConfigError(
-                    f"cfg.{key}: missing or empty; a comm learner needs address and name"
+                    f"cfg.{key}: missing, empty or not text; a comm learner needs address and name"
                 )
         self._slave = LearnerSlave(
             cfg["address"],
@@ -249,6 +249,7 @@ class RemoteCommLearner(BaseCommLearner):
 
         Raises:
           OSError: the file cannot be written.
+          ValueError: an array of the state contains Python objects.
         """
         arrays = dict(state_dict["state_dict"])
         arrays["relaax_iter"] = np.array(state_dict["iter"])

@@ -331,7 +331,7 @@ class Coordinator:
 
         Raises:
           InvalidInputError: a field is not valid.
-          ServerUnavailableError: the queue cannot be written; the slave reports the end again.
+          ServerUnavailableError: the queue cannot be written; the slave reports again.
         """
         with self._lock:
             slave = self._find_slave(request.slave, request.incarnation)
@@ -351,7 +351,7 @@ class Coordinator:
             return accepted
 
     def leave(self, name: str, incarnation: int) -> None:
-        """Forgets a slave that ends; the job that it still ran is queued again.
+        """Forgets a slave that ends; its job is queued again, or fails; see `JobQueue.end`.
 
         Raises:
           ServerUnavailableError: the queue cannot be written; the slave is not forgotten.
@@ -413,7 +413,7 @@ class Coordinator:
 
         The future fails with `TaskFail` if the slave refuses the task, answers with a result that
         is not valid, does not answer in the task's time (`tasks.TASK_TIMEOUT_SEC`), or is lost.
-        `close` cancels it.
+        `close` cancels it; after `close`, it is cancelled at once.
 
         Args:
           slave_name: of the slave.
@@ -436,7 +436,10 @@ class Coordinator:
                     f"slave {slave.name} has {len(slave.tasks)} unanswered tasks, the maximum; "
                     "wait for an answer before you send another one"
                 )
-            return self._send(slave, task, payload).result
+            result = self._send(slave, task, payload).result
+            if self._closing.is_set():  # nobody answers it any more, or notices its time limit
+                result.cancel()
+            return result
 
     # With the lock held: slaves.
 
@@ -446,7 +449,7 @@ class Coordinator:
             if slave.is_connected:
                 raise NameTakenError(
                     f"slave: the name {slave.name!r} is used by another process; choose another "
-                    "name (`relaax jobs work --name`)"
+                    "name (`relaax jobs work --name`, or `cfg.name` of a comm learner)"
                 )
             self._drop(slave, "its slave was restarted")
             slave = None
@@ -648,7 +651,7 @@ class Coordinator:
         return task
 
     def _take_result(self, slave: _Slave, result: pb.TaskResult) -> None:
-        task = slave.tasks.pop(result.task, None)
+        task = slave.tasks.get(result.task)
         if task is None:
             return
         try:
@@ -666,6 +669,8 @@ class Coordinator:
                 slave.is_confirmed = True
             else:
                 self._fail_start(slave, task.attempt, payload)
+        # Not before: if the queue cannot be written, the slave reports the result again.
+        del slave.tasks[task.message.id]
         if not task.result.set_running_or_notify_cancel():
             return
         if is_done:
@@ -675,13 +680,13 @@ class Coordinator:
             task.result.set_exception(TaskFail(payload, message))
 
     def _fail_start(self, slave: _Slave, attempt: Attempt, payload: Mapping[str, Any]) -> None:
-        self._free(slave)
         if self._is_of(attempt, slave.name):
             message = payload.get("message", "")
             reason = f"slave {slave.name} could not start it: {message}"[:MAX_REASON]
             state = State.QUEUED if payload.get("busy") else State.FAILED
             self._queue.end(attempt, state, reason, "")
             logger.warning("%s: %s", attempt, reason)
+        self._free(slave)
         self._assign()
 
     def _log_unwritable(self, error: ServerUnavailableError) -> None:
@@ -726,14 +731,15 @@ class Coordinator:
         for number, task in list(slave.tasks.items()):
             if now <= task.deadline:
                 continue
-            del slave.tasks[number]
             reason = f"slave {slave.name} did not answer the task {task.message.name} in time"
-            if task.result.set_running_or_notify_cancel():
-                task.result.set_exception(TaskFail({"message": reason}, reason))
             if task.attempt is not None and slave.attempt == task.attempt:
                 self._lose(task.attempt, reason)
                 if not slave.is_confirmed:
                     self._free(slave)
+            # Not before: if the queue cannot be written, the next look finds the task again.
+            del slave.tasks[number]
+            if task.result.set_running_or_notify_cancel():
+                task.result.set_exception(TaskFail({"message": reason}, reason))
 
     def _queue_lost_jobs(self) -> None:
         """Queues jobs again whose slaves did not return after a restart of the coordinator."""

@@ -97,6 +97,7 @@ class JobLearner:
         self._guardian = Guardian(END_SEC)
         self._lock = threading.Lock()
         self._running: _RunningJob | None = None
+        self._is_closing = False
         self._slave: LearnerSlave | None = None
 
     @property
@@ -130,13 +131,15 @@ class JobLearner:
         self.close()
 
     def close(self) -> None:
-        """Ends the job, if one runs, and the session; takes a minute at most.
+        """Ends the job, if one runs, and the session; takes about a minute at most.
 
         The job's process saves, its version is sent, and the job is queued again.
         """
         if self._slave is not None:
             self._slave.stop_taking_jobs()
-        running = self._running
+        with self._lock:
+            self._is_closing = True
+            running = self._running
         if running is not None:
             running.stop(is_wanted=True)
             running.is_over.wait(END_SEC + _LEAVE_SEC)
@@ -164,7 +167,7 @@ class JobLearner:
           task_info: has `job`, `attempt`, `config` and `has_version`.
 
         Raises:
-          TaskFail: another job still runs, also 10 s later.
+          TaskFail: another job still runs, also 10 s later; or `close` was called.
         """
         attempt = Attempt(int(task_info["job"]), int(task_info["attempt"]))
         before = self._running
@@ -172,6 +175,9 @@ class JobLearner:
             message = f"the slave still runs {before.attempt}"
             raise TaskFail({"message": message, "busy": True}, message)
         with self._lock:
+            if self._is_closing:  # its process would not be ended
+                message = "the slave leaves"
+                raise TaskFail({"message": message, "busy": True}, message)
             self._running = _RunningJob(
                 self.slave, self._guardian, self._program, self._folder / "job", attempt, task_info
             )

@@ -351,7 +351,7 @@ class JobQueue:
     def _read_state(self) -> int:
         """Reads the file of jobs; returns the index of the first record after it.
 
-        In an empty folder, writes a file without jobs.
+        In a folder that is empty, except for what a crash left behind, writes a file without jobs.
 
         Raises:
           ConfigError: the folder or the file is of another program or version, or damaged.
@@ -359,7 +359,7 @@ class JobQueue:
         """
         path = self._folder / _STATE_NAME
         if not path.exists():
-            if any(self._folder.iterdir()):
+            if any(not one.name.startswith(TEMPORARY) for one in self._folder.iterdir()):
                 raise ConfigError(
                     f"{self._folder}: not the queue of a coordinator, because it has no "
                     f"{_STATE_NAME}; choose another folder"

@@ -256,6 +256,16 @@ class Slave(abc.ABC):
                 if self._is_reachable and not self.ended.is_set():
                     logger.warning("%s; retrying", error)
                 self._is_reachable = False
+            except Exception as error:  # as of a task that another version has made
+                logger.exception("the session with the coordinator failed")
+                self._give_up(
+                    ProtocolError(
+                        f"the answer of the coordinator at {self.link.address} cannot be processed "
+                        f"({type(error).__name__}: {error}); use the same version of relaax_like "
+                        "at both ends"
+                    )
+                )
+                return
             self.ended.wait(draw_pause_sec(failures, 0.2, _LONGEST_PAUSE_SEC))
             failures += 1
 
@@ -349,8 +359,10 @@ def _find_attempt(task: pb.Task) -> Attempt | None:
     """Returns the attempt that a task starts; None: the task does not start a job of the queue."""
     payload = json.loads(task.payload)
     job, attempt = payload.get("job"), payload.get("attempt")
-    # A program of the coordinator can send any JSON as `job`.
+    # A program of the coordinator can send any JSON as `job`, also a number that no job has.
     if not (isinstance(job, int) and isinstance(attempt, int)):
+        return None
+    if not (0 < job < 1 << 64 and 0 < attempt < 1 << 32):
         return None
     return Attempt(job, attempt)
 

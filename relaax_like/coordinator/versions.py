@@ -122,14 +122,18 @@ class VersionStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def clean_up(self, jobs: Iterable[Job]) -> None:
-        """Removes what a crash left behind of these jobs' versions, incomplete or not recorded."""
+        """Removes what a crash left behind of these jobs' versions, incomplete or not recorded.
+
+        Errors are ignored.
+        """
         for job in jobs:
             parent = self._folder / f"job-{job.id}"
             if not parent.is_dir():
                 continue
             for path in parent.glob(f"{TEMPORARY}*"):
                 if path.is_symlink():
-                    path.unlink()
+                    with contextlib.suppress(OSError):
+                        path.unlink()
                 else:
                     shutil.rmtree(path, ignore_errors=True)
             self.keep_newest(job)

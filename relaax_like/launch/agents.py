@@ -159,8 +159,8 @@ def make_agent_host(
       client_id: of the view that batch-native agents share; by default a unique one.
 
     Raises:
-      ConfigError: the folder's code cannot be loaded, or its plain Agent does not support a
-        setting.
+      ConfigError: the folder's code cannot be loaded, or fails; or its plain Agent lacks a method,
+        or does not support a setting.
     """
     agent_class = load_agent_class(experiment)
     if not is_batch_native(agent_class):
@@ -197,7 +197,7 @@ def make_serial_host(
       client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
-      ConfigError: the algorithm cannot learn there, or its folder cannot be loaded.
+      ConfigError: the algorithm cannot learn there; or its folder cannot be loaded, or fails.
     """
     agent_class = load_agent_class(experiment)
     if not is_batch_native(agent_class):
@@ -225,7 +225,8 @@ def make_linked_host(
       client_id: of the agents; by default a unique one.
 
     Raises:
-      ConfigError: the algorithm folder cannot be loaded, or its agents cannot learn there.
+      ConfigError: the algorithm folder cannot be loaded, or fails; or its agents cannot learn
+        there.
     """
     agent_class = load_agent_class(experiment)
     if not is_batch_native(agent_class):

@@ -56,8 +56,11 @@ def _choose(run_dir: Path) -> int:
     seconds = {}
     with contextlib.suppress(OSError, ValueError):  # never measured, or damaged
         seconds = json.loads(path.read_text())
-    # Otherwise it was measured on another machine.
-    if not isinstance(seconds, dict) or list(seconds) != [str(count) for count in counts]:
+    if not (
+        isinstance(seconds, dict)
+        and list(seconds) == [str(count) for count in counts]  # else from another machine
+        and all(isinstance(sec, float) for sec in seconds.values())
+    ):
         seconds = {str(count): _measure(run_dir, count) for count in counts}
         try:
             path.write_text(json.dumps(seconds))

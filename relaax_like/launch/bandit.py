@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.client.interactor import Transition
-from relaax_like.wire.spaces import Discrete, MultiBinary, MultiDiscrete, Space
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 # Steps of an episode; the maximum reward of each is 1.
 EPISODE_STEPS = 10
@@ -18,7 +18,8 @@ class BanditSlots:
     A context, 0 or 1, is drawn for each step and slot. All numbers of an observation are low or
     high accordingly. The best action is the first or the last choice; of a Box, one quarter or
     three quarters of the range in each component. Rewards are from 0 to 1. If the observation is
-    ignored, their mean is at most 0.5, and 0.75 for a Box. An episode has ten steps.
+    ignored, their mean is at most 0.5 (0.75 for a Box, 1 for a single choice). An episode has ten
+    steps.
 
     Args:
       observation_space: a space, or nested ones.
@@ -88,10 +89,18 @@ class BanditSlots:
         contexts = self._contexts.reshape(-1, *[1] * (actions.ndim - 1))
         if isinstance(space, MultiBinary):
             return (actions == contexts).reshape(self.slots, -1).mean(axis=1)
-        low, high = (-1.0, 1.0) if space.low is None else (space.low, space.high)
+        low, high = _find_range(space)
         places = (actions - low) / (high - low)  # 0 and 1 are the ends of the range
         distances = np.abs(np.clip(places, -0.25, 1.25) - np.where(contexts, 0.75, 0.25))
         return 1.0 - distances.reshape(self.slots, -1).mean(axis=1)
+
+
+def _find_range(space: Box) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the bounds; a range that lacks one is 2 wide, and -1 to 1 if it lacks both."""
+    low = np.asarray(-np.inf if space.low is None else space.low, np.float64)
+    high = np.asarray(np.inf if space.high is None else space.high, np.float64)
+    low = np.where(np.isfinite(low), low, np.where(np.isfinite(high), high - 2, -1))
+    return low, np.where(np.isfinite(high), high, low + 2)
 
 
 def _map_spaces(space: Any, function: Callable[[Any], Any]) -> Any:

@@ -168,6 +168,7 @@ class BaseTrainer(abc.ABC):
         Raises:
           ConfigError: the algorithm's folder cannot be loaded, or its agents cannot learn there.
           ProtocolError: the algorithm cannot use the environments' spaces.
+          RelaaxError: see `AgentHost.make_slot_agents`.
         """
         with tracing.span(tracing.START):
 

@@ -141,7 +141,7 @@ def evaluate_with_clients(
     if status == EXIT_ERROR:
         raise RelaaxError(
             f"{played.count} of {episodes} episodes: no client has sent anything for "
-            f"{timeout_sec:g} s; connect environments to {experiment.rlx_server.bind}, or raise "
+            f"{timeout_sec:g} s; connect environments to the address that the log names, or raise "
             "--timeout"
         )
     if not played.taken:

@@ -37,6 +37,7 @@ def check_learning(subject: Subject, learn_sec: float) -> None:
       Failed: the mean return did not reach its target in time.
       NotApplicable: the plan is Offline, or the spaces are not known.
       ConfigError: check.yaml has no `learner.target_return`.
+      RelaaxError: see `BaseTrainer.run`.
     """
     experiment = subject.experiment
     if isinstance(get_plan(experiment.algorithm), Offline):

@@ -30,7 +30,7 @@ def run_coordinator(folder: Path, bind: str, security: Mapping[str, Any], **limi
     Raises:
       ConfigError: the settings are wrong, other machines could connect without TLS and tokens, or
         the folder is not that of a coordinator.
-      RelaaxError: the port is taken; or see `Coordinator`.
+      RelaaxError: see `validate_port_free` and `Coordinator`.
     """
     address = parse_address(bind, COORDINATOR_PORT)
     settings = SecurityConfig(**security)

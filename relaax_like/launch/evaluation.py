@@ -97,9 +97,10 @@ def evaluate_snapshot(
     """
     use_compile_cache(experiment.compile_cache)
     set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
-    experiment, _ = ask_environment(experiment)
     if video is not None:
         validate_video(video.path)
+        draw_without_screen()
+    experiment, _ = ask_environment(experiment)
     state = read_snapshot(experiment, version)
     filmed = ""
     with open_server(experiment, state) as server:
@@ -122,7 +123,6 @@ def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
     if experiment.environment is not None:  # otherwise open_slots reports what is missing
         one = experiment.environment.model_copy(update={"slots": 1})
         experiment = replace(experiment, environment=one)
-    draw_without_screen()
     with open_slots(experiment, "video") as slots, FilmedSlots(slots, video.path) as filmed:
         scores = [f"{e.score:g}" for e in _play(experiment, server, filmed, video.episodes)]
     return (
@@ -245,8 +245,8 @@ def format_evaluation(evaluation: Evaluation) -> str:
 def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
     """Returns an evaluation as JSON types.
 
-    `interval` is None if there is only one episode, `success_rate` if the environment does not
-    report success.
+    `interval` is None if there is only one episode, `success_rate` if no episode is known to be
+    solved or not.
     """
     returns = evaluation.returns
     mean, half = float(returns.mean()), evaluation.half_interval

@@ -68,10 +68,12 @@ def export_policy(
       folder: to write to; None: `export/VERSION` in the run's folder.
 
     Raises:
-      ConfigError: the algorithm's folder has no model to export, or fails; the folder to write to
-        is not empty; the model uses an operation that ONNX Runtime does not support; or a library
-        of the extra `export` is not installed.
-      RelaaxError: the exported policy computes different results, or a file cannot be written.
+      ConfigError: the algorithm's folder has no model to export, or fails; `version` is wrong; the
+        folder to write to is not empty; the model uses an operation that ONNX Runtime does not
+        support, or an observation has the name of an output; or a library of the extra `export` is
+        not installed.
+      RelaaxError: the exported policy computes different results, or the folder cannot be read or
+        written to.
       SnapshotError: see `read_snapshot`; or the snapshot belongs to another model.
     """
     if load_model_module(experiment) is None:
@@ -81,7 +83,13 @@ def export_policy(
         )
     state = read_snapshot(experiment, version)
     folder = folder or experiment.run_dir / "export" / str(state.version)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    try:
+        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    except OSError as error:
+        raise RelaaxError(
+            f"{folder}: cannot be read: {error.strerror}; choose another folder with --to"
+        ) from error
+    if not is_free:
         raise ConfigError(f"{folder}: not an empty folder; remove it, or pass another with --to")
     with without_native_stderr():
         import_libraries()
@@ -92,10 +100,10 @@ def export_policy(
         model = make_model(experiment)
         values = state.manifest.unpack(state.values)
         validate_values(experiment, model, values)
-        actor = make_actor(model, config.seed, config)
-        actor.global_t = state.global_t
-        actor.set_values(values, state.version)
-        with locate_errors(experiment.algorithm_folder):
+        with locate_errors(experiment.algorithm_folder):  # the policy is called
+            actor = make_actor(model, config.seed, config)
+            actor.global_t = state.global_t
+            actor.set_values(values, state.version)
             policy = GreedyPolicy(model, values, config, state.global_t)
         inputs = policy.make_random_inputs(_ROWS, derive_seed(experiment.seed, "export"))
         wanted = policy.run_actor(actor, inputs)

@@ -43,7 +43,7 @@ def make_frozen_host(
       client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
-      ConfigError: the algorithm folder cannot be loaded.
+      ConfigError: the algorithm folder cannot be loaded, or its code fails.
       SnapshotError: the values belong to another model.
     """
     agent_class = load_agent_class(experiment)

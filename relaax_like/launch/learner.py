@@ -116,7 +116,9 @@ class PublishedValues(ParameterServerBackend):
 
 
 def run_learner(experiment: Experiment) -> int:
-    """Learns until the training has finished, or a signal arrives; then ends the process.
+    """Learns until the training has finished, a signal arrives or learning fails.
+
+    Then ends the process.
 
     Args:
       experiment: has `learner.placement: standalone`.
@@ -124,8 +126,8 @@ def run_learner(experiment: Experiment) -> int:
     Raises:
       ConfigError: the settings are wrong, other machines could connect without TLS and tokens, or
         the parameter server's run has another model.
-      RelaaxError: the port is taken, a certificate or token is not accepted, or another server
-        listens at the parameter server's address.
+      RelaaxError: the port is taken, or the address cannot be used; a certificate or token is not
+        accepted; or another server listens at the parameter server's address.
     """
     settings = experiment.learner
     use_compile_cache(experiment.compile_cache)

@@ -86,8 +86,10 @@ def make_learners(
       on_failure: see `GradientLearner`; called at most once by each.
 
     Raises:
-      ConfigError: the algorithm folder lacks what learning needs, or it cannot be loaded.
+      ConfigError: the algorithm folder lacks what learning needs, its code cannot be loaded, or
+        fails; or it does not fit a setting.
       ServerUnavailableError: the parameter server is not available.
+      RelaaxError: another error of `make_client`.
     """
     config = experiment.algorithm
     seed = derive_seed(config.seed, "act", client_id)
@@ -338,7 +340,7 @@ def _choose_optimizers(experiment: Experiment, task: str, model: Any) -> dict[st
 
 
 def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -> None:
-    """Refuses what only works with one task.
+    """Refuses what only works with `make_model`, for an algorithm with `make_algorithms`.
 
     Raises:
       ConfigError: the error names the line of code, or the key.

@@ -192,7 +192,7 @@ class LocalAgents:
 
 
 class CheckedSlots:
-    """Environments whose wrong values are refused; errors name the environment and the slot.
+    """Environments whose wrong values are refused; errors name the environment.
 
         slots = CheckedSlots(slots, "CartPole-v1")
 
@@ -219,7 +219,8 @@ class CheckedSlots:
         """Resets; see `EnvironmentSlots`.
 
         Raises:
-          InvalidInputError: a wrong value; the error names environment, field and slot.
+          InvalidInputError: a wrong value; the error names environment and field, and the slot of a
+            wrong number.
         """
         try:
             observations: Values = self._env_slots.reset(mask)
@@ -302,8 +303,8 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
       Environments that refuse wrong values; see `CheckedSlots`.
 
     Raises:
-      ConfigError: there is no environment, or its folder has no slots.py that can be loaded. Errors
-        of `make_slots` in slots.py pass unchanged.
+      ConfigError: there is no environment, or its folder has no slots.py that can be loaded and has
+        a function `make_slots`. Errors of that function pass unchanged.
     """
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
@@ -312,6 +313,11 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
             "environments in its own process; add the section"
         )
     module = load_folder_module(program.parent, Path(SLOTS).stem)
+    if not hasattr(module, "make_slots"):
+        raise ConfigError(
+            f"{program.parent / SLOTS}: no function make_slots found; define "
+            "make_slots(environment, seed), which returns environments (see EnvironmentSlots)"
+        )
     slots = module.make_slots(environment, derive_seed(experiment.seed, "environment", purpose))
     name = environment.env or program.parent.name
     try:

@@ -16,10 +16,11 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 
 class OfflineTrainer(BaseTrainer):
-    """Learns from the recordings of `learner.offline`, until the budget of steps is reached.
+    """Learns from the recordings of `learner.offline`, until the budget or the target is reached.
 
-    `global_t` counts each recorded step every time that it is learned from. A run that was stopped
-    resumes with the recording, or the minibatches, that would have been next.
+    The budget is `max_global_step`: `global_t` counts each recorded step every time that it is
+    learned from. The target is `learner.target_eval_return`. A run that was stopped resumes with
+    the recording, or the minibatches, that would have been next.
 
     Args:
       experiment: with `learner.offline` set.
@@ -27,8 +28,8 @@ class OfflineTrainer(BaseTrainer):
       log: see `BaseTrainer`.
 
     Raises:
-      ConfigError: there are no recordings; some are damaged, or do not match the algorithm's
-        settings; or the environment for evaluations is missing, or does not match them.
+      ConfigError: see `find_recordings` and `validate_recordings`; or the environment for
+        evaluations is missing, or does not match the algorithm's settings.
     """
 
     def __init__(

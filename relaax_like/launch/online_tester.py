@@ -87,8 +87,8 @@ class OnlineTester:
 
     def close(self) -> None:
         """Closes environments and agents; a later `test` makes new ones. Idempotent."""
-        self._stack.close()
         self._parts = None
+        self._stack.close()
 
     def __enter__(self) -> "OnlineTester":
         return self
@@ -240,12 +240,18 @@ class VersionTests:
                 logger.error("%s; training continues", error)
             except Exception as error:
                 failed += 1
-                self._tester.close()
+                self._close_tester()
                 last = "; there are no more evaluations" if failed == _MAX_FAILED else ""
                 logger.error("an evaluation failed: %s; training continues%s", error, last)
                 logger.debug("the traceback", exc_info=error)
             pause_sec = max(_POLL_SEC, time.monotonic() - began)
-        self._tester.close()
+        self._close_tester()
+
+    def _close_tester(self) -> None:
+        try:
+            self._tester.close()
+        except Exception as error:  # of an environment, which has perhaps failed before
+            logger.warning("the evaluations' environment could not be closed: %s", error)
 
     def _find_due(self) -> int:
         """Returns the version of the next test."""

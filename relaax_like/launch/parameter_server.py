@@ -186,15 +186,19 @@ def _open_lease(experiment: Experiment) -> LearnerLease | None:
 
 
 def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
-    """Serves until training finishes or a signal arrives; returns the exit status.
+    """Serves until training finishes, a signal arrives or its learner fails.
 
     Args:
       experiment: to train.
       overrides: with which it was loaded, for the process that builds the initial values.
 
+    Returns:
+      The exit status.
+
     Raises:
       ConfigError: the settings are wrong, or other machines could connect without TLS and tokens.
-      RelaaxError: a port is taken; or see `make_parameter_server` and `open_version_tests`.
+      RelaaxError: a port is taken, or an address cannot be used; or see `make_parameter_server` and
+        `open_version_tests`.
       Stopped: a signal arrived during `make_parameter_server`.
     """
     failpoints.arm_from_environment()
@@ -210,7 +214,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         validate_unprotected(settings.prometheus_bind, experiment.security, key)
         if settings.prometheus_bind.collides_with(settings.bind):
             raise ConfigError(
-                f"{key}: {settings.prometheus_bind} is the server's own address "
+                f"{key}: {settings.prometheus_bind} collides with the server's own address "
                 f"(relaax-parameter-server.bind: {settings.bind}); choose another port"
             )
     security = make_server_security(experiment)
@@ -358,9 +362,9 @@ def make_experience_services(
 
 
 def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
-    """Saves the trained weights, and retries until a shutdown is requested.
+    """Saves the trained weights; after a failure, retries until a shutdown is requested.
 
-    Until then they only exist in this process.
+    Until they are saved, this process can be the only place where they exist.
     """
     while True:
         try:

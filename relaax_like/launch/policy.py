@@ -155,6 +155,7 @@ class Policy:
                     _FIELD,
                 )
             agents.close()
+            self._agents = None  # also if no others can be made
         self._agents = self._saved.host.make_slot_agents(
             self._observations.spaces,
             self._actions.spaces,

@@ -48,7 +48,7 @@ def open_ray_launcher(
       RelaaxError: no cluster answers, or it does not have the processors that the run asks for; or
         see `validate_nothing_lost`.
       ModuleNotFoundError: Ray is not installed.
-      Exception: see `join`.
+      Exception: see `join` and `RunRecord.read`.
     """
     if experiment.learner.backprop_workers < 0:
         raise ConfigError(
@@ -92,8 +92,9 @@ def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss
     Raises:
       ConfigError: the run has made progress, and `accept_loss` is False; the error says what would
         be lost. Or `mirror_url` cannot be used.
-      RelaaxError: the cluster's record of the run is not valid, or the folder of a journal cannot
-        be read.
+      RelaaxError: the cluster's record of the run is not valid, or the folder of snapshots or of a
+        journal cannot be read.
+      Exception: see `RunRecord.read`.
     """
     settings = experiment.parameter_server
     folder = settings.checkpoint_dir
@@ -160,7 +161,7 @@ def join_for_workers(trainer: BaseTrainer, address: str, accept_loss: bool) -> N
         `validate_nothing_lost`.
       RelaaxError: no cluster answers; or see `validate_nothing_lost`.
       ModuleNotFoundError: Ray is not installed.
-      Exception: see `join`.
+      Exception: see `join` and `RunRecord.read`.
     """
     workers = trainer.experiment.learner.workers
     if not isinstance(trainer, Trainer):

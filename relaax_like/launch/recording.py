@@ -94,15 +94,22 @@ def record(
         are drawn than for the existing files.
 
     Raises:
-      ConfigError: an argument is wrong, the folder has files, or cannot be written to; or the
-        algorithm's agents cannot be recorded.
+      ConfigError: an argument is wrong; the folder has files, or cannot be read or written to;
+        there is no environment; or the algorithm's code cannot be loaded, or fails, or its agents
+        cannot be recorded.
       SnapshotError: there is no usable snapshot.
       ProtocolError: the algorithm cannot use the environment's spaces.
       InvalidInputError: the environment returned a wrong value.
     """
     if policy not in POLICIES:
         raise ConfigError(f"policy: {policy!r}, expected one of {', '.join(POLICIES)}")
-    found = find_trajectories(folder)
+    try:
+        found = find_trajectories(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be read: {error.strerror}; correct its permissions, or name another "
+            "folder"
+        ) from None
     if found and not append:
         raise ConfigError(
             f"{folder}: already contains {len(found)} trajectory file(s); name another folder, or "

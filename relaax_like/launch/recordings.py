@@ -1,5 +1,6 @@
 """Finds the recordings that `learner.offline` names."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,10 +54,12 @@ def find_recorded_spaces(sources: Sequence[str]) -> tuple[Spaces, Spaces] | None
 
 
 def _find_files(folder: Path) -> list[RecordedFile]:
-    files = find_trajectories(folder)
+    # Unlike Path's methods, these functions do not raise if a permission is missing.
+    is_readable = os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
+    files = find_trajectories(folder) if is_readable else []
     if not files:
-        what = "a file" if folder.exists() else "no such folder"
-        if folder.is_dir():
+        what = "a file" if os.path.isfile(folder) else "no such folder, or no access to it"
+        if is_readable:
             what = "contains no trajectories (iteration-N.npz)"
         raise ConfigError(
             f"learner.offline: {folder}: {what}; expected a folder that `relaax record` has "

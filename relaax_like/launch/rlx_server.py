@@ -124,16 +124,19 @@ def make_rlx_server(
 
 
 def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int:
-    """Serves until a signal arrives; returns the exit status.
+    """Serves until a signal arrives, or an error that a retry would not cure.
 
     Args:
       experiment: to serve.
       overrides: with which it was loaded, for the learner's process.
 
+    Returns:
+      The exit status.
+
     Raises:
       ConfigError: the settings are wrong, the algorithm cannot be loaded, or other machines could
         connect without TLS and tokens.
-      RelaaxError: the port is taken.
+      RelaaxError: the port is taken, or the address cannot be used.
       Stopped: a signal arrived while the algorithm was being loaded.
     """
     settings = experiment.rlx_server
@@ -191,6 +194,9 @@ def serve_until_stopped(
       settings: contain the address.
       shutdown: ends it.
       announce: called in a separate thread once clients can connect.
+
+    Raises:
+      RelaaxError: see `RlxServer.start`.
     """
     limit_blas_threads()
     loop = new_event_loop()

@@ -13,6 +13,7 @@ from relaax_like.config.algorithm_folder import MAIN, SLOTS, TRAINER
 from relaax_like.config.loader import export_experiment
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.config.plan import Offline, get_plan
+from relaax_like.config.yaml_document import quote_text
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
@@ -73,9 +74,16 @@ def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
       addresses: name of each node -> its address.
     """
     overrides = [
-        f"{_SECTIONS[name]}.bind={addresses[name]}" for name in _SECTIONS if name in addresses
+        _override(f"{_SECTIONS[name]}.bind", addresses[name])
+        for name in _SECTIONS
+        if name in addresses
     ]
-    return [*overrides, f"relaax-rlx-server.parameter_server={addresses['ps']}"]
+    return [*overrides, _override(_PARAMETER_SERVER_KEY, addresses["ps"])]
+
+
+def _override(key: str, address: Address) -> str:
+    """Returns the override of an address, quoted: in YAML, a plain [::1]:7000 is not text."""
+    return f"{key}={quote_text(str(address))}"
 
 
 def export_addresses(experiment: Experiment) -> dict[str, dict[str, str]]:
@@ -131,9 +139,9 @@ def choose_ports(experiment: Experiment) -> list[str]:
                     "set the name or an address of this machine"
                 ) from None
             address = Address(host, probe.getsockname()[1])
-            overrides.append(f"{_SECTIONS[name]}.bind={address}")
+            overrides.append(_override(f"{_SECTIONS[name]}.bind", address))
             if name == "ps":
-                overrides.append(f"relaax-rlx-server.parameter_server={address.to_connect()}")
+                overrides.append(_override(_PARAMETER_SERVER_KEY, address.to_connect()))
     return overrides
 
 
@@ -171,7 +179,8 @@ def validate_servers(experiment: Experiment) -> None:
             for other, bind in binds.items():
                 if settings.bind.collides_with(bind):
                     raise ConfigError(
-                        f"{section}.bind: {settings.bind} is also {other}.bind; choose another port"
+                        f"{section}.bind: {settings.bind} collides with {other}.bind: {bind}; "
+                        "choose another port"
                     )
             binds[section] = settings.bind
             validate_exposure(settings.bind, experiment.security)
@@ -232,6 +241,7 @@ _SECTIONS = {
     "learner": "learner",
 }
 _ADDRESS_KEYS = ("bind", "parameter_server")
+_PARAMETER_SERVER_KEY = "relaax-rlx-server.parameter_server"
 _ROLES: Mapping[str, Role] = {
     "parameter_server": "parameter server",
     "rlx_server": "rlx server",
@@ -339,7 +349,9 @@ def _make_security_flags(security: ClientSecurity) -> list[str]:
 
 def _make_start(program: Path) -> list[str]:
     """Returns the command: a Python program runs in our own Python, whatever is on the PATH."""
-    with program.open("rb") as file:
+    first = b""
+    # A program can be executable without being readable.
+    with contextlib.suppress(OSError), program.open("rb") as file:
         first = file.readline(200)
     is_python = program.suffix == ".py" or (first.startswith(b"#!") and b"python" in first)
     return [sys.executable, str(program)] if is_python else [str(program)]

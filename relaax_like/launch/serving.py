@@ -68,7 +68,7 @@ def run_policy_server(experiment: Experiment, version: str = LATEST) -> int:
     Raises:
       ConfigError: other machines can reach the address without TLS and tokens, a file of `security`
         cannot be used, or see `SavedPolicy`.
-      RelaaxError: the port is taken; the error names the process that holds it, if possible.
+      RelaaxError: see `validate_port_free`.
       SnapshotError: see `SavedPolicy`.
       Stopped: a signal arrived while the policy was being loaded.
     """

@@ -51,7 +51,8 @@ def make_start(
       InvalidInputError: the file `initial_values` cannot be used, or the algorithm's initial values
         are not valid.
       SnapshotError: a snapshot has an unknown format, or those of `learner.previous` cannot be
-        read.
+        read; or the folder of snapshots cannot be read.
+      JournalError: see `holds_records`.
     """
     settings = experiment.parameter_server
     if settings.initial_values is None:
@@ -118,8 +119,9 @@ def _validate_rebuildable(kept: Path) -> None:
     checkpoints = kept.parent
     if read_newest_manifest(checkpoints) is None and holds_records(checkpoints / "journal"):
         raise ConfigError(
-            f"{kept}: damaged, and the journal next to it has records without a usable snapshot "
-            "before them; restore the snapshots, or start in another run_dir"
+            f"{kept}: damaged or unreadable, and the journal next to it has records without a "
+            "usable snapshot before them; restore this file or the snapshots, or start in another "
+            "run_dir"
         )
 
 

@@ -84,7 +84,7 @@ def make_trainer(
 
     Raises:
       ConfigError: `trainer.py` cannot be used; there is no environment or recording that the
-        training needs; or the algorithm cannot use their spaces.
+        training needs; the algorithm cannot use their spaces; or see `OfflineTrainer`.
     """
     if experiment.learner.placement == "standalone":  # all is one process here
         learner = experiment.learner.model_copy(update={"placement": "server"})

@@ -47,7 +47,7 @@ def wait_for_spaces(
       The spaces; None: a shutdown was requested.
 
     Raises:
-      RelaaxError: the port is taken.
+      RelaaxError: the port is taken, or the address cannot be used.
     """
     agreement = _Agreement(experiment)
     bind = experiment.parameter_server.bind
@@ -82,7 +82,7 @@ def make_proposer(experiment: Experiment) -> Propose:
     def propose(proposal: RunSpaces | None) -> RunSpaces:
         if not (spaces.observations and spaces.actions):
             raise InvalidInputError(
-                "spaces: the settings of this parameter server do not define observation and "
+                "spaces: the settings of this server do not define observation and "
                 "action spaces; start server and agents with the same experiment file"
             )
         return spaces

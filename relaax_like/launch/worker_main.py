@@ -30,6 +30,7 @@ from relaax_like.nn.device import set_device
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.supervision.process import (
     Shutdown,
+    Stopped,
     end_now,
     run_main,
     setup_logging,
@@ -88,7 +89,8 @@ def play(
       InvalidInputError: an environment has returned a wrong value.
       ProtocolError: the algorithm cannot use the environments' spaces.
       ServerUnavailableError: the parameter server is not available.
-      Stopped: a signal arrived before the first step.
+      RelaaxError: another error of `Link.wait`.
+      Stopped: a signal arrived before the first step, or the learner refuses this worker.
     """
     environment = experiment.environment
     assert environment is not None, "workers have environments"
@@ -115,8 +117,9 @@ def play(
             slots = ends.enter_context(open_slots(experiment, purpose))
             if beside is not None:
                 ends.callback(learner.stop)
-                while not (learner.wait_loaded(_POLL_SEC) or shutdown.requested.is_set()):
-                    pass
+                while not learner.wait_loaded(_POLL_SEC):
+                    if shutdown.requested.is_set():  # it was refused, and a retry is useless
+                        raise Stopped(shutdown.exit_status)
             agents = LocalAgents(slots, host, stop=shutdown.requested, resumable=False, name=name)
             ends.callback(agents.close)
         interactor = Interactor(

@@ -89,7 +89,9 @@ def _asks_for_token(address: str) -> bool:
     import grpc
 
     where = parse_address(address, _GCS_PORT)
-    with grpc.insecure_channel(str(where)) as channel:
+    # Otherwise an http_proxy in the environment would intercept the call; Ray ignores it, too.
+    options = (("grpc.enable_http_proxy", 0),)
+    with grpc.insecure_channel(str(where), options) as channel:
         check_alive = channel.unary_unary(
             "/ray.rpc.NodeInfoGcsService/CheckAlive",
             request_serializer=None,

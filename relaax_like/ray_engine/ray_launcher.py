@@ -223,12 +223,15 @@ class RayLauncher:
         asked = ", ".join(f"{node.name} {node.cpus}" for node in nodes)
         total, free = self.ray.cluster_resources(), self.ray.available_resources()
         machines = sum(machine["Alive"] for machine in self.ray.nodes())
+        here = [node.name for node in nodes if node.role in _AT_DRIVER]
+        local = f" ({', '.join(here)} must fit on this machine)" if here else ""
         has_workers = any(node.role == "worker" for node in self._topology.nodes)
         fewer = "workers (--workers)" if has_workers else "environments (environment.clients)"
         return (
             f"--ray: no place within {self.placement_sec:g} s for {sum(n.cpus for n in nodes)} "
             f"CPU ({asked}): the cluster has {total.get('CPU', 0):g} CPU on {machines} machine(s), "
-            f"{free.get('CPU', 0):g} free; add machines, or start fewer {fewer}"
+            f"{free.get('CPU', 0):g} free{local}; add machines or processors, or start fewer "
+            f"{fewer}"
         )
 
 
@@ -242,7 +245,8 @@ class _RayProcess:
         self._node = node
         self._read_output = read_output
         self._take_report = take_report
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler can call `kill` while its thread holds the lock.
+        self._lock = threading.RLock()
         self._place: _Place | None = None  # guarded by _lock, as is what follows
         self._asked_to_end = False
         self._status: int | None = None

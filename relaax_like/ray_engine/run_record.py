@@ -63,6 +63,7 @@ class RunRecord:
 
         Raises:
           RelaaxError: the store has an invalid record of this run.
+          Exception: Ray's error, if the store does not answer.
         """
         from ray.experimental.internal_kv import _internal_kv_get
 
@@ -89,6 +90,9 @@ class RunRecord:
         Args:
           global_t: environment steps of the run.
           version: of its weights.
+
+        Raises:
+          Exception: Ray's error, if the store does not answer.
         """
         from ray.experimental.internal_kv import _internal_kv_put
 

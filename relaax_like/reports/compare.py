@@ -103,7 +103,7 @@ def _select(curve: Curve, values: np.ndarray, chosen: np.ndarray) -> Curve:
 def _read_snapshot(run: Run, window: int) -> _Newest:
     try:
         state = read_latest(run.checkpoint_dir)
-    except SnapshotError:  # all of them are damaged: only the curves remain
+    except SnapshotError:  # damaged, unreadable or of another version: only the curves remain
         state = None
     if state is None:
         return _Newest(0)

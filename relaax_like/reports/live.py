@@ -27,6 +27,8 @@ from relaax_like.reports.modes import SPARE_COLUMNS, LogMode
 from relaax_like.reports.progress import log_progress
 from relaax_like.supervision.process import Shutdown
 
+logger = logging.getLogger(__name__)
+
 _TABLE_INTERVAL_SEC = 1.0
 # Groups of curves in the table, and the maximum number of lines of the optimizer's group.
 _OPTIMIZER, _TIME = "Optimizer/", "Time/"
@@ -107,9 +109,10 @@ class JsonProgress(Progress):
         super().__init__(interval_sec)
         self._newest = newest
         self._on_closed = on_closed
+        self._has_failed = False
 
     def show(self, status: Status) -> None:
-        """Prints the object."""
+        """Prints the object; if it cannot be written, as on a full disk, this is logged once."""
         numbers = {
             "step": status.global_t,
             "version": status.version,
@@ -127,6 +130,12 @@ class JsonProgress(Progress):
             print(json.dumps(numbers), flush=True)
         except BrokenPipeError:
             self._on_closed()
+        except OSError as error:
+            if not self._has_failed:
+                self._has_failed = True
+                logger.warning(
+                    "a line of --log json could not be written: %s; training continues", error
+                )
 
 
 class TableProgress(Progress):
@@ -195,11 +204,14 @@ class TableProgress(Progress):
         if status.env_steps_per_sec <= 0:
             return "ETA -"
         left = self._experiment.algorithm.max_global_step - status.global_t
-        seconds = math.ceil(max(0, left) / status.env_steps_per_sec)
+        try:
+            rest = timedelta(seconds=math.ceil(max(0, left) / status.env_steps_per_sec))
+        except OverflowError:  # millions of years
+            return "ETA -"
         learner = self._experiment.learner
         others = (learner.target_return, learner.target_eval_return, learner.max_episodes)
         at_most = "" if all(other is None for other in others) else " at most"
-        return f"ETA {timedelta(seconds=seconds)}{at_most}"
+        return f"ETA {rest}{at_most}"
 
     def _describe(self, status: Status) -> dict[str, str]:
         rows = {

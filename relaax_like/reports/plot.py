@@ -1,5 +1,6 @@
 """Draws a curve of several runs: a line per run, or a mean and a band per group."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,12 +85,15 @@ def validate_output(out: Path) -> None:
     """Checks the name of the output file, before slow preparations.
 
     Raises:
-      ConfigError: no such format, or no such folder.
+      ConfigError: no such format, no such folder, or no access to it.
     """
     if out.suffix.lower() not in _SUFFIXES:
         raise ConfigError(f"--out {out}: expected a name that ends in {', '.join(_SUFFIXES)}")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}; create it")
+    if not os.path.isdir(out.parent):  # Path's method raises an error without access
+        raise ConfigError(
+            f"--out {out}: there is no folder {out.parent}, or no access to it; create it, or "
+            "choose another one"
+        )
 
 
 def compute_running_mean(values: np.ndarray, points: int) -> np.ndarray:

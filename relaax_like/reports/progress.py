@@ -113,7 +113,8 @@ def print_summary(experiment: Experiment, status: Status, serves: bool = True) -
     episodes = f"; {status.episodes} episodes" if status.episodes else ""
     logger.info("%s%s", format_progress(status, serves), episodes)
     logger.info("snapshots   %s", _relative(settings.checkpoint_dir))
-    logger.info("curves      tensorboard --logdir %s", _quote(settings.metrics_dir))
+    curves = (experiment.metrics_server or settings).metrics_dir
+    logger.info("curves      tensorboard --logdir %s", _quote(curves))
     logger.info("picture     relaax plot %s", _quote(experiment.run_dir))
     logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
     if not status.finished:

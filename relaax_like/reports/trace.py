@@ -1,5 +1,6 @@
 """`relaax trace`: reads the traces of a run, shows where the time went and what limits the run."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -124,16 +125,18 @@ def find_trace_folder(folder: Path) -> Path:
     """Returns the folder with the traces: the run's `trace`, or the given one.
 
     Raises:
-      ConfigError: there is no such folder, or it contains no traces.
+      ConfigError: there is no such folder, no traces are in it, or there is no access to them.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder; pass the run_dir of the experiment")
+    if not os.path.isdir(folder):  # Path's method raises an error without access
+        raise ConfigError(
+            f"{folder}: no such folder, or no access to it; pass the run_dir of the experiment"
+        )
     for candidate in (folder / TRACE_FOLDER, folder):
-        if any(candidate.glob(f"*{SUFFIX}")):
+        if os.path.isdir(candidate) and any(candidate.glob(f"*{SUFFIX}")):
             return candidate
     raise ConfigError(
-        f"{folder}: no traces; record some with `relaax run CONFIG --trace`, or with "
-        f"{ENVIRONMENT_VARIABLE}=FOLDER in the environment of each process"
+        f"{folder}: no traces, or no access to them; record some with `relaax run CONFIG --trace`, "
+        f"or with {ENVIRONMENT_VARIABLE}=FOLDER in the environment of each process"
     )
 
 

@@ -101,6 +101,7 @@ class FilmedSlots:
         render = getattr(self._slots, "render", None)
         try:
             frame = None if render is None else render()
+            frame = None if frame is None else np.asarray(frame)
         except Exception as error:  # whatever an environment's drawing raises
             raise ConfigError(
                 f"--video: the environment cannot be drawn: {error}; omit --video, or correct the "
@@ -152,12 +153,15 @@ def validate_video(path: Path) -> None:
     """Checks the name of the video file and the libraries, before slow preparations.
 
     Raises:
-      ConfigError: no such format, no such folder, or a library is not installed.
+      ConfigError: no such format, no such folder, no access to it, or a library is not installed.
     """
     if path.suffix.lower() not in _SUFFIXES:
         raise ConfigError(f"--video {path}: expected a name that ends in {' or '.join(_SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--video {path}: there is no folder {path.parent}; create it")
+    if not os.path.isdir(path.parent):  # Path's method raises an error without access
+        raise ConfigError(
+            f"--video {path}: there is no folder {path.parent}, or no access to it; create it, or "
+            "choose another one"
+        )
     for library in ("imageio", "imageio_ffmpeg"):
         if importlib.util.find_spec(library) is None:
             raise ConfigError(f"--video: {describe_missing(library)}")

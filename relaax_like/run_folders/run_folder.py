@@ -60,8 +60,10 @@ def begin_run(experiment: Experiment, force: bool) -> None:
 
     Raises:
       ConfigError: there is an older run, and `force` is False or its folders cannot be renamed; or
-        `force` is True, and the settings name a mirror.
-      SnapshotError: see `validate_not_held` and `find_progress`.
+        `force` is True, and the settings name a mirror; or the spaces.json of a start without
+        progress cannot be removed.
+      SnapshotError: see `validate_not_held` and `find_progress`; or the snapshots of a start
+        without progress cannot be removed.
       JournalError: the folder of a journal cannot be read.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
@@ -109,7 +111,7 @@ def _forget_empty_start(experiment: Experiment) -> None:
     except OSError as error:
         raise SnapshotError(
             f"{checkpoints}: a start without any progress cannot be removed: {error}; correct the "
-            "folder's permissions, or choose another run_dir"
+            "folder's permissions, or choose another checkpoint_dir"
         ) from None
 
 
@@ -257,7 +259,7 @@ def _move_aside(experiment: Experiment) -> None:
         raise ConfigError(
             f"mirror_url: {hide_password(settings.mirror_url)} can contain snapshots of the older "
             "run, from which the new run would continue, and --force moves only local folders; "
-            "choose another mirror_url and another run_dir, and omit --force"
+            "choose another mirror_url, run_dir and, if it is set, checkpoint_dir, and omit --force"
         )
     places = {experiment.run_dir.absolute(): "run_dir"}
     metrics = experiment.metrics_server
@@ -309,9 +311,12 @@ def _read_starts(path: Path) -> list[dict[str, Any]]:
 def _replace(path: Path, text: str) -> None:
     temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     try:
-        temporary.write_text(text, "utf-8")
+        # Arguments of a command line can contain bytes that are not UTF-8.
+        temporary.write_text(text, "utf-8", "backslashreplace")
         temporary.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise ConfigError(
             f"run_dir: {path} cannot be written: {error.strerror}; free disk space, make the "
             "folder writable, or choose another run_dir"
@@ -344,7 +349,7 @@ def _find_version(*names: str) -> str | None:
 
 
 def _find_commit(folder: Path) -> str | None:
-    """Returns the commit of the repository that contains a folder; None: there is no repository.
+    """Returns the commit of the repository that contains a folder; None: git reports no commit.
 
     "-dirty" follows if a tracked file of the repository has changed.
     """

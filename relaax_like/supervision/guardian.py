@@ -26,7 +26,7 @@ class Guardian:
             guardian.remove(process.pid)
 
     Leaving the context ends the guardian, and all processes that were added and not removed. Each
-    of these must be the leader of its own process group. Used by one thread.
+    of these must be the leader of its own process group. Used by one thread at a time.
 
     Args:
       term_sec: a process that has not ended this long after its SIGTERM is killed.

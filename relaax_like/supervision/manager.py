@@ -72,11 +72,11 @@ class _Supervised:
 class Manager:
     """Runs the processes of a topology, and restarts those that die.
 
-    The run ends when the essential process or all processes have exited with 0, when a server keeps
-    dying or exits with a usage error, when no environment is left and no other client has been
-    connected for some time, when the output is no longer read, or when `stop` is called. An
-    environment that keeps dying, or exits with a usage error, is abandoned; the other processes
-    continue.
+    The run ends when the essential process or all processes have exited with 0, when a process other
+    than an environment keeps dying or exits with a usage error, when no environment is left and no
+    other client has been connected for some time, when the output is no longer read, or when `stop`
+    or `kill` is called. An environment that keeps dying, or exits with a usage error, is abandoned;
+    the other processes continue.
 
         ps = Node(name="ps", role="parameter server", argv=[...])
         manager = Manager(Topology(nodes=[ps, ...]))
@@ -133,10 +133,10 @@ class Manager:
     def run(self) -> int:
         """Runs until the end and returns an exit status: 0 if all went well or it was stopped.
 
-        The status is 128 + SIGPIPE if the processes' output was no longer read; that of a server
-        that could not be kept running (1 if a signal killed it); or 1 if no client was left. When
-        the method returns, all processes that it started, and their process groups, have been
-        killed or have ended.
+        The status is 128 + SIGPIPE if the processes' output was no longer read; that of a process,
+        other than an environment, that could not be kept running (1 if it is 0, or a signal killed
+        the process); or 1 if no client was left. When the method returns, all processes that it
+        started, and their process groups, have been killed or have ended.
 
         Raises:
           RelaaxError: a command cannot be started.
@@ -190,6 +190,9 @@ class Manager:
                 self._status = EXIT_OUTPUT_CLOSED
                 self._stopping.set()
                 break
+            except (OSError, ValueError):
+                # A full disk, or a character that the encoding lacks: only this line is lost.
+                continue
         for _ in lines:  # A full pipe would prevent the process from exiting.
             pass
 
@@ -440,5 +443,6 @@ def _quote(supervised: _Supervised) -> str:
 def _print_line(name: str, width: int, line: str) -> None:
     text = f"{name:{width}} | {line}"
     output.info("%s", text)
-    sys.stdout.write(f"{text}\n")
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(f"{text.encode(encoding, 'replace').decode(encoding)}\n")
     sys.stdout.flush()

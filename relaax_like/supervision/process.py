@@ -36,10 +36,11 @@ EXIT_OUTPUT_CLOSED = 128 + signal.SIGPIPE
 
 
 class OutputHandler(logging.StreamHandler[TextIO]):
-    """Writes log lines; if they are no longer read, drops them and calls `on_closed`.
+    """Writes log lines; drops those that cannot be written, as on a full disk.
 
     Attributes:
-      on_closed: called for each line that is dropped, in any thread.
+      on_closed: called, in any thread, for each line that is dropped because the output is no
+        longer read.
     """
 
     def __init__(self, stream: TextIO):
@@ -47,10 +48,11 @@ class OutputHandler(logging.StreamHandler[TextIO]):
         self.on_closed: Callable[[], None] = lambda: None
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Calls `on_closed` if the output is closed; called in the handler of an exception."""
-        if isinstance(sys.exc_info()[1], BrokenPipeError):
+        """Drops a line that cannot be written; called in the handler of an exception."""
+        error = sys.exc_info()[1]
+        if isinstance(error, BrokenPipeError):
             self.on_closed()
-        else:
+        elif not isinstance(error, OSError):
             super().handleError(record)
 
 
@@ -109,9 +111,19 @@ def start_tracing(role: str, experiment: Experiment, wanted: bool) -> None:
 
 
 def clear_traces(experiment: Experiment) -> None:
-    """Removes earlier starts' traces from RUN/trace: `relaax trace` would merge all of them."""
+    """Removes earlier starts' traces from RUN/trace: `relaax trace` would merge all of them.
+
+    Raises:
+      ConfigError: one of them cannot be removed.
+    """
     for path in (experiment.run_dir / TRACE_FOLDER).glob(f"*{tracing.SUFFIX}"):
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"--trace: {path}, of an earlier start, cannot be removed: {error.strerror}; "
+                "remove it, or choose another run_dir"
+            ) from None
 
 
 class _HiddenStderr:
@@ -227,6 +239,8 @@ class Shutdown:
 
     def __init__(self) -> None:
         self.requested: threading.Event = SignalEvent()
+        # Acquired by the first request, and never released; no request waits for it.
+        self._first = threading.Lock()
         self.exit_status = 0
         self._callbacks: list[Callable[[], None]] = []
         self._last_callbacks: list[Callable[[], None]] = []
@@ -240,11 +254,12 @@ class Shutdown:
 
         Unlike a signal, it does not end a block of `interrupting` that has begun.
         """
-        if not self.requested.is_set():
-            self.exit_status = exit_status
-            self.requested.set()
-            for callback in self._callbacks:
-                callback()
+        if self.requested.is_set() or not self._first.acquire(blocking=False):
+            return
+        self.exit_status = exit_status
+        self.requested.set()
+        for callback in self._callbacks:
+            callback()
 
     def end_with_output(self) -> None:
         """Also requests the end if the process's log is no longer read, as with `| head`."""
@@ -295,7 +310,8 @@ class Shutdown:
         self.request(128 + number)  # if nothing else has requested it
         if self._interrupting:
             self._interrupting = False
-            raise Stopped(self.exit_status)
+            # Another thread might have requested the end just now, and not set its status yet.
+            raise Stopped(self.exit_status or 128 + number)
 
 
 def validate_port_free(address: Address, flag: str) -> None:
@@ -331,7 +347,7 @@ def name_signal(number: int) -> str:
 def end_now(exit_status: int) -> NoReturn:
     """Ends the process without waiting for its threads, which might be busy for a long time."""
     logging.shutdown()
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):  # no longer read, or a full disk
         sys.stdout.flush()
     os._exit(exit_status)
 
@@ -361,8 +377,9 @@ def run_main(main: Callable[[], int]) -> None:
     """Runs a command and exits with its status; prints users' mistakes without a stack trace.
 
     The status is 2 after a ConfigError or NotAllowedError, 1 after any other RelaaxError, and 2 if
-    a library of an extra is missing. If its output is no longer read, as with `| head -1`, a
-    command that has not failed exits silently with status 141.
+    a library of an extra is missing. If a command has not failed, but its output is no longer read,
+    as with `| head -1`, it exits silently with status 141; if the end of its output cannot be
+    written, as on a full disk, with status 1.
     """
     try:
         status = main()
@@ -388,8 +405,17 @@ def run_main(main: Callable[[], int]) -> None:
         status = EXIT_OUTPUT_CLOSED
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        status = status or EXIT_OUTPUT_CLOSED
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            status = status or EXIT_OUTPUT_CLOSED
+        else:
+            with contextlib.suppress(OSError):  # standard error might be the same file
+                print(
+                    f"error: standard output cannot be written: {error.strerror}; free disk "
+                    "space, or write it to another place",
+                    file=sys.stderr,
+                )
+            status = status or EXIT_ERROR
         # The rest would be written, and fail again, when the interpreter exits.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())

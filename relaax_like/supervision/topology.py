@@ -76,9 +76,10 @@ class RestartPolicy:
       first_delay_sec: longest wait before the first restart; doubled each time; see
         `draw_pause_sec`.
       max_delay_sec: longest delay.
-      max_restarts: restarts in a row after which one more death of a server ends the run.
-      healthy_sec: the deaths in a row are counted from 1 again after a server has run for longer
-        than this, and after any process that has done useful work since its start.
+      max_restarts: restarts in a row after which one more death of a process other than an
+        environment ends the run.
+      healthy_sec: the deaths in a row of such a process are counted from 1 again if it ran for
+        longer than this; those of any process, if it did useful work.
       environment_deaths: number of deaths without a step in between after which an environment is
         abandoned.
       alone_sec: the run ends if none of its environments is left, and no other client has been

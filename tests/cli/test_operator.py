@@ -99,7 +99,7 @@ def test_a_page_at_the_server_s_own_address_is_refused(cluster: Cluster) -> None
         f"relaax-parameter-server.prometheus_bind=127.0.0.1:{cluster.ps_port}"
     )
     assert server.wait() == 2
-    assert "is the server's own address" in server.output
+    assert "collides with the server's own address" in server.output
 
 
 def test_names_of_clients_are_shown_as_they_are(cluster: Cluster) -> None:

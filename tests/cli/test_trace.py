@@ -107,7 +107,7 @@ def test_without_the_flag_nothing_is_written(cluster: Cluster) -> None:
     program = explain(cluster, "run")
     assert program.wait() == 2
     (line,) = program.lines
-    assert line.startswith("error: run: no traces; ")
+    assert line.startswith("error: run: no traces, or no access to them; ")
 
 
 def test_train_traces_its_one_process_and_replaces_an_older_trace(cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relaax_like.config.yaml_document import read_yaml, write_yaml
+from relaax_like.config.yaml_document import YamlDocument, quote_text, read_yaml, write_yaml
 from relaax_like.wire.errors import ConfigError
 
 
@@ -190,3 +190,14 @@ def test_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert read_yaml(path).data == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[::1]:7000", "a: b # c", "\U0001f600", "caf\u00e9\x85", 'say "x" \\ud83d', "a\nb\t", "", "7"],
+)
+def test_quoted_text_is_read_as_it_is(text: str) -> None:
+    document = YamlDocument(Path("file"))
+    document.override(f"section.key={quote_text(text)}")
+    assert document.data == {"section": {"key": text}}
+    assert not document.problems

@@ -292,8 +292,10 @@ def test_a_learner_slave_is_a_slave_with_callbacks(tmp_path: Path) -> None:
 
 
 def test_a_comm_learner_needs_an_address_and_a_name(tmp_path: Path) -> None:
-    for cfg in ({}, {"address": "localhost:1"}):
-        with pytest.raises(ConfigError, match="missing or empty; a comm learner needs"):
+    cases: list[dict[str, Any]] = [{}, {"address": "localhost:1"}]
+    cases += [{"address": "localhost:1", "name": 5}, {"address": 7001, "name": "comm"}]
+    for cfg in cases:
+        with pytest.raises(ConfigError, match="missing, empty or not text; a comm learner needs"):
             RemoteCommLearner(cfg, lambda config: None, exp_dir=tmp_path)
     with pytest.raises(ConfigError, match="'localhost': port missing"):
         RemoteCommLearner(

@@ -171,6 +171,44 @@ def test_a_slave_that_refuses_a_job_counts_as_a_failure(site: Site, slave: Sessi
     assert failed.reason == "slave slave could not start it: no disk"
 
 
+def test_a_start_that_fails_while_the_queue_cannot_be_written_is_reported_again(
+    site: Site, slave: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise ServerUnavailableError("the disk is full")
+
+    job = site.jobs.submit("job", make_config())
+    (task,) = wait_until(slave.poll, "the task")
+    with monkeypatch.context() as patch:
+        patch.setattr(site.coordinator._queue, "end", refuse)
+        with pytest.raises(ServerUnavailableError, match="the disk is full"):
+            slave.answer(task, ok=False, payload='{"message": "no space"}')
+    assert (site.get_state(job), site.get(job).attempts) == ("running", 1)
+    slave.answer(task, ok=False, payload='{"message": "no space"}')
+    wait_until(lambda: site.get(job).attempts == 2, "the second attempt")
+    assert slave.take_job() == (job, 2)
+
+
+def test_a_start_that_times_out_while_the_queue_cannot_be_written_ends_later(
+    site: Site, slave: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        refused.append(arguments)
+        raise ServerUnavailableError("the disk is full")
+
+    refused: list[Any] = []
+    job = site.jobs.submit("job", make_config())
+    wait_until(slave.poll, "the task")
+    with monkeypatch.context() as patch:
+        patch.setattr(site.coordinator._queue, "end", refuse)
+        for _ in range(4):
+            clock.ahead += 10
+            slave.poll()
+        wait_until(lambda: refused, "the time limit")
+    wait_until(lambda: site.get(job).attempts == 2, "the second attempt")
+    assert slave.take_job() == (job, 2)
+
+
 def test_a_failed_job_is_retried_twice_and_keeps_its_tail(site: Site, slave: Session) -> None:
     job = site.jobs.submit("job", make_config())
     for number in (1, 2, 3):
@@ -314,6 +352,15 @@ def test_a_program_of_the_coordinator_sends_tasks_to_slaves(
         learn.result(5.0)
 
 
+def test_a_task_after_the_end_of_the_coordinator_is_cancelled(site: Site, slave: Session) -> None:
+    slave.poll(runs_jobs=False)
+    before = site.coordinator.send_task("slave", "resource", {})
+    site.coordinator.close()
+    after = site.coordinator.send_task("slave", "resource", {})
+    assert before.cancelled()
+    assert after.cancelled()
+
+
 def test_tasks_of_a_program_do_not_keep_a_job_from_a_slave(site: Site, slave: Session) -> None:
     slave.poll(runs_jobs=False)
     for _ in range(64):
@@ -366,7 +413,13 @@ def test_a_version_whose_file_became_shorter_is_named_so(
 
 
 def test_a_start_task_of_another_kind_starts_no_job_of_the_queue() -> None:
-    for payload in ({}, {"job": "mine", "attempt": 1}, {"job": 1}):
+    for payload in (
+        {},
+        {"job": "mine", "attempt": 1},
+        {"job": 1},
+        {"job": -1, "attempt": 1},
+        {"job": 1, "attempt": 1 << 32},
+    ):
         task = pb.Task(name="learner_start_task", payload=json.dumps(payload))
         assert _find_attempt(task) is None
     task = pb.Task(name="learner_start_task", payload='{"job": 3, "attempt": 2}')
@@ -381,6 +434,22 @@ def test_a_start_task_that_is_dropped_does_not_count_as_running() -> None:
         )
     assert sender._starting is None
     sender.ended.set()  # there is no coordinator to leave
+    sender.close()
+
+
+def test_an_answer_that_cannot_be_processed_ends_the_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sender = LearnerSlave("localhost:1", "slave", {})
+
+    def fail() -> None:
+        sender._take(pb.Task(id=1, name="learner_start_task", payload="[]"))
+
+    monkeypatch.setattr(sender, "_poll", fail)
+    sender.start()
+    assert sender.ended.wait(10)
+    assert isinstance(sender.error, ProtocolError)
+    assert "at localhost:1 cannot be processed (AttributeError" in str(sender.error)
     sender.close()
 
 

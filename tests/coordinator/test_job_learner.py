@@ -17,6 +17,7 @@ from support.jobs import PROGRAM, Site, make_config
 from relaax_like.coordinator import job_learner
 from relaax_like.coordinator.job import MAX_REASON
 from relaax_like.coordinator.job_learner import JobLearner, _RunningJob
+from relaax_like.coordinator.tasks import TaskFail
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 
@@ -128,6 +129,16 @@ def test_a_slave_has_one_folder_and_one_name(site: Site, tmp_path: Path) -> None
     with JobLearner(tmp_path / "work") as learner:
         with pytest.raises(InvalidInputError, match=r"name: '\.\./x'"):
             learner.connect(site.address, "../x")
+
+
+def test_a_slave_that_is_closed_starts_no_job(site: Site, tmp_path: Path) -> None:
+    with site.learner(tmp_path / "work") as learner:
+        pass
+    task = {"job": 1, "attempt": 1, "config": make_config(), "has_version": False}
+    with pytest.raises(TaskFail, match="the slave leaves") as caught:
+        learner.deal_with_learner_start(task)
+    assert caught.value.result["busy"] is True
+    assert learner.get_running() == (None, "")
 
 
 def test_resources_are_numbers_of_gpus_and_cpus(site: Site, tmp_path: Path) -> None:

@@ -152,6 +152,15 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
         JobQueue(tmp_path)
 
 
+def test_a_crash_while_the_first_file_is_written_leaves_an_empty_queue(tmp_path: Path) -> None:
+    (tmp_path / "queue").mkdir()
+    (tmp_path / "queue" / ".tmp-jobs.json").write_text('{"kind": ')
+    queue = JobQueue(tmp_path)
+    assert submit(queue).id == 1
+    queue.close()
+    assert [path.name for path in (tmp_path / "queue").glob(".tmp-*")] == []
+
+
 def test_a_damaged_record_is_not_skipped(tmp_path: Path) -> None:
     queue = JobQueue(tmp_path)
     for number in range(20):

@@ -68,7 +68,7 @@ def test_what_was_measured_elsewhere_is_measured_anew(tmp_path, monkeypatch):
     assert 0 < seconds["1"] < 60
 
 
-@pytest.mark.parametrize("text", ['{"1": 0.', "null"])
+@pytest.mark.parametrize("text", ['{"1": 0.', "null", '{"1": null}'])
 def test_a_damaged_measurement_is_made_anew(tmp_path, monkeypatch, text):
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
     (tmp_path / FILE_NAME).write_text(text)

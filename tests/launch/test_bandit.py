@@ -1,4 +1,4 @@
-"""The bandit of `relaax check-algorithm` shows its contexts within each space."""
+"""The bandit of `relaax check-algorithm`: contexts within each space, rewards of actions."""
 
 import numpy as np
 import pytest
@@ -27,3 +27,23 @@ def test_contexts_are_the_smallest_and_the_largest_observation(space: Space, low
     assert shown == {str(np.array(row, space.dtype).tolist()) for row in (low, high)}
     for row in observations:
         space.validate_range(row, "observation")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "actions"),
+    [
+        (None, None, [-0.5, 0.5]),
+        (0, 8, [2, 6]),
+        (0, None, [0.5, 1.5]),
+        (None, 4, [2.5, 3.5]),
+        (-np.inf, np.inf, [-0.5, 0.5]),
+    ],
+)
+def test_a_quarter_and_three_quarters_of_a_range_are_the_best_actions(
+    low: float | None, high: float | None, actions: list[float]
+) -> None:
+    box = Box(dtype="float32", shape=(2,), low=low, high=high)
+    slots = BanditSlots(Discrete(n=2), box, 20, 0)
+    best = np.array(actions, np.float32)[slots.reset()]
+    rewards = slots.step(np.stack([best, best], 1)).rewards
+    assert rewards.tolist() == pytest.approx([1.0] * 20)

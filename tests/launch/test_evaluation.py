@@ -1,6 +1,7 @@
 """`relaax eval` of a run's own environment: which snapshot, and what it says while nothing ends."""
 
 import logging
+from pathlib import Path
 
 import pytest
 from support.saved_runs import write_run
@@ -8,7 +9,7 @@ from support.saved_runs import write_run
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.launch import evaluation
-from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.launch.evaluation import Video, evaluate_snapshot
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 
@@ -50,3 +51,21 @@ def test_it_says_once_that_no_episode_ends(
     evaluate_snapshot(experiment, 4)
     (message,) = caplog.messages
     assert "set environment.max_episode_steps" in message
+
+
+def test_a_video_is_prepared_before_an_environment_is_made(
+    experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(experiment: Experiment) -> None:
+        calls.append("environment")
+        raise ConfigError("asked")
+
+    calls: list[str] = []
+    monkeypatch.setattr(evaluation, "draw_without_screen", lambda: calls.append("screen"))
+    monkeypatch.setattr(evaluation, "ask_environment", ask)
+    with pytest.raises(ConfigError, match="expected a name that ends in"):
+        evaluate_snapshot(experiment, 2, video=Video(path=tmp_path / "video.txt"))
+    assert calls == []
+    with pytest.raises(ConfigError, match="asked"):
+        evaluate_snapshot(experiment, 2, video=Video(path=tmp_path / "video.mp4"))
+    assert calls == ["screen", "environment"]

@@ -1,5 +1,6 @@
 """`relaax export`: files that act as the run does, without TensorFlow and without this package."""
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -151,6 +152,27 @@ def test_an_operation_that_onnx_lacks_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+WITH_A_MISTAKE = """
+class WrongModel(PPOModel):
+    def policy(self, inputs, states):
+        return super().policy({"observation": inputs["velocity"]}, states)
+
+
+def make_model(config, seed):
+    return WrongModel(config, seed)
+"""
+
+
+def test_a_mistake_in_the_model_is_reported_with_its_line(tmp_path: Path) -> None:
+    mine = shutil.copytree(ROOT / "algorithms" / "ppo", tmp_path / "mine")
+    model = mine / "model.py"
+    model.write_text(model.read_text() + WITH_A_MISTAKE)
+    algorithm = ALGORITHMS["ppo, normalised"].replace("name: ppo", f"path: '{mine}'")
+    run = write_run(tmp_path / "run", algorithm)
+    with pytest.raises(ConfigError, match=r"mine/model\.py:\d+: KeyError: 'velocity'$"):
+        export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
+
+
 def test_an_algorithm_without_a_model_is_refused_by_name(tmp_path: Path) -> None:
     experiment = write_case(tmp_path / "run", WITHOUT_A_MODEL)
     with pytest.raises(ConfigError, match=f"{WITHOUT_A_MODEL}: cannot be exported, because no"):
@@ -193,3 +215,18 @@ def test_what_the_base_install_lacks_is_named(run: Path, processes: Processes) -
     assert line.startswith("error: onnxruntime is not installed for ")
     assert line.endswith("; install it: pip install 'relaax_like[export]'")
     assert TRACE not in program.output
+
+
+def test_a_folder_without_access_is_an_error(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> Iterator[Path]:
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return list_files(path)
+
+    list_files = Path.iterdir
+    experiment = load_experiment(run / "config.yaml")
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(RelaaxError, match="cannot be read: Permission denied; choose another"):
+        export_policy(experiment, folder=tmp_path)

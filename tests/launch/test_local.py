@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from support.broken_envs import AT
+from support.cluster import BARE
 
 import relaax_like
 from relaax_like.client.interactor import Transition
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.local import CheckedSlots, open_slots
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
 
 BROKEN = "support.broken_envs:Broken-v0"
@@ -101,3 +102,15 @@ def test_a2c_ends_at_a_nan_reward(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, "NaN reward")
     with pytest.raises(InvalidInputError, match=f"environment {BROKEN}: rewards: NaN"):
         relaax_like.train(file)
+
+
+def test_a_folder_without_make_slots_is_named(tmp_path: Path) -> None:
+    (tmp_path / "game").mkdir()
+    (tmp_path / "game" / "slots.py").touch()
+    file = tmp_path / "experiment.yaml"
+    file.write_text(f"algorithm: {{path: '{BARE}'}}\nenvironment: {{path: game}}\n")
+    with (
+        pytest.raises(ConfigError, match=r"game/slots\.py: no function make_slots found; define"),
+        open_slots(load_experiment(file), "train"),
+    ):
+        pass

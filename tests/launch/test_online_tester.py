@@ -34,7 +34,12 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Episode, TrainReturn
 from relaax_like.launch.evaluation import play_greedy
-from relaax_like.launch.online_tester import TestHook, VersionTests, make_version_tests
+from relaax_like.launch.online_tester import (
+    OnlineTester,
+    TestHook,
+    VersionTests,
+    make_version_tests,
+)
 from relaax_like.learn.checkpoint import load_checkpoint
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.metrics.curves import read_curves
@@ -281,6 +286,37 @@ def test_evaluations_that_fail_end_after_three_and_training_continues(
         wait_until(is_over, "the end of the tests")
     assert caplog.text.count("an evaluation failed: no such joint; training continues") == 3
     assert caplog.text.count("there are no more evaluations") == 1
+
+
+def test_an_environment_that_cannot_be_closed_after_a_failure_ends_no_evaluations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise RelaaxError("no such joint")
+
+    sequences = itertools.count(1)
+    with open_server(tmp_path / "run") as server:
+        tests = make_tests(server, fail)
+        monkeypatch.setattr(tests._tester, "close", fail)
+        with tests:
+
+            def has_failed_twice() -> bool:
+                server.push(make_push(next(sequences)))
+                return caplog.text.count("an evaluation failed: no such joint") >= 2
+
+            wait_until(has_failed_twice, "two evaluations")
+    assert "the evaluations' environment could not be closed: no such joint" in caplog.text
+
+
+def test_a_tester_whose_environment_cannot_be_closed_makes_a_new_one() -> None:
+    experiment: Any = None
+    tester = OnlineTester(experiment)
+    tester._parts = "closed"
+    tester._stack.callback(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        tester.close()
+    assert tester._parts is None
+    tester.close()
 
 
 def test_a_snapshot_that_cannot_be_written_ends_no_evaluations(

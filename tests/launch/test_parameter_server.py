@@ -134,7 +134,9 @@ def test_damaged_initial_values_with_records_and_without_snapshots_are_named(
         snapshot.rename(tmp_path / snapshot.name)
     kept = find_kept(tmp_path)
     kept.write_bytes(b"noise")
-    with pytest.raises(ConfigError, match=rf"{kept.name}: damaged, .* restore the snapshots"):
+    with pytest.raises(
+        ConfigError, match=rf"{kept.name}: damaged or unreadable, .* restore this file"
+    ):
         open_run()
     assert kept.read_bytes() == b"noise"
     assert built == [1]

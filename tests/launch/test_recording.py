@@ -1,5 +1,7 @@
 """`relaax record`: what it writes with each policy, how much, and what it refuses."""
 
+import errno
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import find_trajectories, read_trajectories
 from relaax_like.launch import recording
 from relaax_like.launch.recording import record
+from relaax_like.launch.recordings import find_recordings
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError, SnapshotError
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
@@ -195,6 +198,21 @@ def test_what_cannot_be_recorded_is_refused(
     assert not find_trajectories(tmp_path)
 
 
+def test_a_folder_that_cannot_be_read_is_an_error(
+    pendulum: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(folder: Path) -> list[Path]:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (tmp_path / "iteration-00000001.npz").write_bytes(b"")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match=r": no such folder, or no access to it; expected"):
+        find_recordings([str(tmp_path)])
+    monkeypatch.setattr(recording, "find_trajectories", refuse)
+    with pytest.raises(ConfigError, match=r": cannot be read: Permission denied; correct"):
+        record(pendulum, tmp_path, 10)
+
+
 def test_actions_without_bounds_are_not_uniform() -> None:
     space = Box(dtype="float32", shape=(2,), low=-1.0)
     with pytest.raises(ConfigError, match=r"policy: random, but .*'arm' has no finite bounds"):
@@ -219,7 +237,8 @@ def test_bc_learns_from_a_recording_of_two_folders(trained: Experiment, tmp_path
     state = read_latest(tmp_path / "run" / "checkpoints")
     assert state is not None
     assert (state.global_t, state.version) == (600, 2)
-    with pytest.raises(ConfigError, match=r"none: no such folder; expected .* `relaax record`"):
+    missing = r"none: no such folder, or no access to it; expected .* `relaax record`"
+    with pytest.raises(ConfigError, match=missing):
         train(bc, *sets[:2], f"learner.offline=[{tmp_path / 'one'}, {tmp_path / 'none'}]")
 
 

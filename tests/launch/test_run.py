@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 from support.cluster import BARE
 
+from relaax_like.cli.options import to_overrides
+from relaax_like.config.address import Address
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.run import choose_ports, keep_addresses, make_client_argv, make_topology
+from relaax_like.launch.run import (
+    _make_start,
+    choose_ports,
+    keep_addresses,
+    make_address_overrides,
+    make_client_argv,
+    make_topology,
+)
 from relaax_like.run_folders.run_folder import ADDRESSES
 from relaax_like.wire.errors import ConfigError
 
@@ -84,3 +93,22 @@ def test_servers_with_port_0_get_free_ports_that_the_others_know(tmp_path: Path)
     elsewhere = load_experiment(file, ["relaax-rlx-server.bind=192.0.2.1:0"])
     with pytest.raises(ConfigError, match=r"relaax-rlx-server\.bind: no port of 192\.0\.2\.1"):
         choose_ports(elsewhere)
+
+
+def test_a_program_that_cannot_be_read_is_started_as_it_is(tmp_path: Path) -> None:
+    program = tmp_path / "main"
+    program.mkdir()  # as without permission, it cannot be opened
+    assert _make_start(program) == [str(program)]
+
+
+def test_addresses_of_ipv6_arrive_as_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(f"algorithm: {{path: '{BARE}'}}\n")
+    addresses = {"ps": Address("::1", 7100), "rlx": Address("::", 7101)}
+    placed = load_experiment(file, make_address_overrides(addresses))
+    assert placed.parameter_server.bind == placed.rlx_server.parameter_server == addresses["ps"]
+    assert placed.rlx_server.bind == addresses["rlx"]
+    flags = {"bind": "[::1]:7200", "metrics_dir": tmp_path / "a: b", "prometheus_bind": None}
+    given = load_experiment(file, to_overrides("relaax-parameter-server", flags, []))
+    assert given.parameter_server.bind == Address("::1", 7200)
+    assert given.parameter_server.metrics_dir == tmp_path / "a: b"

@@ -176,3 +176,12 @@ def test_no_other_class_or_function_is_handed_to_ray() -> None:
             if isinstance(node, ast.Call) and GIVES.search(ast.unparse(node.func)):
                 remote.append((path.name, ast.unparse(node)))
     assert remote == [("ray_launcher.py", "self.ray.remote(NodeActor)")]
+
+
+def test_a_signal_handler_can_kill_while_its_thread_holds_the_lock() -> None:
+    launcher: Any = None
+    node = Node(name="env1", role="environment", argv=["true"])
+    process = _RayProcess(launcher, node, lambda lines: None, lambda line: None)
+    with process._lock:
+        process.kill()
+    assert process._asked_to_end

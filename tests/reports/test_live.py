@@ -1,6 +1,7 @@
 """What `relaax train` shows while it trains. covers P23, R24"""
 
 import dataclasses
+import errno
 import io
 import itertools
 import json
@@ -172,6 +173,15 @@ def test_commands_in_the_summary_can_be_pasted_into_a_shell(
         assert command in caplog.text
 
 
+def test_the_summary_names_the_metrics_server_s_folder(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    experiment = load_experiment(cluster.config, ["relaax-metrics-server.metrics_dir=elsewhere"])
+    with caplog.at_level(logging.INFO):
+        print_summary(experiment, Status())
+    assert re.search(r"tensorboard --logdir (\S*/)?elsewhere$", caplog.text, re.MULTILINE)
+
+
 def test_nothing_is_shown_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[int] = []
     began: list[int] = []
@@ -229,6 +239,25 @@ def test_only_so_many_curves_fit(cluster: Cluster, newest: NewestScalars) -> Non
     assert "curve 13" in text
     assert "curve 14" not in text
     assert "and 6 more" in text
+
+
+def test_a_budget_for_millions_of_years_has_no_eta(cluster: Cluster, newest: NewestScalars) -> None:
+    slow = dataclasses.replace(STATUS, env_steps_per_sec=0.5)
+    assert "ETA -" in draw(cluster, newest, slow, "algorithm.max_global_step=1000000000000000000")
+
+
+def test_a_full_disk_does_not_end_json_progress(
+    newest: NewestScalars, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    progress = JsonProgress(1.0, newest)
+    for _ in range(3):
+        progress.show(STATUS)
+    assert caplog.text.count("a line of --log json could not be written") == 1
 
 
 def test_json_before_the_first_episode(

@@ -1,5 +1,7 @@
 """Pictures of curves."""
 
+import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import imageio.v3
@@ -14,7 +16,10 @@ from relaax_like.reports.plot import (
     compute_band,
     compute_running_mean,
     plot_runs,
+    validate_output,
 )
+from relaax_like.reports.trace import find_trace_folder
+from relaax_like.reports.video import validate_video
 from relaax_like.run_folders.runs import Run, RunGroup, group_runs, load_runs
 from relaax_like.wire.errors import ConfigError
 
@@ -137,3 +142,19 @@ def test_the_curve_that_all_runs_have_is_chosen(tmp_path: Path) -> None:
         choose(new, old, name="Train/Episodes")
     with pytest.raises(ConfigError, match=r"run empty has no curve .* no curves"):
         choose(new, empty)
+
+
+def test_a_folder_without_access_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    nowhere = tmp_path / "nowhere"
+    checks: list[Callable[[], object]] = [
+        lambda: validate_output(nowhere / "a.png"),
+        lambda: validate_video(nowhere / "a.mp4"),
+        lambda: find_trace_folder(nowhere),
+    ]
+    for check in checks:
+        with pytest.raises(ConfigError, match="or no access to it"):
+            check()

@@ -359,9 +359,11 @@ def test_a_process_without_spans_is_said_to_have_none(folder: Path) -> None:
 
 
 def test_a_wrong_folder_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such folder; pass the run_dir"):
+    with pytest.raises(ConfigError, match="no such folder, or no access to it; pass the run_dir"):
         find_trace_folder(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r": no traces; .*relaax run CONFIG --trace"):
+    with pytest.raises(
+        ConfigError, match=r": no traces, or no access to them; .*relaax run CONFIG --trace"
+    ):
         find_trace_folder(tmp_path)
 
 

@@ -87,6 +87,7 @@ def test_what_cannot_be_drawn_is_a_clear_error_and_no_file(tmp_path: Path) -> No
     cases: list[tuple[Any, str]] = [
         (make_slots("memory"), "got nothing"),
         (OddSlots(np.zeros((4, 4))), r"got an array \[4, 4\]"),
+        (OddSlots([np.zeros((4, 5, 3))]), r"got an array \[1, 4, 5, 3\]"),
         (OddSlots(RuntimeError("no GPU")), "cannot be drawn: no GPU"),
     ]
     for slots, want in cases:

@@ -25,6 +25,7 @@ from relaax_like.run_folders.run_folder import (
     RUN,
     SERVERS,
     TRAIN,
+    _replace,
     begin_run,
     describe_start,
     find_progress,
@@ -316,3 +317,19 @@ def test_resume_wants_a_run(cluster):
         (line,) = program.lines
         assert line.startswith("error: ")
         assert want in line
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path, monkeypatch):
+    def refuse(path, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", refuse)
+        with pytest.raises(ConfigError, match="cannot be written: No space left on device; free"):
+            _replace(tmp_path / "config.yaml", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_line_that_is_not_utf_8_is_escaped(tmp_path):
+    _replace(tmp_path / "experiment.info", "relaax train caf\udce9.yaml")
+    assert (tmp_path / "experiment.info").read_text() == r"relaax train caf\udce9.yaml"

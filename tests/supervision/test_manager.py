@@ -1,6 +1,8 @@
 """The Manager on tiny programs, and `relaax run` on a whole experiment. covers F20, R17, R19"""
 
 import dataclasses
+import errno
+import io
 import logging
 import os
 import signal
@@ -15,7 +17,7 @@ import pytest
 from support.cluster import GYM_MAIN, TRACE, Cluster, Program, find_command, wait_until
 
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.supervision.manager import Manager, shorten_tracebacks
+from relaax_like.supervision.manager import Manager, _print_line, shorten_tracebacks
 from relaax_like.supervision.topology import Node, RestartPolicy, Topology
 from relaax_like.wire.errors import RelaaxError
 
@@ -192,6 +194,34 @@ def test_a_mistake_in_the_settings_ends_all_without_a_restart(
     assert running.wait() == 2
     assert running.lines == [("wrong", "no such key")]
     assert "a configuration or usage error" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left"), UnicodeEncodeError("ascii", "\u00e9", 0, 1, "no")],
+    ids=["full disk", "encoding"],
+)
+def test_lines_that_cannot_be_written_do_not_hold_a_process_up(error: Exception) -> None:
+    def fail(name: str, line: str) -> None:
+        raise error
+
+    # More than a pipe holds.
+    talker = node("ps", "for _ in range(5000): print('x' * 100)", "parameter server")
+    manager = make_manager(talker, write_line=fail)
+    statuses: list[int] = []
+    thread = threading.Thread(target=lambda: statuses.append(manager.run()), daemon=True)
+    thread.start()
+    thread.join(30)
+    manager.kill()
+    thread.join(30)
+    assert statuses == [0]
+
+
+def test_a_character_that_the_output_lacks_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    _print_line("ps", 3, "caf\u00e9")
+    assert written.getvalue() == b"ps  | caf?\n"
 
 
 def test_the_good_end_of_an_essential_process_ends_all_well(run: Any) -> None:

@@ -1,17 +1,25 @@
 """What every process does alike."""
 
+import errno
+import io
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.threads import Caller
 
 from relaax_like.config.address import Address
 from relaax_like.supervision.process import (
+    OutputHandler,
     SignalEvent,
+    clear_traces,
     name_signal,
     validate_port_free,
     without_native_stderr,
@@ -165,3 +173,58 @@ def test_standard_error_is_hidden_until_the_last_has_left(
     two.__exit__(None, None, None)
     os.write(2, b"seen")
     assert capfd.readouterr().err == "seen"
+
+
+@pytest.mark.parametrize(("code", "status"), [("0", 1), ("3", 3)])
+def test_output_on_a_full_disk_is_a_line_without_a_stack_trace(code: str, status: int):
+    program = (
+        f"from relaax_like.supervision.process import *\nrun_main(lambda: print('x') or {code})"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
+        )
+    assert done.returncode == status
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: standard output cannot be written: No space left on device")
+
+
+def test_traces_that_cannot_be_removed_are_named(tmp_path: Path):
+    left = tmp_path / "trace" / "train-1.trace"
+    left.mkdir(parents=True)  # a folder
+    experiment: Any = SimpleNamespace(run_dir=tmp_path)
+    with pytest.raises(ConfigError, match=r"--trace: .*train-1\.trace, .* cannot be removed"):
+        clear_traces(experiment)
+
+
+def test_log_lines_on_a_full_disk_are_dropped(capsys: pytest.CaptureFixture[str]):
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    handler = OutputHandler(Full())
+    closed: list[bool] = []
+    handler.on_closed = lambda: closed.append(True)
+    for line, argument in (("line", ()), ("%d", ("wrong",))):
+        handler.emit(logging.LogRecord("x", logging.INFO, __file__, 1, line, argument, None))
+    assert not closed
+    printed = capsys.readouterr().err
+    assert "No space left" not in printed
+    assert "TypeError" in printed  # a mistake of ours is shown
+
+
+def test_of_two_simultaneous_requests_one_counts():
+    code = (
+        "from relaax_like.supervision.process import Shutdown\n"
+        "shutdown, calls = Shutdown(), []\n"
+        "shutdown.on_request(lambda: calls.append(shutdown.exit_status))\n"
+        "shutdown.requested.is_set = lambda: False\n"  # as both see it
+        "shutdown.request(1); shutdown.request(2); print(calls, shutdown.exit_status)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[1] 1\n"
