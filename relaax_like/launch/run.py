@@ -13,7 +13,6 @@ from relaax_like.config.algorithm_folder import MAIN, SLOTS, TRAINER
 from relaax_like.config.loader import export_experiment
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.config.plan import Offline, get_plan
-from relaax_like.config.yaml_document import quote_text
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
@@ -74,16 +73,9 @@ def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
       addresses: name of each node -> its address.
     """
     overrides = [
-        _override(f"{_SECTIONS[name]}.bind", addresses[name])
-        for name in _SECTIONS
-        if name in addresses
+        f"{_SECTIONS[name]}.bind={addresses[name]}" for name in _SECTIONS if name in addresses
     ]
-    return [*overrides, _override(_PARAMETER_SERVER_KEY, addresses["ps"])]
-
-
-def _override(key: str, address: Address) -> str:
-    """Returns the override of an address, quoted: in YAML, a plain [::1]:7000 is not text."""
-    return f"{key}={quote_text(str(address))}"
+    return [*overrides, f"relaax-rlx-server.parameter_server={addresses['ps']}"]
 
 
 def export_addresses(experiment: Experiment) -> dict[str, dict[str, str]]:
@@ -139,9 +131,9 @@ def choose_ports(experiment: Experiment) -> list[str]:
                     "set the name or an address of this machine"
                 ) from None
             address = Address(host, probe.getsockname()[1])
-            overrides.append(_override(f"{_SECTIONS[name]}.bind", address))
+            overrides.append(f"{_SECTIONS[name]}.bind={address}")
             if name == "ps":
-                overrides.append(_override(_PARAMETER_SERVER_KEY, address.to_connect()))
+                overrides.append(f"relaax-rlx-server.parameter_server={address.to_connect()}")
     return overrides
 
 
@@ -241,7 +233,6 @@ _SECTIONS = {
     "learner": "learner",
 }
 _ADDRESS_KEYS = ("bind", "parameter_server")
-_PARAMETER_SERVER_KEY = "relaax-rlx-server.parameter_server"
 _ROLES: Mapping[str, Role] = {
     "parameter_server": "parameter server",
     "rlx_server": "rlx server",
