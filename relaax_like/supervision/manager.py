@@ -75,8 +75,8 @@ class Manager:
     The run ends when the essential process or all processes have exited with 0, when a process that
     is not an environment keeps dying or exits with a usage error, when no environment is left and
     no other client has been connected for some time, when the output is no longer read, or when
-    `stop` or `kill` is called. An environment that keeps dying, or exits with a usage error, is abandoned;
-    the other processes continue.
+    `stop` or `kill` is called. An environment that keeps dying, or exits with a usage error, is
+    abandoned; the other processes continue.
 
         ps = Node(name="ps", role="parameter server", argv=[...])
         manager = Manager(Topology(nodes=[ps, ...]))
