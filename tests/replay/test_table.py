@@ -487,7 +487,7 @@ def test_segments_that_are_too_large_are_refused_with_the_numbers():
     with pytest.raises(InvalidInputError, match=r"4 slots, .* room for 3"):
         make_table().insert(world.make_segment(1, [0, 1, 2, 3]))
     twice = world.make_segment(1, [0, 0])
-    with pytest.raises(InvalidInputError, match="different number for each slot"):
+    with pytest.raises(InvalidInputError, match="expected a different one for each slot"):
         make_table().insert(twice)
     assert_equal(table.get_state(), before)
 
