@@ -319,7 +319,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
         with pytest.raises(InvalidInputError, match=want):
             publisher.publish(wrong)
         assert (server.global_t, server.version) == (0, 0)
-        assert server.learner_address[1] == 1
+        assert server.learner_address[1] == publisher.term
 
 
 def test_another_model_is_refused_by_name(run: Run) -> None:
