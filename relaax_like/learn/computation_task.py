@@ -478,8 +478,8 @@ class ComputationTask:
         tensors = flatten(batch)
         key: Any = (form, *(tuple(tensor.shape) for tensor in tensors))
         if key not in self._compiled_for_batch and self._algorithm.model.xla:
-            self._seen[key] += 1
-            is_worth = self._seen[key] >= worth and key not in self._begun
+            self._seen[key] = min(self._seen[key] + 1, worth)
+            is_worth = self._seen[key] == worth and key not in self._begun
             if is_worth and len(self._compiled_for_batch) < _MAX_COMPILED:
                 self._begun.add(key)
                 specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]

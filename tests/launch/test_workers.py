@@ -6,10 +6,7 @@ import contextlib
 import os
 import re
 import signal
-import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -17,12 +14,10 @@ from support.cluster import BARE, ROOT, TRACE, Processes, Program, find_command,
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch import worker_main
 from relaax_like.launch.parameter_server import run_parameter_server
 from relaax_like.metrics.curves import read_curves
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.supervision.process import Stopped
 from relaax_like.wire.errors import ConfigError
 
 CONFIG = """
@@ -189,26 +184,3 @@ def test_servers_that_are_given_workers_refuse(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path), ["learner.workers=2"])
     with pytest.raises(ConfigError, match=r"learner\.workers: 2, but only relaax train starts"):
         run_parameter_server(experiment)
-
-
-def test_a_worker_that_the_learner_refuses_ends_with_that_status(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With another status it would be restarted, and refused, many times."""
-    shutdown: Any = SimpleNamespace(
-        requested=threading.Event(), interrupting=contextlib.nullcontext, exit_status=2
-    )
-    shutdown.requested.set()
-    learner: Any = SimpleNamespace(wait_loaded=lambda timeout_sec: False, stop=lambda: None)
-    monkeypatch.setattr(worker_main, "make_remote_learners", lambda *_: learner)
-    for name in ("make_agent_metrics", "make_beside_learner", "make_linked_host"):
-        monkeypatch.setattr(worker_main, name, lambda *_: None)
-    monkeypatch.setattr(worker_main, "open_slots", lambda *_: contextlib.nullcontext())
-    experiment: Any = SimpleNamespace(
-        environment=SimpleNamespace(), learner=SimpleNamespace(publishes=True)
-    )
-    link: Any = SimpleNamespace(status=lambda: SimpleNamespace(global_t=0))
-    reporter: Any = None
-    with pytest.raises(Stopped) as stopped:
-        worker_main.play(experiment, "worker-1", link, shutdown, reporter)
-    assert stopped.value.args == (2,)
