@@ -65,19 +65,21 @@ def load(
         version of which there is a snapshot.
       observation_space: of the environment: a leaf of `relaax_like.wire`, a dict name -> leaf, or a
         Gymnasium space; None: as the run's settings say, where vectors are flat.
-      action_space: the same for actions. The run's settings say which actions there are, but not
-        the bounds of continuous ones, unless they have `bounded: true`: pass the environment's
-        space for actions that are clipped to it and have its shape.
+      action_space: the same for actions. The run's settings say which actions there are, but the
+        bounds of continuous ones only if the policy is bounded (`bounded: true`, or an algorithm
+        with `action_low` and `action_high`): pass the environment's Gymnasium space for actions
+        that are clipped to its bounds and have its shape and dtype. For a leaf of
+        `relaax_like.wire`, actions are not clipped.
 
     Returns:
       The policy; see `act` and `reset` of `Policy`.
 
     Raises:
-      ConfigError: no such run, its algorithm cannot be loaded, or its settings do not say which
-        spaces the environment has.
+      ConfigError: no such run, its algorithm cannot be loaded, its settings do not say which spaces
+        the environment has, `version` is something else, or a space is of an unsupported kind.
       InvalidInputError: the algorithm cannot use a space that was passed.
-      SnapshotError: there is no such snapshot (the error lists the existing ones), or it cannot be
-        used.
+      SnapshotError: there is no such snapshot (for a number, the error lists the existing ones), or
+        it cannot be used.
     """
     from relaax_like.launch.policy import load_policy
 

@@ -187,7 +187,8 @@ class GreedyPolicy:
         if twice := self.inputs.keys() & self.outputs.keys():
             raise ConfigError(
                 f"export: {', '.join(sorted(twice))}: an observation and an output have the same "
-                "name; rename one of them in the environment"
+                "name; rename the observation in the environment (and in algorithm.observations, "
+                "if it is listed there), and train again"
             )
 
     def _compute(self, tensors: Mapping[str, tf.Tensor], memory: Sequence[str]) -> dict[str, Any]:

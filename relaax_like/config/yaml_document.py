@@ -197,9 +197,12 @@ class _NodeReader:
             return None if node is None else self._construct(loader, node, ())
         except yaml.MarkedYAMLError as error:
             raise ConfigError(self._describe(error, text)) from None
-        except yaml.YAMLError as error:
-            lines = str(error).splitlines()
-            raise ConfigError(f"{self._name}: not valid YAML: {lines[0]}") from None
+        except yaml.reader.ReaderError as error:
+            place = self._place(text.count("\n", 0, error.position))
+            raise ConfigError(
+                f"{place}: not valid YAML: the character U+{error.character:04X} is not allowed; "
+                "remove it"
+            ) from None
         except RecursionError:
             raise ConfigError(f"{self._name}: nested too deeply; flatten it") from None
 

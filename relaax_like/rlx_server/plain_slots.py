@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.config.places import describe_error, find_folder
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents
@@ -73,7 +74,9 @@ class PlainSlots(PlainAgents):
             except ServerUnavailableError:
                 raise
             except Exception as error:
-                raise AgentFailure(f"slot {slot}: {type(error).__name__}: {error}") from error
+                owner = type(agent)
+                what = describe_error(error, find_folder(owner), owner.__name__)
+                raise AgentFailure(f"slot {slot}: {what}; correct the agent's code") from error
             finished = finished or self._parameter_servers[slot].finished
             if action is None and transition.observations is not None:
                 finished = finished or "the agent's budget is used up"

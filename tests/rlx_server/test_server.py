@@ -3,6 +3,7 @@
 # covers R1, R8, R9, R10, R19, R26, R27, R30
 
 import contextlib
+import re
 import threading
 
 import numpy as np
@@ -174,7 +175,8 @@ def test_a_crashing_agent_ends_its_own_session_only(backend):
                 client.ask(make_start())
             answer = bad.ask(make_next(rewards=array([13])))
             assert answer.error.code == rlx_pb2.AGENT_FAILED
-            assert "the user's bug" in answer.error.message
+            want = rf"slot 0: {re.escape(__file__)}:\d+: ZeroDivisionError: the user's bug; correct"
+            assert re.search(want, answer.error.message)
             assert bad.is_closed_by_server()
             assert read_actions(good.ask(make_next())) == [1]
 
