@@ -38,8 +38,8 @@ def run_checks() -> int:
         *((name, name != "gymnasium", _import_check(name)) for name in _LIBRARIES),
         ("optimizer kernels", True, _check_kernels),
         ("honcho", False, lambda: _check_command("honcho")),
-        ("port 7000", False, lambda: _check_port(7000)),
-        ("port 7001", False, lambda: _check_port(7001)),
+        ("port 7000", False, lambda: _check_port(7000, "relaax-parameter-server")),
+        ("port 7001", False, lambda: _check_port(7001, "relaax-rlx-server")),
         ("display", False, _check_display),
     ]
     healthy = True
@@ -95,8 +95,8 @@ def _check_command(name: str) -> str:
     return path
 
 
-def _check_port(port: int) -> str:
-    validate_port_free(Address("localhost", port), "--bind")
+def _check_port(port: int, section: str) -> str:
+    validate_port_free(Address("localhost", port), f"--set {section}.bind=HOST:PORT")
     return "free"
 
 

@@ -283,8 +283,8 @@ class Manifest:
             if self.statistics:
                 known, cure = ", ".join(self.statistics), "name one of them, or add"
             raise InvalidInputError(
-                f"unknown statistic {name[:60]!r}; this run has {known}; {cure} its three "
-                f"variables, of kind {STATISTIC}, to the model",
+                f"unknown statistic {name[:60]!r}; this run has {known}; {cure} a Normalizer of "
+                "this name to the model",
                 name,
             )
         if not 0 < moments.count <= _MAX_COUNT:

@@ -56,10 +56,13 @@ def check_specs(subject: Subject) -> None:
     if get_plan(subject.config) is not None:
         algorithm = subject.make_algorithm()
         if not algorithm.trained_groups:
-            raise Failed(
-                f"{subject.folder}: all variable groups are frozen, so nothing is learned; remove "
-                "one from frozen"
-            )
+            what = "the model has no trainable variables, so nothing is learned; add a layer to it"
+            if algorithm.frozen:
+                what = (
+                    f"frozen lists all variable groups ({', '.join(algorithm.frozen)}), so nothing "
+                    "is learned; remove at least one of them"
+                )
+            raise Failed(f"{subject.folder}: {what}")
 
 
 def check_numpy(subject: Subject) -> None:

@@ -779,8 +779,9 @@ class ComputationTask:
           groups: variable groups; None: all.
 
         Returns:
-          Gradients in manifest order, zeros for frozen groups; and costs and metrics, including the
-          norms before clipping.
+          Gradients group by group, in the order of `groups` (None: of the manifest), within a group
+          in manifest order; zeros for frozen groups. And costs and metrics, including the norms
+          before clipping.
         """
         by_group = self._group_variables()
         wanted = list(by_group) if groups is None else list(groups)

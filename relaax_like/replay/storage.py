@@ -461,7 +461,8 @@ class Storage:
         if width > self._max_streams:
             raise InvalidInputError(
                 f"a segment of {width} slots, and the replay table has room for "
-                f"{self._max_streams} at a time; raise max_streams, or send fewer slots at once",
+                f"{self._max_streams} at a time; connect with fewer slots, or raise max_streams of "
+                "Storage (in a server it is fixed)",
                 "max_streams",
             )
 
