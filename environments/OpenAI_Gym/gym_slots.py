@@ -370,7 +370,7 @@ class VectorEnvSlots:
             )
         final = infos["final_obs"]
         if not (isinstance(final, np.ndarray) and final.dtype == object):
-            return self._fill(self._observations.pack(final), observations, ended)
+            return self._fill(self._observations.pack(final, ended), observations, ended)
         filled = _copy(observations)
         for slot in np.flatnonzero(ended).tolist():
             self._observations.write_row(filled, slot, final[slot])

@@ -149,7 +149,8 @@ class BufferingClient(ParameterServerClient):
         """Reports a finished training episode; sent with the next push.
 
         Raises:
-          InvalidInputError: the return is not finite, or the length is below 1; nothing was added.
+          InvalidInputError: the return is not finite, or the length is not within 1 to 2^40;
+            nothing was added.
         """
         episode = Episode(float(episode_return), int(length))
         # The server would refuse each push that has it.

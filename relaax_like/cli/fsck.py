@@ -113,7 +113,7 @@ def _find_checkpoints(folder: Path) -> Path:
         )
     for candidate in (folder / "checkpoints", folder):
         is_used = os.path.exists(candidate / "lock") or os.path.isdir(candidate / "journal")
-        if is_used or any(candidate.glob("replay*-head")):
+        if is_used or (os.path.isdir(candidate) and any(candidate.glob("replay*-head"))):
             return candidate
     raise ConfigError(
         f"{folder}: not a run's folder, because neither it nor its subfolder checkpoints has a "

@@ -93,14 +93,21 @@ class SpaceCodec:
             except ValueError:
                 raise _make_misfit(leaf, array, f" (slot {slot})") from None
 
-    def pack(self, batch: Any) -> Values:
+    def pack(self, batch: Any, chosen: np.ndarray | None = None) -> Values:
         """Converts a vector environment's nested batch `[k, ...]`; copies it.
+
+        Args:
+          batch: of the environment.
+          chosen: `[k]` bool, the slots whose values matter; None: all.
 
         Raises:
           InvalidInputError: a leaf is missing, is not an array of numbers, or has one that an
             integer of the space cannot represent.
         """
-        arrays = {leaf.name: self._pack_leaf(leaf, _read_leaf(batch, leaf)) for leaf in self.leaves}
+        arrays = {
+            leaf.name: self._pack_leaf(leaf, _read_leaf(batch, leaf), chosen)
+            for leaf in self.leaves
+        }
         return next(iter(arrays.values())) if self._bare else arrays
 
     def unpack(self, values: Values) -> Any:
@@ -121,12 +128,14 @@ class SpaceCodec:
             for slot in range(len(columns[0]))
         ]
 
-    def _pack_leaf(self, leaf: Leaf, array: np.ndarray) -> np.ndarray:
+    def _pack_leaf(self, leaf: Leaf, array: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
         if array.dtype.kind not in "biuf":
             raise _make_misfit(leaf, array)
         if leaf.offset is not None:
             array = array - leaf.offset
-        return _cast(array, leaf)
+        if array.dtype == DTYPES[leaf.space.dtype]:
+            return array.copy()
+        return _cast(array, leaf, "", chosen)
 
 
 class GymValues(SpaceValues):
@@ -226,21 +235,27 @@ def _make_misfit(leaf: Leaf, array: np.ndarray, where: str = "") -> InvalidInput
     )
 
 
-def _cast(array: np.ndarray, leaf: Leaf, where: str = "") -> np.ndarray:
+def _cast(
+    array: np.ndarray, leaf: Leaf, where: str, chosen: np.ndarray | None = None
+) -> np.ndarray:
     """Returns a copy of an array with the dtype of a space.
 
     Raises:
-      InvalidInputError: the dtype is of integers, and cannot represent a number of the array.
+      InvalidInputError: the dtype is of integers, and cannot represent a number in `chosen`.
     """
     dtype = DTYPES[leaf.space.dtype]
     with np.errstate(invalid="ignore"):  # NaN
         cast = array.astype(dtype)
-    if dtype.kind in "biu" and not np.array_equal(cast, array):
+    if dtype.kind not in "biu":
+        return cast
+    changed = cast != array
+    if chosen is not None and array.shape[:1] == chosen.shape:
+        changed[~chosen] = False
+    if changed.any():
         name = _name(leaf)
-        wrong = array[cast != array].flat[0]
         raise InvalidInputError(
-            f"{name}: {wrong}, expected numbers that {leaf.space.dtype} can represent, as declared "
-            f"by the space{where}",
+            f"{name}: {array[changed].flat[0]}, expected numbers that {leaf.space.dtype} can "
+            f"represent, as declared by the space{where}",
             name,
         )
     return cast

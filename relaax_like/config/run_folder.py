@@ -77,7 +77,8 @@ def find_run_dir(
         names = [now, *(f"{now}-{number}" for number in range(2, 1000))]
         # Unlike Path's, it does not raise if a name is too long or a permission is missing.
         return next(parent / name for name in names if not os.path.exists(parent / name))
-    runs = sorted(path.parent for path in parent.glob(f"*/{CONFIG_NAME}"))
+    found = parent.glob(f"*/{CONFIG_NAME}") if os.path.isdir(parent) else ()
+    runs = sorted(path.parent for path in found)
     if not runs:
         raise ConfigError(
             f"logdir: {parent} contains no run; start one with `relaax train` or `relaax run`. "

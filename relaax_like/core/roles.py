@@ -273,8 +273,8 @@ class ParameterServerClient(abc.ABC):
         Steps are sent with the next push, or separately after a while: not one call per step.
 
         Raises:
-          InvalidInputError: `n` is negative, and nothing was counted; or the steps, or episodes or
-            statistics that were sent with them, are not valid.
+          InvalidInputError: `n` is not within 0 to 2^40, and nothing was counted; or the steps, or
+            episodes or statistics that were sent with them, are not valid.
           LeasedError: the run learns from experience, and statistics were sent with the steps.
         """
 
@@ -283,7 +283,8 @@ class ParameterServerClient(abc.ABC):
         """Reports a finished training episode; sent with the next push.
 
         Raises:
-          InvalidInputError: the return is not finite, or the length is below 1; nothing was added.
+          InvalidInputError: the return is not finite, or the length is not within 1 to 2^40;
+            nothing was added.
         """
 
     @abc.abstractmethod

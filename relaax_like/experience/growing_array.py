@@ -95,8 +95,9 @@ class GrowingArray:
             grown = np.empty((room, *array.shape[1:]), array.dtype)
             grown[:used] = array[:used]
             self._array = array = grown
-        # Elements of a wider integer dtype are checked one by one.
-        self._latest = dtype if dtype.kind not in "iu" or np.can_cast(dtype, array.dtype) else None
+        # Integers of a wider dtype are checked one by one.
+        is_wider = array.dtype.kind in "iu" and not np.can_cast(dtype, array.dtype)
+        self._latest = None if is_wider else dtype
         return array
 
     def _validate_range(self, elements: np.ndarray) -> None:
@@ -137,9 +138,15 @@ class GrowingTree:
         if array is not None and not hasattr(element, "keys"):  # faster than isinstance
             array.put(row, element)
             return
+        if self._arrays:
+            self._put(row, element)
+            return
         with self._forgetting_refused_names():
-            for array, leaf in self._match(element):
-                array.put(row, leaf)
+            self._put(row, element)
+
+    def _put(self, row: int, element: ArrayLike | Mapping[str, ArrayLike]) -> None:
+        for array, leaf in self._match(element):
+            array.put(row, leaf)
 
     def write(self, start: int, elements: ArrayLike | Mapping[str, ArrayLike], number: int) -> None:
         """Writes elements `[number, ...]` from the row `start` on; raises the same as `put`."""

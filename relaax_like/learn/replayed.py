@@ -225,7 +225,7 @@ class Replayed(AgentSource):
         """Waits for minibatches, or for steps to be counted; see `Source`.
 
         Raises:
-          InvalidInputError: see `Table.sample`.
+          InvalidInputError, ConfigError: see `Table.sample`.
           Exception: an error of the `compute_rewards` of `Hindsight`.
         """
         with self._changed:

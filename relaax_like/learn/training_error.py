@@ -13,6 +13,7 @@ It contains plain arrays, which `numpy.load(path, allow_pickle=False)` also read
 | `settings` | text of the run's config.yaml, if there is one |
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -99,8 +100,9 @@ def load_training_error(path: Path) -> dict[str, np.ndarray]:
     Raises:
       ConfigError: there is no such file, or it cannot be read, is damaged or is of another kind.
     """
-    file = path / FILE_NAME if path.is_dir() else path
-    if not file.is_file():
+    # Unlike Path's methods, these functions do not raise without access.
+    file = path / FILE_NAME if os.path.isdir(path) else path
+    if not os.path.isfile(file):
         raise ConfigError(
             f"{file}: no such file, or no access to it; a learner writes it when it encounters "
             "numbers that are not finite, but not with learner.placement: agent"

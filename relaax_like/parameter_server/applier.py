@@ -502,6 +502,14 @@ class Applier:
             self._best_evaluation = score if best is None else max(best, score)
             self._records += 1  # the newest snapshot does not have it
 
+    def add_evaluation(self, state: State, score: float) -> State:
+        """Returns an exported state with the mean return of its evaluation."""
+        if not math.isfinite(score):
+            return state
+        best = state.statistics.get(_BEST_EVALUATION)
+        best = score if best is None else max(best, score)
+        return replace(state, statistics={**state.statistics, _BEST_EVALUATION: best})
+
     def check_evaluation(self) -> None:
         """Ends the training if the best evaluation so far reaches the target."""
         self._stop_condition.check_score(self._best_evaluation)

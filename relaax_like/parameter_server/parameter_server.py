@@ -619,11 +619,12 @@ class ParameterServer(ParameterServerBackend, Publisher):
             return
         scores: list[float] = []
 
-        def note(state: State) -> float | None:
+        def note(state: State) -> tuple[State, float] | None:
             score = judge(state)
-            if score is not None:
-                scores.append(score)
-            return score
+            if score is None:
+                return None
+            scores.append(score)
+            return self._applier.add_evaluation(state, score), score
 
         self._saver.save_judged(note)
         for score in scores:

@@ -158,23 +158,25 @@ class Saver:
             assert self.saved is not None
             return self.saved.path
 
-    def save_judged(self, judge: Callable[[State], float | None]) -> None:
+    def save_judged(self, judge: Callable[[State], tuple[State, float] | None]) -> None:
         """Judges the current state, which can take a long time, and then writes it.
 
         Other states can be saved meanwhile. If one of them is newer, the judged state counts as an
         older snapshot, so it is not always kept, and it is not mirrored.
 
         Args:
-          judge: returns the score of a state; None: it is not saved.
+          judge: returns the state with its score in the statistics, and the score; None: it is not
+            saved.
 
         Raises:
           SnapshotError: the snapshot could not be written; older ones are untouched.
         """
         with self._lock:
             state, records = self._export()
-        score = judge(state)
-        if score is None:
+        judged = judge(state)
+        if judged is None:
             return
+        state, score = judged
         with self._lock:
             if self.saved is None or self.saved.records <= records:
                 self._write(state, records, score)

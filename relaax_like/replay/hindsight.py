@@ -7,7 +7,7 @@ import numpy as np
 from relaax_like.replay.items import Drawn, TransitionBatch, Transitions
 from relaax_like.replay.kernels import EPISODE_GOAL, FINAL_GOAL, FUTURE_GOAL, load_kernel
 from relaax_like.replay.storage import Storage
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import ConfigError
 
 STRATEGIES: Mapping[str, int] = {
     "future": FUTURE_GOAL,
@@ -73,7 +73,7 @@ class Hindsight(Transitions):
         """Returns the arrays of the drawn items; see `Items`.
 
         Raises:
-          InvalidInputError: `compute_rewards` does not return two arrays `[N]`.
+          ConfigError: `compute_rewards` does not return two arrays `[N]`.
           Exception: an error of `compute_rewards`.
         """
         batch = super().gather(storage, drawn, random)
@@ -91,10 +91,9 @@ class Hindsight(Transitions):
         try:
             rewards, ended = computed
         except (TypeError, ValueError) as error:
-            raise InvalidInputError(
+            raise ConfigError(
                 "compute_rewards did not return two arrays, but a value of type "
-                f"{type(computed).__name__}; return rewards, and whether the episode ends there",
-                "compute_rewards",
+                f"{type(computed).__name__}; return rewards, and whether the episode ends there"
             ) from error
         _validate(rewards, len(changed), "rewards")
         _validate(ended, len(changed), "ends of episodes")
@@ -125,8 +124,7 @@ def make_sparse_rewards(tolerance: float, ends: bool) -> ComputeRewards:
 
 def _validate(array: np.ndarray, length: int, what: str) -> None:
     if np.shape(array) != (length,):
-        raise InvalidInputError(
+        raise ConfigError(
             f"compute_rewards returned {what} of shape {list(np.shape(array))}, expected "
-            f"[{length}]: one for each pair of goals",
-            "compute_rewards",
+            f"[{length}]: one for each pair of goals"
         )

@@ -201,8 +201,8 @@ class Table:
           Copies; None: there was nothing to sample in time.
 
         Raises:
-          InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer; or
-            `compute_rewards` of `Hindsight` did not return two arrays `[N]`.
+          InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer.
+          ConfigError: `compute_rewards` of `Hindsight` did not return two arrays `[N]`.
           ReplayClosedError: the table is closed, and no minibatches are due any more.
           Exception: an error of `compute_rewards`.
         """

@@ -666,7 +666,8 @@ class Session:
 
     def _note_success(self, episodes: Sequence[SlotEpisode], success: np.ndarray) -> None:
         for episode in episodes:
-            if success[episode.slot] >= 0:  # it is known
+            # It is known, and the slot was not absent from the complete episode.
+            if success[episode.slot] >= 0 and episode.length:
                 self._success.add(float(success[episode.slot]))
 
     def _log_episode(self, episode: SlotEpisode) -> None:

@@ -121,10 +121,14 @@ class Space:
         if chosen is None or chosen.all():
             self.validate_range(array, field)
         elif chosen.any():
-            checked = array.copy()
-            # Allowed values, so that an error names the slots as the peer counts them.
-            checked[~chosen] = 0 if array.dtype.kind in "fV" else array[chosen.argmax()]
-            self.validate_range(checked, field)
+            try:
+                self.validate_range(array[chosen], field)
+            except InvalidInputError:
+                # Among allowed values, so that the error names the slots as the peer counts them.
+                checked = array.copy()
+                checked[~chosen] = 0 if array.dtype.kind in "fV" else array[chosen.argmax()]
+                self.validate_range(checked, field)
+                raise
         return array
 
     def validate_range(self, array: np.ndarray, field: str) -> None:

@@ -103,6 +103,14 @@ def test_a_number_that_an_integer_cannot_represent_is_refused(
         assert codec.pack({"image": np.array([[7, value]])})["image"].tolist() == [[7, 255]]
 
 
+def test_rows_that_do_not_matter_can_be_anything() -> None:
+    codec = SpaceCodec(spaces.Box(0, 255, (2,), np.uint8))
+    batch, chosen = np.array([[np.nan, 300.0], [7.0, 8.0]]), np.array([False, True])
+    assert codec.pack(batch, chosen)[1].tolist() == [7, 8]
+    with pytest.raises(InvalidInputError, match="nan, expected"):
+        codec.pack(batch, ~chosen)
+
+
 def expect_misfit(wrong: str | None, where: str) -> AbstractContextManager[object]:
     if wrong is None:
         return nullcontext()

@@ -113,3 +113,10 @@ def test_an_integer_that_the_first_element_s_dtype_cannot_represent_is_refused()
             refuse()
     array.write(2, np.array([-128]))
     assert array.view(3).tolist() == [1, 127, -128]
+
+
+def test_an_integer_is_rounded_to_the_float_of_the_first_element() -> None:
+    array = GrowingArray("reward", np.float32)
+    array.write(0, np.array([16_777_217]))
+    array.put(1, 16_777_217)
+    assert array.view(2).tolist() == [16_777_216.0] * 2

@@ -198,8 +198,9 @@ def test_a_full_queue_that_cannot_be_emptied_is_not_tried_all_the_time() -> None
     with Stuck() as recorder:
         for _ in range(3):
             recorder.scalar("a", 1.0)
+        began = time.monotonic()
         time.sleep(0.5)
-        assert recorder.calls <= 2
+        assert recorder.calls <= 2 + time.monotonic() - began  # one a second
     assert recorder.dropped == 3
 
 

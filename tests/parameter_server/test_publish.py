@@ -618,6 +618,15 @@ def test_a_target_that_was_reached_is_in_the_snapshot_that_reached_it(tmp_path: 
         assert "of an evaluation reached the target 7" in again.finished
 
 
+def test_a_target_that_a_judged_state_reached_is_in_its_snapshot(tmp_path: Path) -> None:
+    with make_server(tmp_path, keep_best=1, scores_returns=False, target_score=7.0) as server:
+        server.save_judged(lambda state: 7.5)
+        assert "of an evaluation reached the target 7" in server.finished
+        server.close(save=False)  # as if it were killed
+    with make_server(tmp_path, keep_best=1, scores_returns=False, target_score=7.0) as again:
+        assert "of an evaluation reached the target 7" in again.finished
+
+
 @pytest.mark.parametrize("score", [np.nan, np.inf])
 def test_a_score_that_is_not_finite_does_not_prevent_what_is_written_later(
     score: float, tmp_path: Path

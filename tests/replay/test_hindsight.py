@@ -5,7 +5,7 @@ import pytest
 
 from relaax_like.experience.rollout import Rollout
 from relaax_like.replay import Hindsight, RowSpec, Storage, Table, Uniform, make_sparse_rewards
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import ConfigError
 
 DISCOUNT = 0.5
 LENGTHS = (3, 7, 1, 5)  # of the episodes of each slot, again and again
@@ -163,9 +163,9 @@ def test_a_folder_s_own_rewards_are_checked():
     def compute(achieved, desired):
         return np.zeros(3), np.zeros(len(achieved), np.bool_)
 
-    with pytest.raises(InvalidInputError, match=r"rewards of shape \[3\], expected \["):
+    with pytest.raises(ConfigError, match=r"rewards of shape \[3\], expected \["):
         draw(make_table(compute=compute), [slots.play(4)])
-    with pytest.raises(InvalidInputError, match=r"did not return two arrays.*NoneType"):
+    with pytest.raises(ConfigError, match=r"did not return two arrays.*NoneType"):
         draw(make_table(compute=lambda achieved, desired: None), [slots.play(4)])
 
 
