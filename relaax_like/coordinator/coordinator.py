@@ -686,6 +686,8 @@ class Coordinator:
             state = State.QUEUED if payload.get("busy") else State.FAILED
             self._queue.end(attempt, state, reason, "")
             logger.warning("%s: %s", attempt, reason)
+        if payload.get("busy"):
+            slave.runs_jobs = False  # until its next poll says otherwise
         self._free(slave)
         self._assign()
 
