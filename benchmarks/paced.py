@@ -59,7 +59,7 @@ def measure(loads: Sequence[Load], seconds: float) -> dict[str, Any]:
       loads: the programs.
       seconds: for which steps are counted.
     """
-    with start_servers(CONFIG) as servers:
+    with start_servers(CONFIG, "relaax-rlx-server.max_clients=10000") as servers:
         commands = [
             [str(part) for part in (*load.program, servers.address, *load.rest)] for load in loads
         ]

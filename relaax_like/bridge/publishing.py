@@ -313,6 +313,10 @@ class PublisherStub:
     def publish(self, item: Publication | Counts) -> RunState:
         """Sends a publication or counts, which have a ticket; returns the newest state of the run.
 
+        If the returned `sequence` is below the ticket's, the server has lost earlier items, and
+        this one had no effect: send it again with the next number. A repeated ticket has no effect,
+        either. Once the training has finished (`finished`), only steps and episodes are counted.
+
         Raises:
           InvalidInputError: a number is not finite or out of range, a length is wrong, or there are
             too many episodes or clients; nothing took effect. See the class for other errors.

@@ -84,10 +84,10 @@ class SpaceCodec:
             # Axes of length 1 are accepted; a number instead of a vector is a mistake.
             if array.size != rows[slot].size or array.dtype.kind not in "biuf":
                 raise _make_misfit(leaf, array, f" (slot {slot})")
+            if array.dtype != rows.dtype and rows.dtype.kind in "biu":
+                array = _cast(array, leaf, slot)
             if leaf.offset is not None:
                 array = array - leaf.offset
-            if array.dtype != rows.dtype and rows.dtype.kind in "biu":
-                array = _cast(array, leaf, f" (slot {slot})")
             try:
                 rows[slot] = array
             except ValueError:
@@ -131,11 +131,11 @@ class SpaceCodec:
     def _pack_leaf(self, leaf: Leaf, array: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
         if array.dtype.kind not in "biuf":
             raise _make_misfit(leaf, array)
-        if leaf.offset is not None:
-            array = array - leaf.offset
         if array.dtype == DTYPES[leaf.space.dtype]:
-            return array.copy()
-        return _cast(array, leaf, "", chosen)
+            array = array.copy()
+        else:
+            array = _cast(array, leaf, None, chosen)
+        return array if leaf.offset is None else array - leaf.offset
 
 
 class GymValues(SpaceValues):
@@ -236,9 +236,15 @@ def _make_misfit(leaf: Leaf, array: np.ndarray, where: str = "") -> InvalidInput
 
 
 def _cast(
-    array: np.ndarray, leaf: Leaf, where: str, chosen: np.ndarray | None = None
+    array: np.ndarray, leaf: Leaf, slot: int | None, chosen: np.ndarray | None = None
 ) -> np.ndarray:
     """Returns a copy of an array with the dtype of a space.
+
+    Args:
+      array: of one slot, or of a batch `[k, ...]`.
+      leaf: of the space.
+      slot: index of the slot; None: a batch.
+      chosen: `[k]` bool, the slots of a batch that matter; None: all.
 
     Raises:
       InvalidInputError: the dtype is of integers, and cannot represent a number in `chosen`.
@@ -252,10 +258,11 @@ def _cast(
     if chosen is not None and array.shape[:1] == chosen.shape:
         changed[~chosen] = False
     if changed.any():
+        slot = int(np.argwhere(changed)[0][0]) if slot is None else slot
         name = _name(leaf)
         raise InvalidInputError(
             f"{name}: {array[changed].flat[0]}, expected numbers that {leaf.space.dtype} can "
-            f"represent, as declared by the space{where}",
+            f"represent, as declared by the space (slot {slot})",
             name,
         )
     return cast

@@ -78,7 +78,10 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
     if rest in ("", ":"):
         raise ConfigError(f"{text[:80]!r}: port missing; {_EXPECTED}")
     if not (rest.startswith(":") and port.isascii() and port.isdigit() and len(port) <= 5):
-        raise ConfigError(f"{text[:80]!r}: the port is not a number from 0 to 65535; {_EXPECTED}")
+        raise ConfigError(
+            f"{text[:80]!r}: {rest[:80]!r} after the host is not a colon and a port of at most "
+            f"five digits; {_EXPECTED}"
+        )
     if int(port) > 65535:
         raise ConfigError(f"{text[:80]!r}: port {port} is above 65535; {_EXPECTED}")
     return Address(host, int(port))

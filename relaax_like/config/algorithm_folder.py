@@ -95,8 +95,8 @@ def _find_named(name: str) -> Path:
             return Path(place).resolve()
     raise ConfigError(
         f"the algorithm {name!r} is registered as the package {package!r} (entry point "
-        f"{ENTRY_POINTS}), but there is no such package with a config.py; reinstall the "
-        "distribution that registers it"
+        f"{ENTRY_POINTS}), but there is no such package with a config.py; correct the entry point "
+        "or add config.py, or, if the distribution is not yours, update or remove it"
     )
 
 
@@ -197,8 +197,9 @@ def _find_built_in(
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(
-        f"unknown {kind} {str(name)[:80]!r}{hint} (known: {', '.join(known) or 'none'}; to use "
-        "a folder of your own, set path)"
+        f"unknown {kind} {str(name)[:80]!r}{hint} (known: {', '.join(known) or 'none'}; for a "
+        f"folder of your own, set {kind}.path in the file, or pass its path on the command line; "
+        "jobs can only use known names)"
     )
 
 

@@ -75,9 +75,11 @@ class ObservationConfig(Settings):
                 "image: [height, width, channels] instead of size or num, or use dense layers"
             )
         if self.image is not None and not convolution:
+            found = "the first layer of the branch is not a convolution"
+            if not self.layers:
+                found = "the branch has no layers, but an image needs a convolution first"
             raise ValueError(
-                "image: the first layer of the branch is not a convolution; start its layers "
-                "with nature, a3c, impala or {conv: ...}"
+                f"image: {found}; start its layers with nature, a3c, impala or {{conv: ...}}"
             )
         if is_recurrent(self.layers):
             raise ValueError(

@@ -130,8 +130,8 @@ def make_learners(
     make_algorithms = get_make_algorithms(algorithm_module)
     if is_joint:
         raise ConfigError(
-            "relaax-parameter-server.combine.method: sync makes the updates of one task, but "
-            f"{describe_function(make_algorithms)} makes several; set it to fifo"
+            "relaax-parameter-server.combine.method: sync needs a function make_model in model.py, "
+            f"but this algorithm has {describe_function(make_algorithms)}; set it to fifo"
         )
     with locate_errors(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))

@@ -17,14 +17,18 @@ class Normalizer(Layer):
 
     variance = m2 / count; before any data, the variance is 1 and the mean 0.
 
-    Its variables are not trainable: the parameter server merges the agents' statistics (count, mean
-    and sum of squared deviations) and sends them with the values.
+    Its variables are not trainable, and part of the values of a run. The learner feeds them with
+    the model's inputs if the plan requests it (`update_norm`, `prenormalize_steps`, `prenormalize`;
+    a plan `Replay`, or no plan, always does), and a plain agent does with `add_statistics`. Where
+    agents push, the parameter server merges their statistics (count, mean and sum of squared
+    deviations); elsewhere the learner does.
 
     Attributes:
       statistic: the argument `name`.
 
     Args:
-      name: of the statistic; the variables are `NAME.count`, `NAME.mean` and `NAME.m2`.
+      name: of the statistic, and of the model's input that feeds it ("return": the discounted
+        returns); the variables are `NAME.count`, `NAME.mean` and `NAME.m2`.
       shape: of one observation.
     """
 

@@ -136,10 +136,13 @@ class PlainSlots(PlainAgents):
                     array.astype(DTYPES[space.dtype], casting="same_kind"), len(actions), name
                 )
             except (InvalidInputError, ValueError, TypeError, KeyError, IndexError) as error:
+                expected = f"{type(space).__name__} of {space.dtype}, shape {list(space.shape)}"
+                if not self._plain_action:
+                    names = ", ".join(map(repr, self._action_spaces))
+                    expected = f"dict with the keys {names}, here a {expected}"
                 raise AgentFailure(
-                    f"action {name!r}: {type(error).__name__}: {error}; expected a "
-                    f"{type(space).__name__} of {space.dtype}, shape {list(space.shape)}; return "
-                    "it from the agent"
+                    f"action {name!r}: {type(error).__name__}: {error}; expected a {expected}; "
+                    "correct what the agent returns"
                 ) from error
         return packed
 

@@ -96,10 +96,10 @@ def test_a_number_that_an_integer_cannot_represent_is_refused(
 ) -> None:
     codec = SpaceCodec(spaces.Dict({"image": spaces.Box(0, 255, (2,), np.uint8)}))
     packed = codec.empty(1)
-    with expect_misfit(wrong, " (slot 0)"):
+    with expect_misfit(wrong):
         codec.write_row(packed, 0, {"image": np.array([7, value])})
         assert packed["image"].tolist() == [[7, 255]]
-    with expect_misfit(wrong, ""):
+    with expect_misfit(wrong):
         assert codec.pack({"image": np.array([[7, value]])})["image"].tolist() == [[7, 255]]
 
 
@@ -107,15 +107,24 @@ def test_rows_that_do_not_matter_can_be_anything() -> None:
     codec = SpaceCodec(spaces.Box(0, 255, (2,), np.uint8))
     batch, chosen = np.array([[np.nan, 300.0], [7.0, 8.0]]), np.array([False, True])
     assert codec.pack(batch, chosen)[1].tolist() == [7, 8]
-    with pytest.raises(InvalidInputError, match="nan, expected"):
+    with pytest.raises(InvalidInputError, match=r"nan, expected .* \(slot 0\)"):
         codec.pack(batch, ~chosen)
 
 
-def expect_misfit(wrong: str | None, where: str) -> AbstractContextManager[object]:
+def test_a_choice_with_a_start_is_named_as_it_came() -> None:
+    codec = SpaceCodec(spaces.MultiDiscrete([3, 3], start=[1, 1]))
+    packed = codec.empty(1)
+    for convert in (lambda x: codec.pack(x[None]), lambda x: codec.write_row(packed, 0, x)):
+        with pytest.raises(InvalidInputError, match=r"observation: 1\.5, expected"):
+            convert(np.array([2.0, 1.5]))
+    assert np.asarray(codec.pack(np.array([[2.0, 1.0]]))).tolist() == [[1, 0]]
+
+
+def expect_misfit(wrong: str | None) -> AbstractContextManager[object]:
     if wrong is None:
         return nullcontext()
     text = f"observation image: {wrong}, expected numbers that uint8 can represent, as declared by "
-    return pytest.raises(InvalidInputError, match=f"^{re.escape(f'{text}the space{where}')}$")
+    return pytest.raises(InvalidInputError, match=f"^{re.escape(f'{text}the space (slot 0)')}$")
 
 
 def test_leaves_are_named_by_their_path() -> None:

@@ -240,8 +240,8 @@ _BAD_FILES = {
     ),
     "bad address": (
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",
-        "cartpole.yaml:3: relaax-rlx-server.bind: 'localhost:seven': the port is not a number "
-        "from 0 to 65535; "
+        "cartpole.yaml:3: relaax-rlx-server.bind: 'localhost:seven': ':seven' after the host is "
+        "not a colon and a port of at most five digits; "
         "expected host:port, such as localhost:7001 or [::1]:7001 (port 0: any free port)",
     ),
     "address that is a number": (
