@@ -43,14 +43,17 @@ _RETRY_SLEEP_SEC = (0.05, 0.15)
 
 
 class Health:
-    """Whether the server answered the last call; shared by all stubs of a link. Thread-safe.
+    """Whether the server was available at the last call; shared by all stubs of a link.
+
+    Thread-safe.
 
     A server that did not answer is probed by one call for all stubs, which stays open while agents
     continue. So an answer that takes longer than agents wait is also received, and keepalive, which
     only checks connections with open calls, detects a dead connection.
 
     Attributes:
-      away: whether the last call got no answer.
+      away: whether the last call, except for refused ones, failed with ServerUnavailableError:
+        there was no answer, or the server was busy or closing.
     """
 
     def __init__(self) -> None:

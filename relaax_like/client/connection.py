@@ -286,7 +286,10 @@ class Connection:
     def _receive(self, timeout_sec: float) -> bytes:
         deadline = time.monotonic() + timeout_sec
         self._fill(HEADER.size, deadline)
-        length = unpack_length(bytes(self._buffer[: HEADER.size]), self._max_message_bytes)
+        try:
+            length = unpack_length(bytes(self._buffer[: HEADER.size]), self._max_message_bytes)
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.address}: {error}; is it an rlx server?") from None
         end = HEADER.size + length
         self._fill(end, deadline)
         body = bytes(self._buffer[HEADER.size : end])

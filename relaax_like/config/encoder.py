@@ -77,8 +77,9 @@ class EncoderConfig(AlgorithmConfig):
             )
         if self.network.begins_with_convolution and self.image is None:
             raise ValueError(
-                "network: the first layer is a convolution, but the observations are not "
-                "images; set image: [height, width, channels], or use dense layers"
+                f"network: the first layer is a convolution, but {given[0]} describes observations "
+                "that are not images; use dense layers, or, if the environment sends uint8 images, "
+                f"set image: [height, width, channels] instead of {given[0]}"
             )
         if self.image is not None and not self.network.begins_with_convolution:
             raise ValueError(

@@ -112,7 +112,8 @@ def find_config_class(file: Path) -> type[Settings]:
     name, path = section.get("name"), section.get("path")
     if not name and not path:
         raise ConfigError(
-            f"{file}: algorithm: neither name nor path is set; set either name (a folder in "
-            "algorithms/) or path (your own)"
+            f"{file}: algorithm: neither name nor path is set in the file, which flags of the "
+            "algorithm's settings need; set either name (a folder in algorithms/) or path (your "
+            "own) there, or pass all keys with --set algorithm.KEY=VALUE"
         )
     return load_config_class(find_algorithm(name or Path(str(path)), file.parent))

@@ -211,9 +211,10 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
     if len(spaces) != 1 or not isinstance(space, Box):
         raise InvalidInputError(
             f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
-            f"continuous action (a Box) named {ACTION!r}. For discrete actions set "
-            "algorithm.num_actions instead of action_size, if the algorithm has that key, or else "
-            "choose another algorithm",
+            f"continuous action (a Box) named {ACTION!r}. Remove algorithm.action_size to use the "
+            "environment's actions, or set algorithm.num_actions (discrete actions) or "
+            "algorithm.actions instead, if the algorithm has that key, or else choose another "
+            "algorithm",
             "action_spaces",
         )
     if math.prod(space.shape) != size:

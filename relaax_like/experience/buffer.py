@@ -303,8 +303,8 @@ class Buffer:
           buffers: at least one.
 
         Raises:
-          InvalidInputError: extras, shapes, dtypes, discount or gae_lambda differ, or a trajectory
-            has not ended.
+          InvalidInputError: extras, shapes, discount or gae_lambda differ, arrays cannot be
+            converted to the dtypes of the first buffer, or a trajectory has not ended.
         """
         first = buffers[0]
         joined = cls(first.discount, first.gae_lambda)
@@ -324,8 +324,8 @@ class Buffer:
         """Returns a new buffer with the trajectories of both, this one's first.
 
         Raises:
-          InvalidInputError: extras, shapes, dtypes, discount or gae_lambda differ, or a trajectory
-            has not ended.
+          InvalidInputError: extras, shapes, discount or gae_lambda differ, arrays cannot be
+            converted to the dtypes of the first buffer, or a trajectory has not ended.
         """
         if not isinstance(other, Buffer):
             return NotImplemented

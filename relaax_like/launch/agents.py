@@ -109,7 +109,8 @@ def make_remote_learners(
     Args:
       link: to the parameter server.
       client_id: of this process; with several tasks, their names are added.
-      wait_sec: how long a stream waits for the parameter server.
+      wait_sec: how long a stream waits for its server: the learner's process, or the parameter
+        server.
       shutdown: is requested when a retry would be useless.
       get_sampling_sec: see `RemoteLearner`.
       find_link: returns the link to the learner's process; None: it is the parameter server's.

@@ -148,6 +148,7 @@ def make_parameter_server(
             metrics=metrics,
             combine=settings.combine,
             max_global_step=experiment.algorithm.max_global_step,
+            window=experiment.learner.target_episodes,
             scores_returns=not experiment.learner.eval_freq,
             target=target,
             target_score=experiment.learner.target_eval_return,

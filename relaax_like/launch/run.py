@@ -287,8 +287,8 @@ def _make_clients(experiment: Experiment, env: Mapping[str, str]) -> list[Node]:
         )
     if program.name == SLOTS:
         raise ConfigError(
-            f"{program.parent}: has {SLOTS} but not {MAIN}, the program that relaax run "
-            "starts; add it, or train in one process: relaax train "
+            f"environment.path: {program} is not a program that relaax run can start; set it to a "
+            f"folder with a program {MAIN}, or train in one process: relaax train "
             f"{shlex.quote(str(experiment.file))}"
         )
     argv = make_client_argv(experiment, environment)

@@ -11,7 +11,12 @@ from relaax_like.launch.frozen_agents import make_frozen_host
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshot_format import State
-from relaax_like.parameter_server.snapshots import read_best, read_latest, read_version
+from relaax_like.parameter_server.snapshots import (
+    list_names,
+    read_best,
+    read_latest,
+    read_version,
+)
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
@@ -33,23 +38,23 @@ def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
     directory = experiment.parameter_server.checkpoint_dir
     if version == BEST:
         state = read_best(directory)
-        if state is None:
+        if state is None and list_names(directory):
             raise SnapshotError(
                 f"{directory}: no snapshot has a score yet; a score needs an evaluation "
                 "(learner.eval_freq) or, without evaluations, a full window of episodes "
                 "(learner.target_episodes)"
             )
-        return state
-    if version == LATEST:
+    elif version == LATEST:
         state = read_latest(directory)
-        if state is None:
-            raise SnapshotError(f"{directory}: no snapshot to act with; train the run first")
-        return state
-    if not (version.isascii() and version.isdecimal()):
-        raise ConfigError(
-            f"version: {version!r}, expected {LATEST}, {BEST}, or the number of a version"
-        )
-    return read_version(directory, int(version))
+    else:
+        if not (version.isascii() and version.isdecimal()):
+            raise ConfigError(
+                f"version: {version!r}, expected {LATEST}, {BEST}, or the number of a version"
+            )
+        return read_version(directory, int(version))
+    if state is None:
+        raise SnapshotError(f"{directory}: no snapshot to act with; train the run first")
+    return state
 
 
 def open_server(experiment: Experiment, state: State) -> ParameterServer:

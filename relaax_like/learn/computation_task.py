@@ -892,8 +892,7 @@ def _select(
     for name, spec in specs.items():
         if arrays is None or name not in arrays:
             raise InvalidInputError(
-                f"{field}: {name} is missing; pass all that the model's specs name: "
-                f"{', '.join(specs)}",
+                f"{field}: {name} is missing; pass a dict with {', '.join(specs)}",
                 name,
             )
         array = np.asarray(arrays[name], spec.dtype.as_numpy_dtype)

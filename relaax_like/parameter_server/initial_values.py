@@ -1,7 +1,9 @@
 """Initial values of a run as an `.npz` file, and the command that writes such a file.
 
 An algorithm builds its model in a separate process, because building can import TensorFlow; the
-parameter server reads the file. In an `.npz` file of `numpy.savez`, all arrays are trainable.
+parameter server reads the file. `relaax train`, if it loads TensorFlow itself, builds the model in
+its own process, and writes the file for later starts. In an `.npz` file of `numpy.savez`, all
+arrays are trainable.
 """
 
 import json

@@ -110,6 +110,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         combine: CombineConfig | None = None,
         max_global_step: int | None = None,
         target: Target | None = None,
+        window: int | None = None,
         target_score: float | None = None,
         max_episodes: int | None = None,
         snapshot_every_sec: float | None = None,
@@ -132,6 +133,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           combine: how gradients of several clients are combined; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: no target.
+          window: number of newest episodes in mean returns; None: that of `target`, or 100.
           target_score: mean return of an evaluation that ends the training; requires `snapshots`.
             None: no target.
           max_episodes: training episodes after which the training ends; None: no limit.
@@ -163,7 +165,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._started = clock()
         # Without a folder that counts starts, the time is used, which also grows.
         self._epoch = snapshots.epoch if snapshots else time.time_ns() // 1_000_000
-        self._statistics = Statistics(target.episodes if target else DEFAULT_WINDOW, clock)
+        if window is None:
+            window = target.episodes if target else DEFAULT_WINDOW
+        self._statistics = Statistics(window, clock)
         self._served = ServedClients(clock)
         self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
         self._stop_condition = StopCondition(max_global_step, target, target_score, max_episodes)

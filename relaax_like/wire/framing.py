@@ -29,8 +29,8 @@ def unpack_length(header: bytes | memoryview, max_message_bytes: int = MAX_MESSA
     (length,) = HEADER.unpack(header)
     if length > max_message_bytes:
         raise ProtocolError(
-            f"received the header of a message of {length} bytes, but at most {max_message_bytes} "
-            "are allowed; send shorter messages, and check that the peer speaks the rlx protocol "
-            "(4-byte big-endian length, then protobuf)"
+            f"a message of {length} bytes was announced, but at most {max_message_bytes} are "
+            "allowed (to an rlx server: by its spaces and max_message_bytes); check that both ends "
+            "speak the rlx protocol (4-byte big-endian length, then protobuf)"
         )
     return length

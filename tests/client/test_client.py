@@ -564,7 +564,7 @@ def test_server_that_never_answers_times_out(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("garbage", "match"),
     [
-        (b"\xff\xff\xff\xff", "the header of a message of 4294967295 bytes"),
+        (b"\xff\xff\xff\xff", ": a message of 4294967295 bytes was announced"),
         (struct.pack(">I", 3) + b"\xff\xff\xff", "not an rlx protocol message"),
         (struct.pack(">I", 0), "without a known body"),
         (

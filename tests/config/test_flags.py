@@ -71,5 +71,7 @@ def test_what_is_no_flag_is_refused_by_name(file, arguments, words):
 def test_a_file_without_an_algorithm_is_refused(tmp_path, text):
     path = tmp_path / "none.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"none\.yaml: algorithm: neither name nor path is set"):
+    with pytest.raises(
+        ConfigError, match=r"none\.yaml: algorithm: neither name nor path is set in"
+    ):
         flags_to_overrides(path, ["--kl", "1"])

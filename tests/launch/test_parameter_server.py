@@ -12,6 +12,7 @@ from support.cluster import BARE
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import Variable
 from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.records import Episode, Push
 from relaax_like.launch import start_values
 from relaax_like.launch.parameter_server import make_parameter_server
 from relaax_like.parameter_server.initial_values import save_variables
@@ -161,3 +162,12 @@ def test_initial_values_are_synced_before_they_have_their_name(
     (tmp_path / "folder").mkdir()
     save_variables(tmp_path / "folder" / "v.npz", [Variable("W", np.zeros(1, np.float32))])
     assert events == ["sync .tmp-v.npz", "rename to v.npz", "sync folder"]
+
+
+def test_mean_returns_are_of_the_newest_target_episodes_also_without_a_target(
+    open_run: Open,
+) -> None:
+    with open_run("learner.target_episodes=2") as server:
+        episodes = tuple(Episode(episode_return, 5) for episode_return in (9.0, 3.0, 5.0))
+        server.push(Push(client_id="one", env_steps=15, episodes=episodes))
+        assert server.train_return == (4.0, 2, 3)

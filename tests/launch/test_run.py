@@ -66,7 +66,9 @@ def test_a_folder_without_a_program_is_for_training_in_one_process(tmp_path: Pat
     file.write_text(f"algorithm: {{path: '{BARE}'}}\nenvironment: {{path: game}}\n")
     experiment = load_experiment(file)
     assert experiment.environment_program == tmp_path / "game" / "slots.py"
-    with pytest.raises(ConfigError, match=r"has slots\.py but not main.*: relaax train "):
+    with pytest.raises(
+        ConfigError, match=r"slots\.py is not a program that relaax run can start.*: relaax train "
+    ):
         make_topology(experiment, ())
 
 

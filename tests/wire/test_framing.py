@@ -22,7 +22,7 @@ def test_length_is_big_endian() -> None:
 
 def test_longest_message_is_accepted_and_one_more_byte_is_not() -> None:
     assert unpack_length(HEADER.pack(100), max_message_bytes=100) == 100
-    with pytest.raises(ProtocolError, match="101 bytes, but at most 100"):
+    with pytest.raises(ProtocolError, match="101 bytes was announced, but at most 100"):
         unpack_length(HEADER.pack(101), max_message_bytes=100)
 
 
