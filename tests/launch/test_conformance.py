@@ -52,6 +52,7 @@ def check(name: str, *sets: str) -> dict[str, CheckResult]:
     return {one.name: one for one in check_algorithm(find_folder_experiment(place, sets))}
 
 
+@pytest.mark.timeout(300)  # nine checks, of which one learns for up to half a minute
 @pytest.mark.parametrize("name", FOLDERS)
 def test_shipped_folders_hold_to_all_checks(name: str) -> None:
     results = check(name)
