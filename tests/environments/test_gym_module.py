@@ -39,13 +39,13 @@ def test_a_module_of_the_current_folder_is_found(tmp_path, monkeypatch):
     ids=repr,
 )
 def test_what_a_constructor_raises_is_one_line(error, want):
-    class Broken(gym.Env):
+    class Failing(gym.Env):
         def __init__(self, render_mode=None):
             raise error
 
-    gym.register("Broken-v0", Broken)
+    gym.register("Failing-v0", Failing)
     try:
-        with pytest.raises(ConfigError, match=f"^environment Broken-v0{want}"):
-            MAKE.make_slots("Broken-v0")
+        with pytest.raises(ConfigError, match=f"^environment Failing-v0{want}"):
+            MAKE.make_slots("Failing-v0")
     finally:
-        del gym.registry["Broken-v0"]
+        del gym.registry["Failing-v0"]

@@ -72,7 +72,7 @@ def test_it_is_learned_over_the_network(tmp_path: Path) -> None:
         with RlxClient(address, *spaces, slots=4) as client:
             Interactor(slots, client).run()
         assert ps.wait() == 0
-        found = ps.wait_for(r"mean return ([\d.]+) \(last 100\).*; \d+ episodes")
+        found = ps.wait_for(r"mean return ([\d.]+) \(last 20\).*; \d+ episodes")
         assert float(found[1]) == pytest.approx(SLOW, rel=0.1)
         rlx.stop()
         assert TRACE not in ps.output + rlx.output
