@@ -86,6 +86,18 @@ def test_it_reaches_goals_that_it_was_never_given(tmp_path: Path) -> None:
     assert evaluation_to_dict(found)["success_rate"] == found.success_rate
 
 
+def make_short_run(tmp_path: Path) -> list[str]:
+    """Returns the overrides of a short run with the algorithm's copy in this folder."""
+    return [
+        *BITS,
+        f"run_dir={tmp_path}/run",
+        "algorithm.name=null",
+        f"algorithm.path={tmp_path}/dqn",
+        "algorithm.max_global_step=1200",
+        "environment.args.bits=4",
+    ]
+
+
 def test_a_folder_can_define_the_rewards(tmp_path: Path) -> None:
     shutil.copytree(FOLDER, tmp_path / "dqn", ignore=shutil.ignore_patterns("__pycache__"))
     with open(tmp_path / "dqn" / "algorithm.py", "a") as file:
@@ -95,14 +107,7 @@ def test_a_folder_can_define_the_rewards(tmp_path: Path) -> None:
             "    reached = (achieved == desired).all(1)\n"
             "    return reached.astype('float32'), reached\n"
         )
-    sets = [
-        *BITS,
-        f"run_dir={tmp_path}/run",
-        "algorithm.name=null",
-        f"algorithm.path={tmp_path}/dqn",
-        "algorithm.max_global_step=1200",
-        "environment.args.bits=4",
-    ]
+    sets = make_short_run(tmp_path)
     relaax_like.train(tmp_path / "dqn" / "bit_flip.yaml", sets)
     assert (tmp_path / "called").read_text() == "(4,)"
 
@@ -114,14 +119,6 @@ def test_an_error_in_the_folder_s_rewards_ends_the_run_with_its_line(
     shutil.copytree(FOLDER, tmp_path / "dqn", ignore=shutil.ignore_patterns("__pycache__"))
     with open(tmp_path / "dqn" / "algorithm.py", "a") as file:
         file.write("\n\ndef compute_rewards(achieved, desired):\n    return achieved.no_such\n")
-    sets = [
-        *BITS,
-        f"run_dir={tmp_path}/run",
-        "algorithm.name=null",
-        f"algorithm.path={tmp_path}/dqn",
-        "algorithm.max_global_step=1200",
-        "environment.args.bits=4",
-        f"learner.placement={placement}",
-    ]
+    sets = [*make_short_run(tmp_path), f"learner.placement={placement}"]
     with pytest.raises(ConfigError, match=r"dqn/algorithm\.py:\d+: AttributeError: .*no_such"):
         relaax_like.train(tmp_path / "dqn" / "bit_flip.yaml", sets)

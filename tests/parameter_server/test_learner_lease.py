@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.threads import wait_until
 
 from relaax_like.parameter_server.learner_lease import LEASE_SEC, NAME, LearnerLease
 from relaax_like.wire.errors import LeasedError, ServerUnavailableError, SnapshotError
@@ -73,7 +74,7 @@ def test_a_learner_of_a_lost_lease_is_refused_once_another_one_has_it(tmp_path: 
     old = LearnerLease(tmp_path).grant("one", "localhost:1")
     (tmp_path / NAME).unlink()
     lease = LearnerLease(tmp_path)
-    time.sleep(0.002)  # a term is a number of milliseconds
+    wait_until(lambda: time.time_ns() // 1_000_000 > old, "the next millisecond, and term")
     new = lease.grant("two", "localhost:2")
     with pytest.raises(LeasedError, match=f"two at localhost:2 learns with term {new}"):
         lease.renew(old)
