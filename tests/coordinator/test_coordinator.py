@@ -189,6 +189,16 @@ def test_a_start_that_fails_while_the_queue_cannot_be_written_is_reported_again(
     assert slave.take_job() == (job, 2)
 
 
+def test_a_busy_slave_gets_no_job_before_its_next_poll(site: Site, slave: Session) -> None:
+    job = site.jobs.submit("job", make_config())
+    (task,) = wait_until(slave.poll, "the task")
+    slave.answer(task, ok=False, payload='{"message": "the slave leaves", "busy": true}')
+    assert (site.get_state(job), site.get(job).attempts) == ("queued", 1)
+    other = Session(site.address, "other")
+    assert other.take_job() == (job, 2)
+    other.close()
+
+
 def test_a_start_that_times_out_while_the_queue_cannot_be_written_ends_later(
     site: Site, slave: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
