@@ -297,13 +297,19 @@ def test_a_process_that_is_killed_leaves_the_state_of_an_uninterrupted_one(tmp_p
         assert compare(read(again), wanted) == ""
 
 
-def test_a_replay_mixes_as_the_run_did_and_later_pushes_as_it_is_configured(tmp_path):
+def leave_journal(tmp_path):
+    """Leaves the folder of a killed run, `left`, with three pushes; returns what they led to."""
     server = open_server(tmp_path / "run", tau=0.25)
     for sequence in range(1, 4):
         push(server, sequence)
     before = read(server)
     shutil.copytree(tmp_path / "run", tmp_path / "left")
     server.close(save=False)
+    return before
+
+
+def test_a_replay_mixes_as_the_run_did_and_later_pushes_as_it_is_configured(tmp_path):
+    before = leave_journal(tmp_path)
     with open_server(tmp_path / "left", tau=1.0) as again:
         assert compare(read(again)["values"], before["values"]) == ""
         push(again, 5)
@@ -317,12 +323,7 @@ def test_a_replay_mixes_as_the_run_did_and_later_pushes_as_it_is_configured(tmp_
 
 
 def test_a_replay_mixes_as_the_run_did_although_the_target_follows_nothing_now(tmp_path):
-    server = open_server(tmp_path / "run", tau=0.25)
-    for sequence in range(1, 4):
-        push(server, sequence)
-    before = read(server)
-    shutil.copytree(tmp_path / "run", tmp_path / "left")
-    server.close(save=False)
+    before = leave_journal(tmp_path)
     variables = [replace(v, follow=None) for v in get_variables(ActorCritic(tau=0.25))]
     with open_store(tmp_path / "left", make_store(variables)) as again:
         assert compare(read(again)["values"], before["values"]) == ""
