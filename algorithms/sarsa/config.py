@@ -25,10 +25,15 @@ class Config(DiscreteConfig):
 
     @model_validator(mode="after")
     def _validate_linear(self) -> Self:
-        if self.network.layers or self.image is not None:
+        given = ["network.layers"] if self.network.layers else []
+        given += [key for key in ("image", "normalize_observations") if getattr(self, key)]
+        for leaf, own in (self.observations or {}).items():
+            found = [key for key in ("image", "layers") if getattr(own, key)]
+            given += [f"observations.{leaf}.{key}" for key in found]
+        if given:
             raise ValueError(
-                "network: the values of sarsa are linear in the observation, without layers and "
-                "images; remove network and image, or use dqn"
+                f"{', '.join(given)}: the values of sarsa are linear in the observation, without "
+                "layers, images and normalisation; remove what is set here, or use dqn"
             )
         make_sgd(self.learning_rate)
         return self

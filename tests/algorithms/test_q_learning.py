@@ -107,7 +107,12 @@ def test_vectors_have_linear_values_without_a_bias(name):
 @pytest.mark.parametrize(
     ("key", "want"),
     [
-        ("network={layers: [8]}", "linear in the observation, without layers and images"),
+        ("network={layers: [8]}", "network.layers: the values of .* are linear in the observation"),
+        ("normalize_observations=true", "algorithm: normalize_observations: the values of"),
+        (
+            "observations={a: {size: 2, layers: [4]}, b: {image: [9, 9, 1], layers: [impala]}}",
+            "observations.a.layers, observations.b.image, observations.b.layers: the values of",
+        ),
         ("learning_rate={kind: exponential, start: 0.5, end: 0.1, steps: 9}", "linear that falls"),
         ("learning_rate={kind: linear, start: 0.1, end: 0.5, steps: 9}", "linear that falls"),
         ("learning_rate=-0.1", "algorithm: learning_rate: -0.1, expected 0 or more$"),
