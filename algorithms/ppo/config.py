@@ -11,6 +11,7 @@ from relaax_like.config.optimizer import OptimizerConfig, make_adam
 from relaax_like.wire import Box, Discrete, MultiDiscrete, Spaces
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
+_MIRROR_KEYS = ("mirror", "mirror_observation", "mirror_action")
 
 
 class Config(ActorCriticConfig):
@@ -90,8 +91,9 @@ class Config(ActorCriticConfig):
     def _validate_sizes(self) -> Self:
         if "normalize_observations" in self.model_fields_set:
             raise ValueError(
-                "normalize_observations is not supported by ppo; use prenorm (measured before "
-                "training) or update_norm (updated during training)"
+                "normalize_observations is not supported by ppo; remove it, and to normalise "
+                "observations set prenorm (measured before training) or update_norm (updated "
+                "during training)"
             )
         if self.num_steps % self.rollout_steps:
             raise ValueError(
@@ -121,30 +123,33 @@ class Config(ActorCriticConfig):
 
     @model_validator(mode="after")
     def _validate_mirror(self) -> Self:
-        given = [self.mirror_observation is not None, self.mirror_action is not None]
-        if any(given) and not all(given):
+        if (self.mirror_observation is None) != (self.mirror_action is None):
             raise ValueError("mirror_observation and mirror_action: set both or neither")
-        given.append(self.mirror > 0)
-        if self.image is not None and any(given):
+        given = [key for key in _MIRROR_KEYS if getattr(self, key) not in (None, 0)]
+        if not given:
+            return self
+        remove = f"remove {', '.join(given)}"
+        if self.image is not None:
             raise ValueError(
-                "mirror_observation: images cannot be mirrored, only vectors; set state_size "
-                "instead of image, or remove the mirror keys"
+                f"{given[0]}: images cannot be mirrored, only vectors; {remove}, or, if the "
+                "environment sends a vector, set state_size instead of image, and dense layers"
             )
-        if self.actions is not None and any(given):
+        if self.actions is not None:
             raise ValueError(
-                "mirror_action: actions with several leaves cannot be mirrored, nor can switches; "
-                "remove the mirror keys, or set num_actions or action_size instead of actions if "
-                "the environment has one such action"
+                f"{given[0]}: the leaves of actions cannot be mirrored, only one discrete or "
+                f"continuous action; {remove}, or, if the environment has one such action, set "
+                "num_actions or action_size instead of actions"
             )
-        if self.observations is not None and any(given):
+        if self.observations is not None:
             raise ValueError(
-                "mirror_observation: observations with several leaves cannot be mirrored; set "
-                "state_size instead of observations, or remove the mirror keys"
+                f"{given[0]}: the leaves of observations cannot be mirrored, only one vector; "
+                f"{remove}, or, if the environment sends one vector, set state_size instead of "
+                "observations"
             )
-        if self.num_states is not None and any(given):
+        if self.num_states is not None:
             raise ValueError(
-                "mirror_observation: integers cannot be mirrored, only vectors; set state_size "
-                "instead of num_states, or remove the mirror keys"
+                f"{given[0]}: integers cannot be mirrored, only vectors; {remove}, or, if the "
+                "environment sends a vector, set state_size instead of num_states"
             )
         if self.lacks_spaces:
             return self

@@ -167,7 +167,7 @@ def test_one_bound_alone_is_not_replaced_by_the_environment_s(key: str, other: s
 
 def test_the_mirror_loss_of_ppo_is_refused(tmp_path: Path) -> None:
     mirror = "mirror_observation: [1, 0.1, 2, 3]\n  mirror_action: [1, 0.1]"
-    with pytest.raises(ConfigError, match="actions with several leaves cannot be mirrored"):
+    with pytest.raises(ConfigError, match="the leaves of actions cannot be mirrored"):
         load(tmp_path, "{a: {size: 2}}", mirror, "ppo")
 
 

@@ -158,7 +158,7 @@ def test_what_cannot_be_is_refused_by_name(
 
 def test_the_mirror_loss_of_ppo_is_refused(tmp_path: Path) -> None:
     mirror = "mirror_observation: [1, 0.1]\n  mirror_action: [1, 0.1]"
-    with pytest.raises(ConfigError, match="observations with several leaves cannot be mirrored"):
+    with pytest.raises(ConfigError, match="the leaves of observations cannot be mirrored"):
         load(tmp_path, "{a: {size: 2}}", mirror, "ppo")
 
 
