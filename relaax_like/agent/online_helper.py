@@ -325,8 +325,8 @@ class OnlineHelper:
         self._processor.report(ended, self._take_env_steps(env_steps))
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
-                f"{error}; {_MAX_REFUSED} rollouts in a row were refused; check the simulator at "
-                "that step, or scale its numbers",
+                f"{error}; {_MAX_REFUSED} rollouts in a row were refused; check the simulator "
+                "there, or scale its numbers",
                 error.field,
             )
         now = time.monotonic()

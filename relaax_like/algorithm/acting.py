@@ -18,7 +18,7 @@ from relaax_like.algorithm.model import (
     get_variables,
     order_variables,
 )
-from relaax_like.config.places import describe_attribute, describe_place
+from relaax_like.config.places import describe_assignment, describe_attribute, describe_place
 from relaax_like.core.prediction import Prediction
 from relaax_like.nn.compiling import CompiledFunction
 from relaax_like.nn.layers import Layer
@@ -261,8 +261,8 @@ def trace_policy(model: Model, function: Callable[..., Any], **options: Any) -> 
         except tf.errors.OperatorNotAllowedInGraphError as error:
             raise ConfigError(
                 f"{describe_place(type(model), 'policy')}: an `if` or a loop depends on the value "
-                f"of a tensor, but autograph is False; set autograph = True in class "
-                f"{type(model).__name__}, or use tf.where"
+                f"of a tensor, but autograph is False; "
+                f"{describe_assignment(model, 'autograph', True)}, or use tf.where"
             ) from error
 
     return tf.function(function if model.autograph else trace, autograph=model.autograph, **options)

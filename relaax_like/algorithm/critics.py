@@ -182,8 +182,7 @@ class RegularNetwork(Module):
             if not isinstance(layer, DenseConfig):
                 raise ConfigError(
                     f"network: layer {index} (the first one is 0) is not dense, but critics with "
-                    "layer normalisation or dropout need dense layers; list only numbers of units, "
-                    "or turn both off"
+                    "layer normalisation or dropout need dense layers; list only numbers of units"
                 )
             dense = Dense(
                 f"{name}.{index}",

@@ -52,6 +52,17 @@ def describe_attribute(instance: object, attribute: str) -> str:
     return describe_place(owner, "(its class)")
 
 
+def describe_assignment(instance: object, attribute: str, value: object) -> str:
+    """Returns how to set an attribute: "set xla = False in class X", or at the end of `__init__`.
+
+    The latter if the attribute is the object's own, because a base class sets it there, too.
+    """
+    if attribute in vars(instance):
+        place = f"at the end of __init__ of class {type(instance).__name__}"
+        return f"set self.{attribute} = {value} {place}"
+    return f"set {attribute} = {value} in class {type(instance).__name__}"
+
+
 def find_folder(owner: type) -> Path | None:
     """Returns the folder of the file that defines a class; None if no file does."""
     try:

@@ -376,12 +376,12 @@ class Collector:
         if waiting + added <= self._capacity:
             return
         if waiting < self._columns:
-            # No batch can be taken to release space: a retry would never succeed.
+            # No batch can be taken to release space: alone, a retry would never succeed.
             raise InvalidInputError(
-                f"{added} columns can never fit: {waiting} are waiting, too few for a batch of "
-                f"{self._columns}, and capacity is {self._capacity}; set capacity to "
-                f"{self._columns - 1 + added} or more (in a server's configuration: raise "
-                "max_slots_per_client), or add fewer at once",
+                f"{added} columns do not fit: {waiting} are waiting, too few for a batch of "
+                f"{self._columns}, which would make room, and capacity is {self._capacity}; set "
+                f"capacity to {self._columns - 1 + added} or more (in a server's configuration: "
+                "raise max_slots_per_client), or add fewer at once",
                 "capacity",
             )
         raise CollectorFullError(
@@ -496,21 +496,31 @@ def find_layout(rollout: Rollout, steps: int) -> Layout:
         )
     leading = (steps, rollout.slots)
     layout: Layout = {}
+
+    def add(field: str, array: np.ndarray, axes: tuple[int, ...]) -> None:
+        if array.shape[: len(axes)] != axes:
+            raise InvalidInputError(
+                f"{field} has shape {list(array.shape)}, expected [{', '.join(map(str, axes))}, "
+                f"...] for {steps} steps of {rollout.slots} slots",
+                field,
+            )
+        layout[field] = (array.shape[len(axes) :], array.dtype)
+
     for field in ("inputs", "next_inputs", "actions", "extras"):
         for name, array in getattr(rollout, field).items():
-            _add_to_layout(layout, f"{field}[{name!r}]", array, leading)
+            add(f"{field}[{name!r}]", array, leading)
     for field in ("next_alive", "rewards", "log_prob"):
-        _add_to_layout(layout, field, getattr(rollout, field), leading)
+        add(field, getattr(rollout, field), leading)
     for name, array in rollout.states.items():
-        _add_to_layout(layout, f"states[{name!r}]", array, leading[1:])
+        add(f"states[{name!r}]", array, leading[1:])
     for name, array in rollout.history.items():
         field = f"history[{name!r}]"
-        _add_to_layout(layout, field, array, (len(array), rollout.slots))
+        add(field, array, (len(array), rollout.slots))
         shape, dtype = layout[field]
         layout[field] = (len(array), *shape), dtype
-    _add_to_layout(layout, "versions", rollout.versions, leading[:1])
+    add("versions", rollout.versions, leading[:1])
     if rollout.starts is not None:
-        _add_to_layout(layout, "starts", rollout.starts, leading[1:])
+        add("starts", rollout.starts, leading[1:])
     if rollout.valid is not None and rollout.valid.shape != leading:
         raise InvalidInputError(
             f"valid has shape {list(rollout.valid.shape)}, expected {list(leading)} like "
@@ -518,17 +528,6 @@ def find_layout(rollout: Rollout, steps: int) -> Layout:
             "valid",
         )
     return layout
-
-
-def _add_to_layout(layout: Layout, field: str, array: np.ndarray, leading: tuple[int, ...]) -> None:
-    if array.shape[: len(leading)] != leading:
-        expected = ", ".join(map(str, leading))
-        raise InvalidInputError(
-            f"{field} has shape {list(array.shape)}, expected [{expected}, ...]: the steps of a "
-            "rollout, and the slots of next_alive",
-            field,
-        )
-    layout[field] = (array.shape[len(leading) :], array.dtype)
 
 
 def validate_layout(layout: Layout, first: Layout) -> None:
@@ -553,7 +552,7 @@ def validate_layout(layout: Layout, first: Layout) -> None:
                 f"{list(want_shape)} in the first rollout"
             )
         raise InvalidInputError(
-            f"{field} {difference}; all rollouts of a collector must be of one kind, so create "
-            "another collector for another kind",
+            f"{field} {difference}; all rollouts of a collector, also those that a data handler "
+            "returns, must be of one kind; create another collector for another kind",
             field,
         )

@@ -66,6 +66,11 @@ class GrowingArray:
         self._validate_range(elements)
         array[start : start + number] = elements
 
+    @property
+    def field(self) -> str:
+        """Name of the array in errors."""
+        return self._field
+
     def view(self, length: int) -> np.ndarray:
         """Returns the first `length` elements, not copied."""
         assert self._array is not None, "nothing was written"
@@ -152,12 +157,12 @@ class GrowingTree:
         """Writes elements `[number, ...]` from the row `start` on; raises the same as `put`."""
         with self._forgetting_refused_names():
             leaves = [(array, np.asarray(leaf)) for array, leaf in self._match(elements)]
-            for _, leaf in leaves:
+            for array, leaf in leaves:
                 if leaf.shape[:1] != (number,):
                     raise InvalidInputError(
-                        f"{self._field} has shape {list(leaf.shape)}, expected [{number}, ...] "
+                        f"{array.field} has shape {list(leaf.shape)}, expected [{number}, ...] "
                         "like the rewards",
-                        self._field,
+                        array.field,
                     )
             for array, leaf in leaves:
                 array.write(start, leaf)

@@ -135,6 +135,8 @@ class BaseLearner:
         reduce_log: ReduceLog | None = None,
     ):
         self._config = make_base_learner_config(config)
+        if world_size < 1:
+            raise ConfigError(f"world_size is {world_size}, expected 1 or more")
         if not 0 <= rank < world_size:
             raise ConfigError(
                 f"rank is {rank}, expected 0 or more and less than world_size, which is "

@@ -37,6 +37,7 @@ from relaax_like.algorithm.parts import (
 from relaax_like.algorithm.random import make_generator
 from relaax_like.algorithm.tracing import Settings, Traced
 from relaax_like.config.places import (
+    describe_assignment,
     describe_attribute,
     describe_error,
     describe_place,
@@ -227,10 +228,10 @@ class ComputationTask:
         if max(part.stop for part in columns.values()) > 1:
             place = describe_place(type(model), "get_reward_specs")
             sizes = (f"{name} [{part.stop - part.start}]" for name, part in columns.items())
-            raise ConfigError(
-                f"{place}: the rewards are {', '.join(sizes)}, but {need}; define one reward of "
-                "shape [1]"
-            )
+            cure = "define one reward of shape [1]"
+            if getattr(self._algorithm.config, "rewards", None) is not None:
+                cure = "remove rewards from the settings"
+            raise ConfigError(f"{place}: the rewards are {', '.join(sizes)}, but {need}; {cure}")
 
     @property
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -546,7 +547,7 @@ class ComputationTask:
         place = describe_place(type(self._algorithm), "learn")
         return ConfigError(
             f"{place}: XLA cannot compile learn or prepare: {str(error).splitlines()[0]}; use "
-            f"other operations, or set xla = False in class {type(self._algorithm.model).__name__}"
+            f"other operations, or {describe_assignment(self._algorithm.model, 'xla', False)}"
         )
 
     def _start_compiling(
@@ -898,10 +899,9 @@ def _select(
         array = np.asarray(arrays[name], spec.dtype.as_numpy_dtype)
         tail = array.shape[array.ndim - len(spec.shape) + 1 :] if any_axes else array.shape[1:]
         if array.ndim < len(spec.shape) or tail != tuple(spec.shape[1:]):
+            where = "" if field == "next_alive" else " as in the model's specs"
             raise InvalidInputError(
-                f"{field}[{name}]: shape {list(array.shape)}, expected {spec.shape} as in the "
-                "model's specs",
-                name,
+                f"{field}[{name}]: shape {list(array.shape)}, expected {spec.shape}{where}", name
             )
         tensors[name] = tf.constant(array)
     return tensors

@@ -211,7 +211,7 @@ class ExperienceService(ExperienceSink):
                 if time.monotonic() > deadline:
                     raise ServerUnavailableError(
                         f"experience: the learner had no room for it for {_ROOM_SEC:g} s, because "
-                        "its queue is full, its disk is behind, or it is closing; retry later"
+                        "it or its disk is behind, or it is closing; retry later"
                     )
                 self._wait_for_change()
         except ConfigError as error:

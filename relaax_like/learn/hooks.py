@@ -210,7 +210,7 @@ class LoadCkptHook(LearnerHook):
     def __init__(self, name: str, priority: float, *, position: str, load_path: str = ""):
         super().__init__(name, priority, position=position)
         if not isinstance(load_path, str):
-            raise ConfigError(f"hook {name}: load_path is {load_path!r}, expected a path")
+            raise ConfigError(f"hook {name}: load_path is {load_path!r}, expected a path as text")
         self._load_path = load_path
 
     def __call__(self, engine: "BaseLearner") -> None:

@@ -207,8 +207,8 @@ def _conform(file: Recording, model: Model, action_spaces: Mapping[str, Space]) 
         return layout.conform(dataclasses.replace(rollout, states=memory))
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"{file.name} does not fit the algorithm's settings: {remove_question(error)}; correct "
-            "the settings, or leave the recording out",
+            f"{file.name} cannot be learned from: {remove_question(error)}; correct the "
+            "algorithm's settings if they are not those of the recording, or leave it out",
             error.field,
         ) from error
 

@@ -215,7 +215,7 @@ def _conform_valid(valid: np.ndarray | None, shape: tuple[int, int]) -> np.ndarr
         )
     if not valid.any():
         raise InvalidInputError(
-            "valid: all False, expected at least one valid row; do not send the rollout", "valid"
+            "valid: all False, expected a rollout with at least one valid row", "valid"
         )
     return None if valid.all() else valid
 

@@ -123,5 +123,5 @@ def _validate(algorithms: Mapping[str, Any]) -> None:
             )
         if not isinstance(algorithm, Algorithm):
             raise ConfigError(
-                f"make_algorithms: task {task!r} is {algorithm!r}, expected an Algorithm"
+                f"make_algorithms: task {task!r} is {algorithm!r:.200}, expected an Algorithm"
             )

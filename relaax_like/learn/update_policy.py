@@ -179,9 +179,10 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         count = int(mask.sum())
         needed = minibatch if self._plan.minibatch_of == "steps" else 1
         if count < needed:
+            lower = "lower the size of minibatches, or " if needed > 1 else ""
             raise InvalidInputError(
-                f"an iteration has {count} valid row(s), but a minibatch needs {needed}; lower "
-                "the size of minibatches, or make iterations with more valid rows",
+                f"an iteration has {count} valid row(s), but a minibatch needs {needed}; {lower}"
+                "make iterations with more valid rows",
                 "valid",
             )
         if self._plan.minibatch_of == "steps":

@@ -160,11 +160,12 @@ class LearningTask(ComputationTask):
         model = self._algorithm.model
         groups = sorted({model.get_group(get_name(v)) for v in target.sources if v.trainable})
         if len(groups) != 1:
+            cure = "make one Target for each group" if groups else "add a layer to the source"
             raise ConfigError(
                 f"{describe_place(type(model), '__init__')}: the source of a Target has trainable "
                 f"variables of {len(groups)} variable groups ({', '.join(groups) or 'none'}), "
-                "expected one, because a Target counts the optimizer steps of its group; make one "
-                "Target for each group"
+                "expected one, because a Target counts the optimizer steps of its group; "
+                f"{cure}"
             )
         return groups[0]
 

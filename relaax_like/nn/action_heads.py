@@ -269,15 +269,15 @@ def _validate_box(space: Box, bounded: bool) -> None:
     if np.dtype(DTYPES[space.dtype]).kind not in "fV":
         raise InvalidInputError(
             f"action space: Box of {space.dtype}, expected a floating-point dtype; declare "
-            "integers as Discrete or MultiDiscrete",
+            "integers as Discrete or MultiDiscrete, and bool as MultiBinary",
             "dtype",
         )
     if not bounded:
         return
     if space.low is None or space.high is None:
         raise InvalidInputError(
-            f"action space: Box of shape {shape} without low and high cannot be squashed; set both "
-            "in the space, or pass bounded=False",
+            f"action space: Box of shape {shape} cannot be squashed, because "
+            f"{_name_missing(space)} missing; set both in the space, or pass bounded=False",
             "low",
         )
     with np.errstate(over="ignore"):
@@ -289,3 +289,9 @@ def _validate_box(space: Box, bounded: bool) -> None:
             "and a finite difference, as float32; correct the bounds, or pass bounded=False",
             "low",
         )
+
+
+def _name_missing(space: Box) -> str:
+    bounds = {"low": space.low, "high": space.high}
+    missing = [name for name, bound in bounds.items() if bound is None]
+    return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'}"

@@ -91,9 +91,12 @@ class Hindsight(Transitions):
         try:
             rewards, ended = computed
         except (TypeError, ValueError) as error:
+            is_several = isinstance(computed, tuple | list)
+            number = f" with {len(computed)} elements" if is_several else ""
             raise ConfigError(
                 "compute_rewards did not return two arrays, but a value of type "
-                f"{type(computed).__name__}; return rewards, and whether the episode ends there"
+                f"{type(computed).__name__}{number}; return rewards, and whether the episode ends "
+                "there"
             ) from error
         _validate(rewards, len(changed), "rewards")
         _validate(ended, len(changed), "ends of episodes")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from relaax_like.config.places import describe_attribute, describe_function
+from relaax_like.config.places import describe_assignment, describe_attribute, describe_function
 
 LINES = Path(__file__).read_text().splitlines()
 
@@ -69,6 +69,12 @@ def test_the_place_of_an_attribute_is_the_line_that_sets_it(instance: Base, line
     file, number = describe_attribute(instance, "phases").rsplit(":", 1)
     assert Path(file).name == "test_places.py"
     assert line in LINES[int(number) - 1]
+
+
+def test_an_attribute_that_a_base_class_sets_is_set_at_the_end_of_the_constructor() -> None:
+    assert describe_assignment(InBody(), "phases", 1) == "set phases = 1 in class InBody"
+    want = "set self.phases = 1 at the end of __init__ of class InInit"
+    assert describe_assignment(InInit(), "phases", 1) == want
 
 
 @pytest.mark.parametrize(

@@ -690,6 +690,7 @@ def test_learners_of_a_group_show_their_mean_and_rank_0_alone_writes(
 @pytest.mark.parametrize(
     ("config", "more", "want"),
     [
+        ({}, {"world_size": 0}, "world_size is 0, expected 1 or more"),
         ({}, {"rank": 1}, "rank is 1, expected 0 or more and less than world_size, which is 1"),
         (
             {},

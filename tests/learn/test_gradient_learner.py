@@ -216,7 +216,8 @@ def test_a_gradient_that_xla_cannot_compile_ends_the_learning() -> None:
         failure = run.events[1]
         assert isinstance(failure, ConfigError)
         assert str(failure).startswith(f"{__file__}:{line}: XLA cannot compile learn or prepare: ")
-        assert str(failure).endswith("or set xla = False in class ActorCritic")
+        cure = "or set self.xla = False at the end of __init__ of class ActorCritic"
+        assert str(failure).endswith(cure)
 
 
 def test_a_gradient_that_xla_cannot_compile_in_the_background_stays_uncompiled(

@@ -197,7 +197,7 @@ def test_a_registered_type_is_built_with_its_arguments() -> None:
         ),
         (
             {"load_ckpt_before_run": {"ext_args": {"load_path": 5}}},
-            "hook load_ckpt_before_run: load_path is 5, expected a path",
+            "hook load_ckpt_before_run: load_path is 5, expected a path as text",
         ),
     ],
 )

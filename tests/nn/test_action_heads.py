@@ -183,7 +183,7 @@ def test_a_network_with_the_wrong_number_of_outputs_is_refused():
         (
             Box(dtype="float32", shape=(2,)),
             {"bounded": True},
-            "without low and high cannot be squashed",
+            "cannot be squashed, because low and high are missing; set both",
         ),
         (box(-1, np.inf), {"bounded": True}, "expected low < high .*, and a finite difference"),
         (box(1, 1), {"bounded": True}, "expected low < high .*, and a finite difference"),
