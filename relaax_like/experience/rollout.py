@@ -251,15 +251,17 @@ class RolloutBuffer:
     def get_state(self) -> dict[str, Any]:
         """Returns the unfinished rollout, including actions that wait for their outcome.
 
-        It must not have holes: all slots were present, and their actions were not overridden. So
-        `overridden` must not be "only".
+        All slots must have been present, and their actions must not have been overridden.
         """
-        assert self._holes is None, "environments of this process are always present"
-        length = self._length
+        holes, length = self._holes, self._length
+        is_present = holes is None or (not holes.absent.any() and holes.carried is None)
+        assert is_present, "environments of this process are always present"
         stop = length + self._waiting
         if not stop:
             return {"starts": self._starts}
         return {
+            # With `overridden` "only", rows are holes.
+            **({} if holes is None else {"valid": holes.valid[:length]}),
             "inputs": {name: array[:stop] for name, array in self._inputs.items()},
             "actions": {name: array[:stop] for name, array in self._actions.items()},
             "log_prob": self._log_prob[:stop],
@@ -305,6 +307,9 @@ class RolloutBuffer:
         self._states = dict(state["states"])
         self._followers = [(int(t), mask, dict(arrays)) for t, mask, arrays in state["followers"]]
         self.env_steps = (length - self._overlap) * self._slots
+        if "valid" in state:
+            self._holes = self._make_holes()
+            self._holes.valid[:length] = state["valid"]
 
     def discard(self) -> int:
         """Discards the unfinished rollout; returns its number of complete steps per slot."""

@@ -184,6 +184,38 @@ def test_another_buffer_goes_on_from_a_state(stop, waiting, overlap):
             np.testing.assert_array_equal(getattr(got, field), getattr(want, field), field)
 
 
+@pytest.mark.parametrize("stop", range(5))
+@pytest.mark.parametrize("waiting", [False, True])
+@pytest.mark.parametrize("overridden", ["only", "cut"])
+def test_another_buffer_continues_a_rollout_with_holes(stop, waiting, overridden):
+    """With "only", steps of the policy are holes; with "cut", those after an early end."""
+
+    def store(buffer, t, begun=False):
+        if not begun:
+            add_actions(buffer, t)
+        rewards = np.array([[t], [10 * t]], np.float64)
+        alive = np.array((ALIVE, TRUNCATED if t == 3 else ALIVE))
+        due = overridden == "cut" and t == 1
+        return buffer.add_outcome(rewards, alive, observation(t + 1), observation(50), is_due=due)
+
+    straight, first, second = (RolloutBuffer(4, np.arange(SLOTS), overridden) for _ in range(3))
+    for t in range(stop):
+        store(first, t)
+    if waiting:
+        add_actions(first, stop)
+    second.set_state(first.get_state())
+    rollouts = [store(straight, t) for t in range(8)]
+    for t in range(stop, 8):
+        got, want = store(second, t, waiting and t == stop), rollouts[t]
+        assert (got is None) == (want is None)
+        if want is not None:
+            for field in ("valid", "next_alive", "rewards", "starts"):
+                found = getattr(got, field)
+                if field == "valid" and found is None:  # a buffer that never had holes
+                    found = np.ones((4, SLOTS), bool)
+                np.testing.assert_array_equal(found, getattr(want, field), field)
+
+
 @given(
     ends=st.lists(
         st.tuples(*[st.sampled_from((ALIVE, TERMINATED, TRUNCATED))] * SLOTS), max_size=20
