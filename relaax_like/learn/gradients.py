@@ -21,7 +21,14 @@ from relaax_like.learn.computation_task import (
     find_nearest,
     to_int64,
 )
-from relaax_like.learn.minibatches import plan_cut, shuffle, validate_lengths, validate_multiple
+from relaax_like.learn.minibatches import (
+    plan_cut,
+    shuffle,
+    validate_count,
+    validate_epochs,
+    validate_lengths,
+    validate_multiple,
+)
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError
 
@@ -82,9 +89,10 @@ class GradientTask(ComputationTask):
           ConfigError: the algorithm's code fails while it is compiled, or its `stop` fails; the
             error names the line.
           InvalidInputError: an array is missing or has another shape than its spec, lengths are
-            inconsistent, `minibatch` is negative or larger than the batch, or the batch cannot be
+            inconsistent, `epochs`, `minibatch` or `count` is out of range, or the batch cannot be
             split by `minibatch_of`.
         """
+        validate_epochs(epochs)
         parts = self._make_batch(**batch)
         leading_axes = self._count_leading_axes(parts)
         if epochs == 1 and minibatch is None:
@@ -96,6 +104,7 @@ class GradientTask(ComputationTask):
             yield from self._compute_update(parts, global_t)
             return
         minibatch, count = minibatch or length, length if count is None else count
+        validate_count(count, minibatch, length)
         first = find_first(parts, minibatch_of, length, count)
         self._num_gradients += 1  # the number of the first update
         prepared = self._compute("prepare", parts, self._compile_prepare, global_t)

@@ -131,6 +131,34 @@ def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
     return length
 
 
+def validate_count(count: int, minibatch: int, length: int) -> None:
+    """Checks from how many rows or slots of a batch minibatches are drawn.
+
+    Args:
+      count: number of rows or slots from which they are drawn.
+      minibatch: rows or slots of a minibatch.
+      length: rows or slots of the batch.
+
+    Raises:
+      InvalidInputError: `count` is less than a minibatch, or more than the batch.
+    """
+    if not minibatch <= count <= length:
+        raise InvalidInputError(
+            f"count: {count}, expected {minibatch} (one minibatch) to {length} (the batch)",
+            "count",
+        )
+
+
+def validate_epochs(epochs: int) -> None:
+    """Checks a number of epochs.
+
+    Raises:
+      InvalidInputError: it is below 1.
+    """
+    if epochs < 1:
+        raise InvalidInputError(f"epochs: {epochs}, expected 1 or more", "epochs")
+
+
 def validate_multiple(length: int, minibatch: int) -> None:
     """Checks that a batch consists of complete minibatches.
 

@@ -29,6 +29,8 @@ from relaax_like.learn.minibatches import (
     Cut,
     plan_cut,
     shuffle,
+    validate_count,
+    validate_epochs,
     validate_lengths,
     validate_multiple,
 )
@@ -228,13 +230,8 @@ class LearningTask(ComputationTask):
         leading_axes = self._count_leading_axes(tensors)
         length = validate_lengths(tensors, plan_cut(tensors, leading_axes, minibatch_of), minibatch)
         count = length if count is None else count
-        if not minibatch <= count <= length:
-            raise InvalidInputError(
-                f"count: {count}, expected {minibatch} (one minibatch) to {length} (the batch)",
-                "count",
-            )
-        if epochs < 1:
-            raise InvalidInputError(f"epochs: {epochs}, expected 1 or more", "epochs")
+        validate_count(count, minibatch, length)
+        validate_epochs(epochs)
 
         def compile_epochs(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
             return self._compile_epochs(batch, specs, xla, leading_axes, minibatch_of, minibatch)

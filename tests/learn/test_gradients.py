@@ -125,6 +125,24 @@ def test_an_error_in_stop_names_its_line() -> None:
         list(task.compute_epochs(**make_x(np.arange(4.0)), **options))
 
 
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        ({"epochs": 0, "minibatch": 2}, "epochs: 0, expected 1 or more"),
+        ({"epochs": 0}, "epochs: 0, expected 1 or more"),
+        ({"epochs": 2, "minibatch": 2, "count": 1}, "count: 1, expected 2 .* to 4"),
+        ({"epochs": 2, "minibatch": 2, "count": 5}, "count: 5, expected 2 .* to 4"),
+    ],
+)
+def test_numbers_with_which_no_update_would_be_the_last_are_refused(
+    options: dict[str, int], want: str
+) -> None:
+    task = GradientTask(PreparedVersion(Scalars(False)))
+    more: dict[str, Any] = {"minibatch_of": "steps", **options}
+    with pytest.raises(InvalidInputError, match=want):
+        next(task.compute_epochs(**make_x(np.arange(4.0)), **more))
+
+
 @pytest.mark.parametrize("minibatch", [2, 4])
 @pytest.mark.parametrize("kind", [PreparedVersion, Stopping])
 def test_results_of_rows_are_at_their_places_after_all_epochs(kind: Any, minibatch: int) -> None:
