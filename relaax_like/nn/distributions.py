@@ -479,8 +479,9 @@ class TanhGaussian(Distribution):
 
 def squash(u: tf.Tensor, low: np.ndarray, high: np.ndarray) -> tf.Tensor:
     """Returns low + (high - low) (tanh(u) + 1) / 2, in the box, for `u: [..., d] float32`."""
-    # Rounding can exceed the box.
-    return tf.clip_by_value(0.5 * (low + high) + 0.5 * (high - low) * tf.tanh(u), low, high)
+    # Rounding can exceed the box; the sum of large bounds could exceed float32.
+    middle, half = 0.5 * low + 0.5 * high, 0.5 * (high - low)
+    return tf.clip_by_value(middle + half * tf.tanh(u), low, high)
 
 
 def _add(terms: Sequence[tf.Tensor]) -> tf.Tensor:

@@ -450,8 +450,9 @@ class TanhGaussian(Distribution):
 
 def squash(u: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Returns low + (high - low) (tanh(u) + 1) / 2, in the box, for `u: [..., d] float32`."""
-    # Rounding can exceed the box.
-    return _clip(0.5 * (low + high) + 0.5 * (high - low) * np.tanh(u), low, high)
+    # Rounding can exceed the box; the sum of large bounds could exceed float32.
+    middle, half = 0.5 * low + 0.5 * high, 0.5 * (high - low)
+    return _clip(middle + half * np.tanh(u), low, high)
 
 
 @functools.lru_cache(maxsize=64)

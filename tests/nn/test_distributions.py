@@ -582,6 +582,13 @@ def test_tanh_gaussian_moments_before_squashing():
         assert_normal(np.arctanh(y), mean[0], np.exp(log_std[0]))
 
 
+def test_bounds_whose_sum_exceeds_float32_can_be_squashed_into():
+    low, high = np.array([2e38, -3e38], np.float32), np.array([3e38, -2e38], np.float32)
+    u, want = np.array([[0, 0], [-9, 9]], np.float32), [[2.5e38, -2.5e38], [2e38, -2e38]]
+    np.testing.assert_allclose(np_form.squash(u, low, high), want, rtol=1e-6)
+    np.testing.assert_allclose(tf_form.squash(tf.constant(u), low, high), want, rtol=1e-6)
+
+
 @pytest.mark.parametrize("name", [n for n in CASES if n != "Deterministic"])
 def test_draws_depend_on_the_seed_alone(name):
     distribution = make_numpy(
