@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from relaax_like.algorithm.acting import Arrays, NumpyActor, make_actor
+from relaax_like.algorithm.exploration import takes_explore
 from relaax_like.algorithm.model import (
     Model,
     get_learning_specs,
@@ -34,11 +35,20 @@ class AlgoWorker:
       seed: of the random numbers.
 
     Raises:
-      ConfigError: the model does not act in NumPy, or has no value function.
+      ConfigError: the model does not act in NumPy, has no value function, or its policy reads a
+        schedule.
     """
 
     def __init__(self, model: Model, seed: int):
-        actor = make_actor(model, seed, whole=True)  # `value` reads the critic
+        try:
+            actor = make_actor(model, seed, whole=True)  # `value` reads the critic
+        except KeyError as error:
+            if not takes_explore(model):
+                raise
+            raise ConfigError(
+                f"AlgoWorker: {type(model).__name__}.policy reads {error} of explore, but there "
+                "are no schedules here; use a policy without explore, or `relaax train --workers`"
+            ) from error
         if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
             raise ConfigError(
                 f"AlgoWorker: {type(model).__name__} must act in NumPy (only with layers of "

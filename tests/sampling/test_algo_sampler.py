@@ -227,3 +227,15 @@ def test_a_policy_that_does_not_act_in_numpy_is_refused():
     config = make_config([{"conv": {"filters": 2, "kernel": 3, "stride": 1}}, 4], image=(8, 8, 1))
     with pytest.raises(ConfigError, match="AlgoWorker: PPOModel must act in NumPy"):
         AlgoWorker(make_model(config), 0)
+
+
+def test_a_policy_that_reads_a_schedule_is_refused():
+    class Exploring(type(make_model(make_config()))):
+        def policy(self, inputs, states, explore):
+            assert explore["rank"].shape == (1,)
+            assert explore["epsilon"] is not None
+            return super().policy(inputs, states)
+
+    want = "AlgoWorker: Exploring.policy reads 'epsilon' of explore, but there are no schedules"
+    with pytest.raises(ConfigError, match=want):
+        AlgoWorker(Exploring(make_config(), 0), 0)
