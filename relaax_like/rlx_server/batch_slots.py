@@ -38,6 +38,8 @@ class BatchSlots(BatchAgents):
       starts: leaf of integers -> the client's smallest one, which is 0 for the model.
       cuts_traces: whether the plan can learn from steps with gaps between them.
       takes_executed: whether the plan can use steps whose action was overridden.
+      needs_finals: whether the final observation of a terminated episode is needed, as for the goal
+        that it has achieved.
       history: joins the newest observations; None: the model sees one at a time.
       on_ready: called, from any thread, when `ready` has become True.
       exploit: the end of training does not affect the client.
@@ -55,6 +57,7 @@ class BatchSlots(BatchAgents):
         starts: Mapping[str, int] | None = None,
         cuts_traces: bool = True,
         takes_executed: bool = True,
+        needs_finals: bool = False,
     ):
         self._agent = make_agent(on_ready)
         self._processor = processor
@@ -62,6 +65,7 @@ class BatchSlots(BatchAgents):
         self._shapes = shapes
         self._starts = starts or {}
         self._exploit = exploit
+        self._needs_finals = needs_finals and not exploit
         self._goes_on = False
         self._history = history
         if history is not None:
@@ -103,8 +107,9 @@ class BatchSlots(BatchAgents):
         """Passes a transition to the agent.
 
         Raises:
-          InvalidInputError: the number of rewards per slot is not the model's, or the third rollout
-            in a row has numbers that cannot be learned from.
+          InvalidInputError: the number of rewards per slot is not the model's; final observations
+            are needed, and missing; or the third rollout in a row has numbers that cannot be
+            learned from.
         """
         self._goes_on = transition.observations is not None
         if transition.rewards is None:
@@ -116,6 +121,8 @@ class BatchSlots(BatchAgents):
                 "this order",
                 "rewards",
             )
+        elif self._needs_finals and transition.final_observations is None:
+            _validate_continuing(transition.terminated)
         # First, because the next episodes' observations replace the history before these.
         finals = self._shape(transition.final_observations)
         if self._history is not None and finals is not None:
@@ -241,3 +248,14 @@ class BatchSlots(BatchAgents):
                 f"{sorted(self._action_spaces)}; give the model's actions the client's names"
             )
         return actions_to_wire(space, array)
+
+
+def _validate_continuing(terminated: np.ndarray | None) -> None:
+    """Checks that no episode has terminated, in a step without final observations."""
+    if terminated is not None and np.any(terminated):
+        raise InvalidInputError(
+            f"final_observations: missing, but slot {np.flatnonzero(terminated)[0]} was "
+            "terminated; with algorithm.hindsight, send the last observation of that episode, too: "
+            "the goal that was achieved with its last step is in it",
+            "final_observations",
+        )

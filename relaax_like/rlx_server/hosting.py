@@ -171,6 +171,7 @@ class BatchHost(AgentHost):
             _find_starts(self._config, observation_spaces),
             self._takes_holes(self._main_task),
             self._takes_executed(self._main_task),
+            any(_has_hindsight(get_task_plan(self._config, task)) for task in processors),
         )
 
     def make_agent(
@@ -410,6 +411,11 @@ def _validate_agent_class(agent_class: Any) -> None:
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
         missing = sorted(agent_class.__abstractmethods__)
         raise ConfigError(f"class {name} is abstract; implement {', '.join(missing)}")
+
+
+def _has_hindsight(plan: Plan | None) -> bool:
+    """Returns whether goals are replaced by those that were achieved."""
+    return isinstance(plan, Replay) and plan.hindsight is not None
 
 
 def _slips(plan: Plan | None) -> bool:

@@ -11,11 +11,19 @@ import pytest
 from support.batch import load
 
 import relaax_like
+from relaax_like.agent.data_processor import ComputationDataProcessor
+from relaax_like.algorithm.acting import make_actor
+from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.prediction import TASK
 from relaax_like.launch.evaluation import evaluate_snapshot, evaluation_to_dict, format_evaluation
+from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.replayed import make_table
 from relaax_like.replay import Hindsight
-from relaax_like.wire.errors import ConfigError
+from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 FOLDER = Path(__file__).parents[2] / "algorithms" / "dqn"
 SETTINGS = {
@@ -122,3 +130,29 @@ def test_an_error_in_the_folder_s_rewards_ends_the_run_with_its_line(
     sets = [*make_short_run(tmp_path), f"learner.placement={placement}"]
     with pytest.raises(ConfigError, match=r"dqn/algorithm\.py:\d+: AttributeError: .*no_such"):
         relaax_like.train(tmp_path / "dqn" / "bit_flip.yaml", sets)
+
+
+@pytest.mark.parametrize(("hindsight", "exploit"), [({}, False), ({}, True), (None, False)])
+def test_a_terminated_episode_needs_its_last_observation(hindsight, exploit) -> None:
+    config = load("config", "dqn").Config.model_validate({**SETTINGS, "hindsight": hindsight})
+    model = load("model", "dqn").make_model(config, 0)
+    frozen = FrozenPolicy([variable.value for variable in get_variables(model)], 0)
+    processor = ComputationDataProcessor(make_actor(model, 0, config), frozen, NullMetrics(), "x")
+    host = BatchHost(config, lambda: {TASK: processor})
+    try:
+        spaces = config.observation_spaces, config.action_spaces
+        slots = host.make_slot_agents(*spaces, 2, client_id="x", exploit=exploit)
+        seen = {name: np.zeros((2, 3), np.float32) for name in config.observation_spaces}
+        slots.observe(Transition(observations=seen))
+        slots.decide(host.predict([slots.request()])[0])
+        ended, rewards = np.array([False, True]), np.zeros((2, 1), np.float32)
+        last = Transition(observations=seen, rewards=rewards, terminated=ended, ended=ended)
+        last = last._replace(truncated=np.zeros(2, bool))
+        if hindsight is not None and not exploit:
+            with pytest.raises(InvalidInputError, match="final_observations: missing, but slot 1"):
+                slots.observe(last)
+            last = last._replace(final_observations=seen)
+        slots.observe(last)
+        slots.close()
+    finally:
+        host.close()
