@@ -140,9 +140,10 @@ def get_reward_columns(model: Model) -> dict[str, slice]:
     """Returns where the rewards of each name are in `[..., r]` rewards.
 
     Raises:
-      ConfigError: a shape is not `[n]`; the error names the line.
+      ConfigError: there are no rewards, or a shape is not `[n]`; the error names the line.
     """
-    columns, start = {}, 0
+    columns: dict[str, slice] = {}
+    start = 0
     for name, properties in model.get_reward_specs():
         shape = tuple(properties["shape"])
         if len(shape) != 1 or shape[0] < 1:
@@ -152,6 +153,11 @@ def get_reward_columns(model: Model) -> dict[str, slice]:
             )
         columns[name] = slice(start, start + shape[0])
         start += shape[0]
+    if not columns:
+        raise ConfigError(
+            f"{describe_place(type(model), 'get_reward_specs')}: no rewards, expected at least "
+            "one; correct it"
+        )
     return columns
 
 

@@ -396,7 +396,13 @@ class Buffer:
         self._num_extras += other._num_extras
 
     def _require_ended(self) -> None:
-        steps = max(self._length, self._num_extras) - self._traj_idx[-1]
+        steps = self._length - self._traj_idx[-1]
+        if not steps and self._num_extras > self._length:
+            raise InvalidInputError(
+                "additional info was pushed for a step that was not pushed; push that step, and "
+                "call end_trajectory",
+                "additional info",
+            )
         if steps:
             raise InvalidInputError(
                 f"the last trajectory, with {steps} step(s), has not ended; call end_trajectory "

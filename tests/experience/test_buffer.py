@@ -407,7 +407,7 @@ def test_an_unfinished_trajectory_is_neither_sampled_nor_joined() -> None:
 def test_additional_info_without_its_step_is_no_trajectory() -> None:
     buffer = make_buffer(2)
     buffer.push_additional_info({"foot": np.zeros(2, np.int32)})
-    with pytest.raises(InvalidInputError, match="has not ended"):
+    with pytest.raises(InvalidInputError, match="for a step that was not pushed; push that step"):
         buffer + make_buffer(1)
 
 

@@ -114,8 +114,8 @@ def test_learn_reads_them_by_name() -> None:
         assert metrics[name] == pytest.approx(rollout.rewards[..., column].mean(), abs=1e-6)
 
 
-@pytest.mark.parametrize("shape", [[], [0], [2, 2]])
-def test_rewards_of_another_shape_are_refused_with_their_line(shape: list[int]) -> None:
+@pytest.mark.parametrize("shape", [None, [], [0], [2, 2]])
+def test_rewards_of_another_shape_are_refused_with_their_line(shape: list[int] | None) -> None:
     class Shaped(Model):
         def get_input_specs(self):  # type: ignore[no-untyped-def]
             return []
@@ -124,12 +124,16 @@ def test_rewards_of_another_shape_are_refused_with_their_line(shape: list[int]) 
             return []
 
         def get_reward_specs(self):  # type: ignore[no-untyped-def]
-            return [("speed", {"shape": [1]}), ("costs", {"shape": shape})]
+            costs = ("costs", {"shape": shape})
+            return [] if shape is None else [("speed", {"shape": [1]}), costs]
 
         def policy(self, inputs, memory):  # type: ignore[no-untyped-def]
             return {}, memory
 
-    wanted = rf"test_several_rewards\.py:\d+: reward 'costs' has shape {re.escape(str(shape))}"
+    what = "no rewards, expected at least one"
+    if shape is not None:
+        what = f"reward 'costs' has shape {re.escape(str(shape))}"
+    wanted = rf"test_several_rewards\.py:\d+: {what}"
     with pytest.raises(ConfigError, match=wanted):
         get_reward_columns(Shaped())
 
