@@ -30,7 +30,7 @@ class Config(ActorCriticConfig):
 
     @model_validator(mode="after")
     def _validate_steps(self) -> "Config":
-        if self.num_steps % self.rollout_steps:
+        if self.learn_from == "overridden" and self.num_steps % self.rollout_steps:
             raise ValueError(
                 f"num_steps: {self.num_steps} is not a multiple of rollout_steps "
                 f"{self.rollout_steps}; an iteration consists of complete rollouts: change one of "

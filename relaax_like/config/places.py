@@ -55,7 +55,7 @@ def describe_attribute(instance: object, attribute: str) -> str:
 def describe_assignment(instance: object, attribute: str, value: object) -> str:
     """Returns how to set an attribute: "set xla = False in class X", or at the end of `__init__`.
 
-    The latter if the attribute is the object's own, because a base class sets it there, too.
+    The latter if the object itself has the attribute, as one that a base class sets in `__init__`.
     """
     if attribute in vars(instance):
         place = f"at the end of __init__ of class {type(instance).__name__}"
