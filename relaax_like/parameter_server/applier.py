@@ -418,11 +418,17 @@ class Applier:
         with self._record_lock:
             self._take_up(published, "the newest publication")
             # Gradients that a snapshot holds back belong to the values before the publication.
+            dropped = sum(one.count for one in self._combiner.pending.values())
             self._combiner.begin(self._store.values, {})
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
             self.check_evaluation()
         _LOG.info("restored publication %d, step %d", self._published, self._store.global_t)
+        if dropped:
+            _LOG.warning(
+                "dropping held-back gradients, because the restored publication is newer: %d",
+                dropped,
+            )
         return True
 
     def _take_up(self, state: State, place: str) -> None:
