@@ -99,5 +99,5 @@ def _measure(run_dir: Path, count: int) -> float:
 def _explain(count: int, why: str) -> RelaaxError:
     return RelaaxError(
         f"learner.backprop_workers: -1, but the update with {count} thread(s) could not be "
-        f"measured: {why}; set a number of threads"
+        f"measured: {why.rstrip('.')}; set a number of threads"
     )

@@ -76,7 +76,10 @@ def _find_file(name: str) -> Path:
         return path
     folder = path if "/" in name or path.is_dir() else find_algorithm(name, Path())
     if not folder.is_dir():
-        raise ConfigError(f"{name}: no such folder; expected an algorithm's folder, or its name")
+        raise ConfigError(
+            f"{name}: no such folder; expected the name or the folder of an algorithm, or an "
+            "experiment's YAML file"
+        )
     for file in (folder / TASK_NAME, folder / f"{folder.resolve().name}.yaml"):
         if file.is_file():
             return file

@@ -131,7 +131,8 @@ def make_learners(
     if is_joint:
         raise ConfigError(
             "relaax-parameter-server.combine.method: sync needs a function make_model in model.py, "
-            f"but this algorithm has {describe_function(make_algorithms)}; set it to fifo"
+            f"but this algorithm has make_algorithms ({describe_function(make_algorithms)}); set "
+            "it to fifo"
         )
     with locate_errors(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
@@ -635,8 +636,8 @@ def _refuse_own_predict(algorithm: Any) -> None:
         if own is not None and own is not getattr(FlareAlgorithm, name):
             raise ConfigError(
                 f"{describe_place(type(algorithm), name)}: {name} is overridden, but batch-native "
-                "agents act by Model.policy; explore there (policy(inputs, memory, explore)), or "
-                "write an agent.py with its own ComputationTask"
+                "agents act by Model.policy; explore there (policy(inputs, memory, explore)), or, "
+                "with learner.placement: agent, write an agent.py with its own ComputationTask"
             )
 
 

@@ -110,6 +110,8 @@ def record(
             f"{folder}: cannot be read: {error.strerror}; correct its permissions, or name another "
             "folder"
         ) from None
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: a file; name a folder that exists or can be created")
     if found and not append:
         raise ConfigError(
             f"{folder}: already contains {len(found)} trajectory file(s); name another folder, or "

@@ -581,5 +581,5 @@ def _read_received(data: Mapping[str, Any], place: str) -> dict[str, Received]:
         raise SnapshotError(
             f"{place}: the list of received experience cannot be read: {error}; it was written by "
             "another version of relaax_like. Resume with that version, or use another "
-            "checkpoint_dir"
+            "checkpoint_dir (and mirror_url, if it is set)"
         ) from None
