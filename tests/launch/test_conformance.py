@@ -108,6 +108,13 @@ def test_a_mistake_fails_its_check(
     assert words in result.reason
 
 
+def test_a_group_without_an_optimizer_is_named() -> None:
+    experiment = find_folder_experiment("a2c", ["relaax-parameter-server.optimizers={actor: {}}"])
+    (result,) = check_algorithm(experiment, only=["specs"])
+    assert result.outcome == "failed"
+    assert "the variable group 'critic' has no optimizer; configure one" in result.reason
+
+
 SHIFTED = """
 
 _make_plain = make_model
