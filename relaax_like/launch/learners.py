@@ -483,7 +483,7 @@ def _validate_memory(size: int) -> None:
         raise ConfigError(
             f"learner.offline: this algorithm keeps all recordings in memory, which takes up to "
             f"{2e-9 * size:.2f} GB of memory, but only {1e-9 * available:.2f} GB are available; "
-            "name fewer recordings"
+            "name fewer or smaller recordings, or free memory"
         )
 
 

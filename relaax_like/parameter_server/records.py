@@ -111,7 +111,7 @@ def unpack_record(payload: memoryview, place: str | Path = "the journal") -> Rec
                 f"{len(rest)} bytes of gradient, expected {message.push.gradient_bytes}"
             )
         outcome, takes_pending = _OUTCOMES[message.combining]
-        gradient = None
+        gradient: np.ndarray | None = None
         if rest:
             gradient = np.frombuffer(rest, np.float32)
         elif message.learning_rates or outcome == "pending":  # of groups without elements
