@@ -185,6 +185,9 @@ def test_an_unknown_check_is_refused() -> None:
 def test_a_folder_without_one_experiment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown algorithm"):
         find_folder_experiment("nothing")
+    for name in (f"{tmp_path}/none", f"{tmp_path}/{'x' * 300}"):
+        with pytest.raises(ConfigError, match=r": no such folder, or no access to it; expected"):
+            find_folder_experiment(name)
     (tmp_path / "a").mkdir()
     with pytest.raises(ConfigError, match=r"no YAML file that is named .*\.yaml or check\.yaml"):
         find_folder_experiment(str(tmp_path / "a"))
