@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.journal.files import Segment, list_segments
+from relaax_like.journal.files import Segment, get_size, list_segments
 from relaax_like.journal.head import Claim, JournalHead, path_of_head
 from relaax_like.journal.reader import (
     Damage,
@@ -75,7 +75,7 @@ def check_journal(directory: Path) -> JournalReport:
 
     Raises:
       JournalError: a segment has a format that this version does not know, or the folder cannot be
-        read.
+        read or searched.
     """
     segments = list_segments(directory)
     reports = []
@@ -102,7 +102,7 @@ def check_journal(directory: Path) -> JournalReport:
 def _report(segment: Segment, reader: SegmentReader | None, damage: Damage | None) -> SegmentReport:
     state = "whole" if damage is None else "torn" if damage.torn else "damaged"
     records = reader.index - segment.first_index if reader else 0
-    size = segment.path.stat().st_size
+    size = get_size(segment)
     return SegmentReport(segment.path, segment.first_index, records, size, state)
 
 
@@ -134,8 +134,9 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
         sync_path(directory)
     except OSError as error:
         raise JournalError(
-            f"{directory}: could not truncate the journal: {error}; make sure that the folder is "
-            "writable and its disk has space, then try again"
+            f"{directory}: could not truncate the journal: {error}; make sure that this user can "
+            f"read and write there and in {directory.parent}, and that the disk has space, then "
+            "try again"
         ) from error
     return Cut(aside if aside.exists() else None, moved)
 

@@ -76,6 +76,21 @@ def list_segments(directory: Path) -> list[Segment]:
     return sorted(segments, key=lambda segment: (segment.first_index, segment.path))
 
 
+def get_size(segment: Segment) -> int:
+    """Returns the size of a segment's file, in bytes.
+
+    Raises:
+      JournalError: the file has no accessible entry in its folder.
+    """
+    try:
+        return segment.path.stat().st_size
+    except OSError as error:
+        raise JournalError(
+            f"{segment.path}: the file cannot be examined: {error}; this user must be allowed to "
+            "read and search its folder. Correct that, or check the disk"
+        ) from error
+
+
 def pack_header(fingerprint: int, first_index: int, chain: int) -> bytes:
     """Returns a segment's header."""
     header = HEADER.pack(MAGIC, FORMAT, fingerprint, first_index, chain, 0)[:-4]

@@ -364,12 +364,10 @@ class Journal:
                 _LOG.warning("%s: could not be removed: %s; it holds no record", path, second)
             if not isinstance(error, OSError):
                 raise
-            cure = (
-                "the old segment stays in use"
-                if self._files
-                else "make sure that the folder is writable and its disk has space"
-            )
-            raise JournalError(f"{path}: cannot create a new segment: {error}; {cure}") from error
+            raise JournalError(
+                f"{path}: cannot create a new segment: {error}; make sure that the folder is "
+                "writable and its disk has space"
+            ) from error
         self._files.append(file)
         self._written_bytes += HEADER_BYTES
 

@@ -373,7 +373,7 @@ class JournalReader:
             raise JournalError(
                 f"{reader.segment.path}: the journal belongs to a different model: fingerprint "
                 f"{reader.fingerprint:#x}, expected {self._fingerprint:#x}; use the "
-                "configuration of that run, or another checkpoint_dir"
+                "settings and the algorithm's code of that run, or another checkpoint_dir"
             )
 
 

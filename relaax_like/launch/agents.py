@@ -87,7 +87,8 @@ class LearnerFinder:
         address = self._stub.find_learner()
         if not address:
             raise ServerUnavailableError(
-                "this run has no learner yet (learner.placement: standalone); start relaax-learner"
+                "this run has no learner yet (learner.placement: standalone); start "
+                "relaax-learner, and the parameter server with the same placement"
             )
         with self._lock:
             if self._newest is None or self._newest.address != address:

@@ -139,8 +139,8 @@ def make_actors(
         make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
     if agent_class is SimpleRLAgent:
         raise ConfigError(
-            f"{folder}: algorithm.py exports make_algorithms, but there is no agent.py; add "
-            "one with a class Agent(BatchAgent) that decides when each task is asked"
+            f"{folder}: algorithm.py has make_algorithms, but there is no agent.py with agents of "
+            "its own; define a class Agent(BatchAgent) there that decides when each task is asked"
         )
     with locate_errors(folder):
         return {

@@ -90,6 +90,8 @@ def _measure(run_dir: Path, count: int) -> float:
         )
     except subprocess.TimeoutExpired:
         raise _explain(count, f"it took longer than {_TIMEOUT_SEC:.0f} s") from None
+    except OSError as error:
+        raise _explain(count, f"its process cannot be started: {error}") from error
     if done.returncode:
         why = " ".join(done.stderr.split())[-500:]
         raise _explain(count, why or f"its process ended with status {done.returncode}")
@@ -99,5 +101,5 @@ def _measure(run_dir: Path, count: int) -> float:
 def _explain(count: int, why: str) -> RelaaxError:
     return RelaaxError(
         f"learner.backprop_workers: -1, but the update with {count} thread(s) could not be "
-        f"measured: {why}; set a number of threads"
+        f"measured: {why.rstrip('.')}; set a number of threads"
     )

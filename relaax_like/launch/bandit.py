@@ -18,8 +18,8 @@ class BanditSlots:
     A context, 0 or 1, is drawn for each step and slot. All numbers of an observation are low or
     high accordingly. The best action is the first or the last choice; of a Box, one quarter or
     three quarters of the range in each component. Rewards are from 0 to 1. If the observation is
-    ignored, their mean is at most 0.5 (0.75 for a Box, 1 for a single choice). An episode has ten
-    steps.
+    ignored, their mean is at most 0.5 (0.75 for a Box, 1 for a single choice or number). An episode
+    has ten steps.
 
     Args:
       observation_space: a space, or nested ones.
@@ -90,8 +90,10 @@ class BanditSlots:
         if isinstance(space, MultiBinary):
             return (actions == contexts).reshape(self.slots, -1).mean(axis=1)
         low, high = _find_range(space)
-        places = (actions - low) / (high - low)  # 0 and 1 are the ends of the range
+        width = high - low
+        places = (actions - low) / np.where(width > 0, width, 1.0)  # 0 and 1 are the ends
         distances = np.abs(np.clip(places, -0.25, 1.25) - np.where(contexts, 0.75, 0.25))
+        distances = np.where(width > 0, distances, 0.0)  # any number is the only one of the range
         return 1.0 - distances.reshape(self.slots, -1).mean(axis=1)
 
 

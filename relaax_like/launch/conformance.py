@@ -7,6 +7,7 @@ Only a temporary folder is written to. `relaax check-algorithm` prints the resul
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -74,9 +75,13 @@ def _find_file(name: str) -> Path:
     path = Path(name)
     if path.suffix in (".yaml", ".yml"):
         return path
-    folder = path if "/" in name or path.is_dir() else find_algorithm(name, Path())
-    if not folder.is_dir():
-        raise ConfigError(f"{name}: no such folder; expected an algorithm's folder, or its name")
+    # Unlike Path's, this function does not raise if a name is too long or a permission is missing.
+    folder = path if "/" in name or os.path.isdir(path) else find_algorithm(name, Path())
+    if not os.path.isdir(folder):
+        raise ConfigError(
+            f"{name}: no such folder, or no access to it; expected the name or the folder of an "
+            "algorithm, or an experiment's YAML file"
+        )
     for file in (folder / TASK_NAME, folder / f"{folder.resolve().name}.yaml"):
         if file.is_file():
             return file

@@ -130,10 +130,11 @@ def check_padding(subject: Subject) -> None:
     (costs, values), (other_costs, other_values) = results
     start = [variable.value for variable in _get_variables(subject.make_model())]
     for name, number in costs.items():
-        if not np.isclose(number, other_costs[name], rtol=1e-4, atol=1e-5):
+        if not np.isclose(number, other_costs[name], rtol=1e-4, atol=1e-5, equal_nan=True):
             raise Failed(
                 f"{subject.folder}: {name} is {number:g}, but {other_costs[name]:g} with "
-                "additional rows that are not valid; use batch.mean instead of a mean of all rows"
+                "additional rows that are not valid; compute it from valid rows only: use "
+                "batch.mean instead of a mean of all rows, and batch.valid for everything else"
             )
     _compare_changes(subject, start, values, other_values, "with rows that are not valid")
 
@@ -146,7 +147,10 @@ def check_resume(subject: Subject) -> None:
     second.set_sums(first.get_sums())
     data = subject.make_data(subject.make_model(), 8)
     results = [policy.forward(policy.data_preprocess(data)) for policy in (first, second)]
-    if results[0] != results[1]:
+    if not all(
+        np.array_equal(number, results[1][name], equal_nan=True)
+        for name, number in results[0].items()
+    ):
         raise Failed(
             f"{subject.folder}: costs after a resume are {results[1]}, not {results[0]}; {_KEEP}"
         )
@@ -191,13 +195,14 @@ def check_placements(subject: Subject) -> None:
             found = policy.forward(policy.data_preprocess(data))
             task.set_values(sink.values)
             for name, number in wanted.items():
-                if not np.isclose(number, found[name], rtol=1e-3, atol=1e-4):
+                if not np.isclose(number, found[name], rtol=1e-3, atol=1e-4, equal_nan=True):
                     raise Failed(
                         f"{subject.folder}: {name} is {number:g} with placement server, but "
                         f"{found[name]:g} with placement agent; compute costs only from the batch, "
                         "the model's variables and self.random"
                     )
-        _compare_changes(subject, start, whole.get_values(), list(sink.values), "beside agents")
+        where = "with placement agent"
+        _compare_changes(subject, start, whole.get_values(), list(sink.values), where)
 
 
 def check_declarations(subject: Subject) -> None:
@@ -221,7 +226,7 @@ def check_declarations(subject: Subject) -> None:
                 "is frozen, but an update has changed it; remove it from frozen"
                 if moved
                 else "has not changed in any update; return a cost for it that depends on its "
-                "variables, or list it in frozen"
+                "variables, set a learning rate above 0, or list it in frozen"
             )
             raise Failed(f"{place}: the variable group {group!r} {what}")
 
@@ -294,8 +299,8 @@ def _compare_changes(
         difference = np.linalg.norm((one - other).astype(np.float64))
         if difference > _UPDATE_TOLERANCE * change + 1e-5:
             raise Failed(
-                f"{subject.folder}: {variable.name} changes by {change:.3g} in an update, but the "
-                f"change {where} differs by {difference:.3g}; expected the same change"
+                f"{subject.folder}: {variable.name} changes by {change:.3g}, but the change "
+                f"{where} differs by {difference:.3g}; expected the same change"
             )
 
 

@@ -83,11 +83,15 @@ def check_learning(subject: Subject, learn_sec: float) -> None:
     assert status is not None
     if "reached the target" not in status.finished:
         mean = status.mean_return
-        found = "no episode has ended" if mean is None else f"the mean return is {mean:.3g}"
+        found = "no episode has ended"
+        if mean is not None:
+            found = f"the mean return of {status.return_episodes} episode(s) is {mean:.3g}"
+        cure = "lower learner.target_return" if own_task else "define a task"
         raise Failed(
             f"{subject.folder}: after {status.global_t:,} steps (in {learn_sec:g} s or less) "
-            f"{found}; expected a mean return of {learner.target_return:g} or more; choose other "
-            f"settings with --set, or define a task in {TASK_NAME}"
+            f"{found}; expected {learner.target_return:g} or more over {learner.target_episodes} "
+            f"episodes; choose other settings with --set, pass a longer --learn-sec, or {cure} in "
+            f"{TASK_NAME}"
         )
 
 

@@ -227,11 +227,22 @@ class Subject:
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
-        """The optimizer of each variable group."""
+        """The optimizer of each variable group.
+
+        Raises:
+          Failed: a group has no optimizer.
+          NotApplicable: see `make_model`.
+        """
         from relaax_like.algorithm.model import get_groups
 
         own = self.experiment.optimizers
-        return {group: own[choose_optimizer(group, own)] for group in get_groups(self.make_model())}
+        chosen = {group: choose_optimizer(group, own) for group in get_groups(self.make_model())}
+        if lacking := [group for group, name in chosen.items() if not name]:
+            raise Failed(
+                f"{self.folder}: the variable group {lacking[0]!r} has no optimizer; configure one "
+                "for it (relaax-parameter-server.optimizers, or optimizers of its Config)"
+            )
+        return {group: own[name] for group, name in chosen.items()}
 
 
 def _draw(random: np.random.Generator, shape: tuple[int, ...], properties: Any) -> np.ndarray:

@@ -41,11 +41,9 @@ def run_coordinator(folder: Path, bind: str, security: Mapping[str, Any], **limi
             f"--{missing.replace('_', '-')}: missing, but --{given[0].replace('_', '-')} is set; "
             "TLS needs --tls-cert, --tls-key and --tls-ca"
         )
-    validate_exposure(
-        address,
-        settings,
-        "with --tls-cert, --tls-key and --tls-ca, and with --tokens-file",
-    )
+    flags = [] if given else ["with --tls-cert, --tls-key and --tls-ca"]
+    flags += ["with --tokens-file"] if settings.tokens_file is None else []
+    validate_exposure(address, settings, ", and ".join(flags))
     credentials = to_server_security(settings)
     validate_port_free(address, "--bind")
     raise_descriptor_limit()

@@ -202,7 +202,7 @@ def _run_onnx(file: Path, policy: "GreedyPolicy", inputs: Arrays) -> dict[str, n
         session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # they have no common type
         raise ConfigError(
-            f"ONNX Runtime cannot load the exported policy: {str(error).splitlines()[0]}. The "
+            f"ONNX Runtime cannot load the exported policy: {_get_first_line(error)}. The "
             "model probably uses an operation that ONNX Runtime does not support; replace it"
         ) from error
     known = {one.name for one in session.get_inputs()}
@@ -210,6 +210,10 @@ def _run_onnx(file: Path, policy: "GreedyPolicy", inputs: Arrays) -> dict[str, n
     feeds = {keys[name]: array for name, array in inputs.items() if keys[name] in known}
     found = session.run([keys[name] for name in policy.outputs], feeds)
     return dict(zip(policy.outputs, found, strict=True))
+
+
+def _get_first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _compare(kind: str, found: Arrays, wanted: Arrays) -> float:
@@ -239,7 +243,8 @@ def _compare(kind: str, found: Arrays, wanted: Arrays) -> float:
                 continue
             what = f"different for {share:.1%} of the inputs"
         raise RelaaxError(
-            f"the exported policy ({kind}) is not that of the run: {name} is {what}; nothing was "
-            "written. Use relaax serve, and report this with the run's config.yaml"
+            f"the exported policy ({kind}) does not compute the same as the agents: {name} is "
+            f"{what}; nothing was written. Use relaax serve instead, and report this with the "
+            "settings (config.yaml of a run)"
         )
     return largest

@@ -131,7 +131,8 @@ def make_learners(
     if is_joint:
         raise ConfigError(
             "relaax-parameter-server.combine.method: sync needs a function make_model in model.py, "
-            f"but this algorithm has {describe_function(make_algorithms)}; set it to fifo"
+            f"but this algorithm has make_algorithms ({describe_function(make_algorithms)}); set "
+            "it to fifo"
         )
     with locate_errors(experiment.algorithm_folder):
         tasks = Tasks(make_algorithms(config, seed))
@@ -482,7 +483,7 @@ def _validate_memory(size: int) -> None:
         raise ConfigError(
             f"learner.offline: this algorithm keeps all recordings in memory, which takes up to "
             f"{2e-9 * size:.2f} GB of memory, but only {1e-9 * available:.2f} GB are available; "
-            "name fewer recordings"
+            "name fewer or smaller recordings, or free memory"
         )
 
 
@@ -635,8 +636,8 @@ def _refuse_own_predict(algorithm: Any) -> None:
         if own is not None and own is not getattr(FlareAlgorithm, name):
             raise ConfigError(
                 f"{describe_place(type(algorithm), name)}: {name} is overridden, but batch-native "
-                "agents act by Model.policy; explore there (policy(inputs, memory, explore)), or "
-                "write an agent.py with its own ComputationTask"
+                "agents act by Model.policy; explore there (policy(inputs, memory, explore)), or, "
+                "with learner.placement: agent, write an agent.py with its own ComputationTask"
             )
 
 

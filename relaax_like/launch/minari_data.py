@@ -160,8 +160,9 @@ def _explain(source: str) -> Iterator[None]:
     """Converts an error of Minari to a ConfigError that names the data set."""
     try:
         yield
-    except ConfigError as error:  # of the spaces
-        raise ConfigError(f"learner.offline: {source}: {error}, or name another data set") from None
+    except (ConfigError, InvalidInputError) as error:  # of the spaces
+        what = str(error).removesuffix("; convert it with a wrapper")
+        raise ConfigError(f"learner.offline: {source}: {what}; name another data set") from None
     except ImportError as error:  # also of h5py, which Minari describes by itself
         is_missing = isinstance(error, ModuleNotFoundError) and error.name
         what = f"{error.name} is not installed" if is_missing else str(error)

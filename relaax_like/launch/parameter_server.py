@@ -401,8 +401,8 @@ def make_run_dir(experiment: Experiment) -> None:
         experiment.run_dir.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"run_dir {str(experiment.run_dir)[:200]!r}: cannot be created: {error}; set run_dir "
-            "to a writable folder"
+            f"run_dir {str(experiment.run_dir)[:200]!r}: cannot be created: {error}; set run_dir, "
+            "or logdir if the folder is in it, to a writable folder"
         ) from None
 
 

@@ -150,8 +150,8 @@ class Policy:
             remembers = agents.remembers if isinstance(agents, BatchSlots) else True
             if remembers and not self._ended.all():
                 raise InvalidInputError(
-                    f"observation: a batch of {slots}, but {before} episode(s) are in progress; "
-                    "call reset() first",
+                    f"observation: a batch of {slots}, but episodes of a batch of {before} are in "
+                    "progress (a single observation is a batch of 1); call reset() first",
                     _FIELD,
                 )
             agents.close()

@@ -107,8 +107,8 @@ def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss
     lost = max(known.global_t - (copied or 0), 0)
     unless = "if there is none, " if copied is None else ""
     raise ConfigError(
-        f"run_dir: {folder.absolute()} has no snapshot on this machine, {record.host}, but the Ray "
-        f"cluster knows that this run has begun: at {known.time} it was at step "
+        f"checkpoint_dir: {folder.absolute()} has no snapshot on this machine, {record.host}, but "
+        f"the Ray cluster knows that this run has begun: at {known.time} it was at step "
         f"{known.global_t:,}, version {known.version:,}, on {known.host}. {copy}: {unless}a "
         f"start here would lose at least {lost:,} steps. Start it where its folder is, or bring "
         "the folder here, or choose another run_dir; or start with --accept-loss, from the copy if "

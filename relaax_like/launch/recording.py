@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ def record(
             f"{folder}: cannot be read: {error.strerror}; correct its permissions, or name another "
             "folder"
         ) from None
+    if os.path.isfile(folder):  # unlike Path's method, it raises no error
+        raise ConfigError(f"{folder}: a file; name a folder that exists or can be created")
     if found and not append:
         raise ConfigError(
             f"{folder}: already contains {len(found)} trajectory file(s); name another folder, or "

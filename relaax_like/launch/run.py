@@ -39,7 +39,7 @@ def make_topology(
 
     Raises:
       ConfigError: there is no environment, or it has no program to start; or see
-        `make_client_security`.
+        `make_client_security` and, without an environment, `validate_served`.
     """
     roles = ["parameter_server", "rlx_server"]
     if experiment.metrics_server is not None:
@@ -281,6 +281,8 @@ def _make_edges(experiment: Experiment, clients: Sequence[Node]) -> list[Edge]:
 def _make_clients(experiment: Experiment, env: Mapping[str, str]) -> list[Node]:
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
+        if experiment.learner.offline is not None:  # it needs no environment
+            validate_served(experiment)
         raise ConfigError(
             f"{experiment.file}: no `environment` section, so there is nothing to train on; add "
             "one, or start the servers and your own clients individually"

@@ -73,7 +73,12 @@ class SerialState:
         self._interactor = interactor
 
     def restore(self) -> bool:
-        """Restores the loop's saved state; returns False if it starts with new episodes instead."""
+        """Restores the loop's saved state; returns False if it starts with new episodes instead.
+
+        Raises:
+          InvalidInputError: the saved state does not fit the agents or the interactor; some of them
+            can have changed.
+        """
         if not self._path.exists() and not self._server.version:
             return False  # a new run
         try:
@@ -84,8 +89,15 @@ class SerialState:
                 "%s: %s; the run continues, but %s", self._path, error, _EPISODES_RESTART
             )
             return False
-        self._agents.set_state(state["agents"])
-        self._interactor.set_state(state["interactor"])
+        try:
+            self._agents.set_state(state["agents"])
+            self._interactor.set_state(state["interactor"])
+        except InvalidInputError as error:
+            raise InvalidInputError(
+                f"{self._path}: cannot be restored: {error}. Remove the file to continue the run "
+                f"without it; {_EPISODES_RESTART}",
+                error.field,
+            ) from error
         logger.info("continuing in the middle of the episodes of %s", self._path)
         return True
 

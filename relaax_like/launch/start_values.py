@@ -2,7 +2,6 @@
 
 import logging
 import sys
-import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from relaax_like.parameter_server.applier import RECIPE
 from relaax_like.parameter_server.initial_values import (
     compute_initial_values,
     load_variables,
+    open_temporary_folder,
     save_variables,
 )
 from relaax_like.parameter_server.push_journal import holds_records
@@ -120,15 +120,15 @@ def _validate_rebuildable(kept: Path) -> None:
     if read_newest_manifest(checkpoints) is None and holds_records(checkpoints / "journal"):
         raise ConfigError(
             f"{kept}: damaged or unreadable, and the journal next to it has records without a "
-            "usable snapshot before them; restore this file or the snapshots, or start in another "
-            "run_dir"
+            "usable snapshot before them; restore this file or the snapshots, or use another "
+            "checkpoint_dir"
         )
 
 
 def _run_initial_values(experiment: Experiment, overrides: Sequence[str]) -> list[Variable]:
     """Builds the values in another process; raises the error that it reports, if any."""
-    with tempfile.TemporaryDirectory(prefix="relaax-error-") as folder:
-        told = Path(folder) / "error"
+    with open_temporary_folder("relaax-error-") as folder:
+        told = folder / "error"
         command = [sys.executable, "-m", _INITIAL_VALUES, f"--error={told}", str(experiment.file)]
         try:
             return compute_initial_values([*command, *overrides], _INITIAL_VALUES_TIMEOUT_SEC)

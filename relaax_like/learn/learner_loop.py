@@ -315,18 +315,20 @@ class LearnerLoop(Generic[SourceT]):
         Idempotent. Before `load` has returned, only the source is closed.
 
         Raises:
-          RelaaxError: the rest could not be counted; no hook was called.
+          RelaaxError: the rest could not be counted; the hooks were called.
           Exception: an error of a hook.
         """
         self.source.close()
         if self._loaded:
             self._loaded = False
-            update = self._sink.close()
-            if update is not None:
-                self._take(update)
-            if self._means is not None:
-                self._means.record()
-            self._learner.call_hook("after_run")
+            try:
+                update = self._sink.close()
+                if update is not None:
+                    self._take(update)
+                if self._means is not None:
+                    self._means.record()
+            finally:
+                self._learner.call_hook("after_run")
 
     def _refresh(self) -> None:
         update = self._sink.refresh(self._newest)

@@ -418,11 +418,17 @@ class Applier:
         with self._record_lock:
             self._take_up(published, "the newest publication")
             # Gradients that a snapshot holds back belong to the values before the publication.
+            dropped = sum(one.count for one in self._combiner.pending.values())
             self._combiner.begin(self._store.values, {})
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
             self.check_evaluation()
         _LOG.info("restored publication %d, step %d", self._published, self._store.global_t)
+        if dropped:
+            _LOG.warning(
+                "dropping held-back gradients, because the restored publication is newer: %d",
+                dropped,
+            )
         return True
 
     def _take_up(self, state: State, place: str) -> None:
@@ -575,5 +581,5 @@ def _read_received(data: Mapping[str, Any], place: str) -> dict[str, Received]:
         raise SnapshotError(
             f"{place}: the list of received experience cannot be read: {error}; it was written by "
             "another version of relaax_like. Resume with that version, or use another "
-            "checkpoint_dir"
+            "checkpoint_dir (and mirror_url, if it is set)"
         ) from None

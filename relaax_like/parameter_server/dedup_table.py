@@ -115,7 +115,7 @@ class DedupTable:
             raise SnapshotError(
                 f"{place}: the list of answered pushes cannot be read: {error}; it was written by "
                 "another version of relaax_like. Resume with that version, or use another "
-                "checkpoint_dir"
+                "checkpoint_dir (and mirror_url, if it is set)"
             ) from None
         self._newest = newest
 

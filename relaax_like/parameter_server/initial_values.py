@@ -6,12 +6,13 @@ its own process, and writes the file for later starts. In an `.npz` file of `num
 arrays are trainable.
 """
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -60,8 +61,8 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
         write_arrays(Path(path), arrays, _KIND)
     except OSError as error:
         raise ConfigError(
-            f"{path}: the initial values cannot be written: {error}; free disk space, or write "
-            "to another folder"
+            f"{path}: the initial values cannot be written: {error}; free disk space, make the "
+            "folder writable, or choose another one"
         ) from None
 
 
@@ -107,12 +108,13 @@ def compute_initial_values(argv: Sequence[str], timeout_sec: float) -> list[Vari
       timeout_sec: the command and its children are killed after this time.
 
     Raises:
-      ConfigError: the command cannot be started, fails, takes too long, or writes no file.
+      ConfigError: the command cannot be started, fails, takes too long, or writes no file; or there
+        is no place for temporary files.
       InvalidInputError: the command wrote an unusable file, see `load_variables`.
     """
-    with tempfile.TemporaryDirectory(prefix="relaax-initial-values-") as directory:
-        path = Path(directory) / "values.npz"
-        with open(Path(directory) / "stderr", "w+b") as stderr:
+    with open_temporary_folder("relaax-initial-values-") as directory:
+        path = directory / "values.npz"
+        with open(directory / "stderr", "w+b") as stderr:
             _run([*argv, str(path)], timeout_sec, stderr)
             if not path.exists():
                 raise ConfigError(
@@ -120,6 +122,27 @@ def compute_initial_values(argv: Sequence[str], timeout_sec: float) -> list[Vari
                     f"named by its last argument{_tail(stderr)}"
                 )
         return load_variables(path)
+
+
+@contextlib.contextmanager
+def open_temporary_folder(prefix: str) -> Iterator[Path]:
+    """Makes a temporary folder, and deletes it afterwards.
+
+    Args:
+      prefix: of its name.
+
+    Raises:
+      ConfigError: it cannot be made.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=prefix)
+    except OSError as error:
+        raise ConfigError(
+            f"initial values: no temporary folder can be made: {error}; free disk space, or set "
+            "the environment variable TMPDIR to a writable folder"
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
@@ -145,7 +168,7 @@ def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
     except subprocess.TimeoutExpired:
         raise ConfigError(
             f"initial values: {_describe(argv)} did not finish within {timeout_sec:g} s and was "
-            "killed; make it faster, or set initial_values to an .npz file"
+            "killed; make it faster, or set relaax-parameter-server.initial_values to an .npz file"
             f"{_tail(stderr)}"
         ) from None
     finally:

@@ -19,6 +19,7 @@ from relaax_like.wire.errors import ConfigError, DamagedError
 _URL = re.compile(r"^([a-z][a-z0-9+.-]*)://(.+)$", re.DOTALL)
 # The file names allowed in a manifest, which comes from another machine.
 _FILE = re.compile(r"^(values|slots-\d+|pending-\d+)\.npy$")
+_KEY = "relaax-parameter-server.mirror_url"
 _INSTALL = "pip install 'relaax_like[mirror]'"
 # s3fs would hold ten parts of 50 MiB in memory.
 _S3_PARTS = {"chunksize": 16 << 20, "max_concurrency": 2}
@@ -106,12 +107,12 @@ class Remote:
         match = _URL.match(url)
         if match is None:
             raise ConfigError(
-                f"mirror_url: {self.shown_url!r}, expected a URL such as s3://bucket/prefix or "
+                f"{_KEY}: {self.shown_url!r}, expected a URL such as s3://bucket/prefix or "
                 "file:///folder, with the protocol in lower case"
             )
         if "?" in url:
             raise ConfigError(
-                f"mirror_url: {self.shown_url}: the URL must not contain ?; put credentials "
+                f"{_KEY}: {self.shown_url}: the URL must not contain ?; put credentials "
                 "into environment variables"
             )
         self._url = url
@@ -214,12 +215,12 @@ class Remote:
             fsspec.get_filesystem_class(self._protocol)
         except ImportError as error:
             raise ConfigError(
-                f"mirror_url: {self.shown_url} needs a package that is not installed ({error}); "
+                f"{_KEY}: {self.shown_url} needs a package that is not installed ({error}); "
                 f"for S3, {_INSTALL}"
             ) from None
         except ValueError:
             raise ConfigError(
-                f"mirror_url: {self.shown_url}: unknown protocol {self._protocol}://, expected "
+                f"{_KEY}: {self.shown_url}: unknown protocol {self._protocol}://, expected "
                 "a protocol of fsspec, such as s3:// or file://"
             ) from None
 
@@ -281,7 +282,7 @@ def hide_password(url: str) -> str:
     place, slash, path = rest.partition("/")
     _, at, host = place.rpartition("@")
     if not at and "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():
-        raise ConfigError("mirror_url: the password seems to contain a /; write it as %2F")
+        raise ConfigError(f"{_KEY}: the password seems to contain a /; write it as %2F")
     shown = f"{scheme}{separator}{_split_password(url)[0]}{at}{host}{slash}{path}"
     return shown.partition("?")[0]
 

@@ -198,6 +198,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._scores_returns = scores_returns
         self._close_lock = threading.Lock()
         self._closed = False
+        self._is_restoring = False  # also after a restore that has failed
         self.stop_requested = threading.Event()
         self.count_overdue: Callable[[], float | None] = lambda: None
 
@@ -665,6 +666,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """
         if self._snapshots is None or self._saver is None:
             return False
+        self._is_restoring = True
         with self._saver.hold():
             state = self._snapshots.restore_latest(self.manifest)
             if state is not None:
@@ -672,6 +674,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 self._saver.note_restored(state)
             restored = self._applier.import_published(state) or state is not None
             replayed = self._applier.replay(state)
+        self._is_restoring = False
         if changes := self._store.describe_changed_optimizers():
             _LOG.info(
                 "optimizer settings have changed: %s; the new ones apply from version %d on",
@@ -694,7 +697,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Args:
           save: whether to write a snapshot if anything has happened since the newest one, or since
-            the start if there is none.
+            the start if there is none. After `restore_latest_checkpoint` has failed, none is
+            written.
 
         Raises:
           SnapshotError: the last snapshot could not be written; everything else is done.
@@ -721,7 +725,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         saver = self._saver
         if saver is not None:
             saver.stop()
-            if save and not saver.has_all:
+            if save and not self._is_restoring and not saver.has_all:
                 saver.save()
 
     def __enter__(self) -> "ParameterServer":

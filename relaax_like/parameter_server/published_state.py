@@ -179,9 +179,8 @@ def _unpack(path: Path, data: bytes, like: State) -> State:
     if version != _VERSION:
         raise SnapshotError(
             f"{path}: format {int(version)}, but this version reads format "
-            f"{int(_VERSION)}; use the "
-            "version of relaax_like that wrote it, or remove the file to resume from the newest "
-            "snapshot"
+            f"{int(_VERSION)}; use the version of relaax_like that wrote it, or remove "
+            f"{' and '.join(NAMES)} to resume from the newest snapshot"
         )
     header = json.loads(bytes(body[:header_length]))
     if header["fingerprint"] != like.manifest.fingerprint:

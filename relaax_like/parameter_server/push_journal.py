@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from relaax_like.core.records import Durability
-from relaax_like.journal.files import HEADER_BYTES, list_segments
+from relaax_like.journal.files import HEADER_BYTES, get_size, list_segments
 from relaax_like.journal.head import JournalHead, path_of_head
 from relaax_like.journal.journal import SYNC_INTERVAL_SEC, Journal
 from relaax_like.journal.reader import JournalReader
@@ -185,7 +185,7 @@ class PushJournal(PushLog):
             # The old segment stays in use, and is kept longer. Pushes handle a full disk or a
             # failed sync themselves.
             if self.durability == "journal" and not self._journal.failed:
-                _LOG.warning("%s", error)
+                _LOG.warning("%s; until then, the old segment stays in use", error)
             return self._journal.next_index
 
     def end_snapshot(self, index: int) -> None:
@@ -241,15 +241,15 @@ def holds_records(directory: Path) -> bool:
     """Returns whether a push was ever written to a journal.
 
     Raises:
-      JournalError: the folder cannot be read, or the head has a format that this version does not
-        know.
+      JournalError: the folder cannot be read or searched, or the head has a format that this
+        version does not know.
     """
     try:
         claim = JournalHead(path_of_head(directory)).read()
     except DamagedError:
         claim = None
     return (claim is not None and claim.end > 0) or any(
-        segment.first_index > 0 or segment.path.stat().st_size > HEADER_BYTES
+        segment.first_index > 0 or get_size(segment) > HEADER_BYTES
         for segment in list_segments(directory)
     )
 
@@ -266,10 +266,16 @@ def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
         assert reader.end is not None
         record = unpack_record(payload, reader.end.segment.path)
         if (record.version_before, record.global_t_before) != (version, global_t):
+            where = f"version {record.version_before}, step {record.global_t_before}"
+            if (record.version_before, record.global_t_before) < (version, global_t):
+                raise reader.make_error(
+                    f"a record that continues {where}, but the restored state is already at "
+                    f"version {version}, step {global_t}, as after a publication before which no "
+                    "snapshot of the replayed records could be written"
+                )
             raise reader.make_error(
-                f"a record that continues version {record.version_before}, step "
-                f"{record.global_t_before}; the data before it ends at version {version}, step "
-                f"{global_t}, and what lies between was not written or is lost"
+                f"a record that continues {where}; the data before it ends at version {version}, "
+                f"step {global_t}, and what lies between was not written or is lost"
             )
         version, global_t = record.version, record.global_t
         yield record

@@ -69,8 +69,8 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
         raise Refused(
             "foreign layout",
             f"fingerprint: {push.fingerprint:#x}, expected {manifest.fingerprint:#x}; the "
-            "gradient belongs to a different model, so start the agent with this run's "
-            "configuration",
+            "gradient belongs to a different model, so start the agent with the settings and the "
+            "algorithm's code of this run",
             "fingerprint",
         )
     _validate_count("gradient_version", push.gradient_version, 0)

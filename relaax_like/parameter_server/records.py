@@ -110,9 +110,13 @@ def unpack_record(payload: memoryview, place: str | Path = "the journal") -> Rec
             raise InvalidInputError(
                 f"{len(rest)} bytes of gradient, expected {message.push.gradient_bytes}"
             )
-        gradient = np.frombuffer(rest, np.float32) if rest else None
-        push = header_to_push(message.push, gradient)
         outcome, takes_pending = _OUTCOMES[message.combining]
+        gradient: np.ndarray | None = None
+        if rest:
+            gradient = np.frombuffer(rest, np.float32)
+        elif message.learning_rates or outcome == "pending":  # of groups without elements
+            gradient = np.zeros(0, np.float32)
+        push = header_to_push(message.push, gradient)
         if outcome == "applied" and gradient is None:
             outcome = "nothing"
         optimizers = {

@@ -174,8 +174,9 @@ class Snapshots:
         if state.manifest.fingerprint != manifest.fingerprint:
             raise SnapshotError(
                 f"{self.path_of(state)}: the snapshot belongs to a different model: "
-                f"{describe_difference(state.manifest, manifest)}; use the configuration of "
-                "that run, or another checkpoint_dir"
+                f"{describe_difference(state.manifest, manifest)}; use the settings and "
+                "the algorithm's code of that run, or another checkpoint_dir (and mirror_url, if "
+                "it is set)"
             )
         return replace(state, manifest=manifest)
 
@@ -323,7 +324,8 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
     if names:
         raise SnapshotError(
             f"{directory}: no usable snapshot, {len(names)} damaged (see the log). Restore one "
-            "from a backup; a run that is to start from scratch needs another checkpoint_dir"
+            "from a backup; a run that is to start from scratch needs another checkpoint_dir (and "
+            "mirror_url, if it is set)"
         )
     return None
 

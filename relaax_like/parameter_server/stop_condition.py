@@ -32,7 +32,7 @@ class Target:
         if not math.isfinite(self.mean_return) or self.episodes < 1:
             raise ConfigError(
                 f"target: mean_return {self.mean_return}, episodes {self.episodes}; expected a "
-                "finite mean_return, and episodes of 1 or more"
+                "finite mean_return (learner.target_return), and episodes of 1 or more"
             )
 
 

@@ -37,6 +37,9 @@ from relaax_like.parameter_server.targets import (
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 from relaax_like.wire.ndarray import is_finite
 
+# Where a user configures optimizers.
+_PLACES = "relaax-parameter-server.optimizers, or optimizers of the algorithm's Config"
+
 
 @dataclass(frozen=True)
 class _Group:
@@ -346,8 +349,9 @@ class Store:
         """
         if state.manifest.fingerprint != self.manifest.fingerprint:
             raise SnapshotError(
-                f"{place}: the layout differs from that of this run; use the configuration of the "
-                "run that wrote the snapshot, or another checkpoint_dir"
+                f"{place}: the layout differs from that of this run; use the settings and the "
+                "algorithm's code of the run that wrote it, or another checkpoint_dir (and "
+                "mirror_url, if it is set)"
             )
         for group in self._groups:
             names = tuple(state.slot_names.get(group.name, ()))
@@ -355,7 +359,8 @@ class Store:
                 raise SnapshotError(
                     f"{place}: group {group.name} has the optimizer slots {list(names)}, but "
                     f"optimizer {group.config.name} needs {list(group.slots)}; configure the "
-                    "optimizer of the run that wrote the snapshot, or use another checkpoint_dir"
+                    "optimizer of the run that wrote it, or use another checkpoint_dir (and "
+                    "mirror_url, if it is set)"
                 )
         slots = self._slot_pool.take()
         for group in self._groups:
@@ -550,13 +555,13 @@ def _assign_optimizers(
         if not chosen[group]:
             raise ConfigError(
                 f"variable group {group!r} has no optimizer{_nearest(group, optimizers)}; "
-                "configure one for it (optimizers). The groups with an optimizer are: "
+                f"configure one for it ({_PLACES}). The groups with an optimizer are: "
                 f"{', '.join(optimizers) or 'none'}"
             )
     for name in optimizers.keys() - set(chosen.values()):
         raise ConfigError(
             f"optimizer for {name!r}, but no variable is in that "
-            f"group{_nearest(name, groups)}; rename or remove it. The groups are "
+            f"group{_nearest(name, groups)}; rename or remove it ({_PLACES}). The groups are "
             f"{', '.join(groups)}"
         )
     return {group: optimizers[name] for group, name in chosen.items()}

@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.journal import (
@@ -49,6 +50,21 @@ def test_report_of_two_models_in_one_journal(tmp_path: Path) -> None:
     damage = check_journal(tmp_path).damage
     assert damage is not None
     assert damage.found == "fingerprint 0xabc, but 0xfeedbeef in the segment before"
+
+
+def test_a_segment_that_cannot_be_examined_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder that this user can list but not search."""
+    write(tmp_path, PAYLOADS)
+
+    def fail(path: Path, **options: Any) -> os.stat_result:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", fail)
+        with pytest.raises(JournalError, match=r"cannot be examined: .*Permission denied"):
+            check_journal(tmp_path)
 
 
 def test_report_names_the_first_damage_and_reads_what_lies_behind(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_a_policy_that_fails_is_an_error_with_its_line(one_task):
 
 def test_several_tasks_without_an_agent_are_refused_with_the_cure(folder):
     (folder / "agent.py").unlink()
-    with pytest.raises(ConfigError, match=r"make_algorithms, but there is no agent\.py; add one"):
+    with pytest.raises(ConfigError, match=r"make_algorithms, but there is no agent\.py with"):
         make_host(folder)
 
 

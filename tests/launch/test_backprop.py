@@ -85,6 +85,15 @@ def test_a_measurement_that_fails_says_so(tmp_path, monkeypatch):
     assert not (tmp_path / FILE_NAME).exists()
 
 
+def test_a_measurement_without_a_process_says_so(tmp_path, monkeypatch):
+    def fail(*arguments, **options):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(backprop.subprocess, "run", fail)
+    with pytest.raises(RelaaxError, match=r"cannot be started: .* unavailable; set a number"):
+        set_backprop_workers(make_experiment(tmp_path, -1))
+
+
 def test_a_measurement_that_cannot_be_kept_is_used(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setattr(backprop, "_measure", lambda run_dir, count: 1.0 / count)

@@ -47,3 +47,12 @@ def test_a_quarter_and_three_quarters_of_a_range_are_the_best_actions(
     best = np.array(actions, np.float32)[slots.reset()]
     rewards = slots.step(np.stack([best, best], 1)).rewards
     assert rewards.tolist() == pytest.approx([1.0] * 20)
+
+
+def test_a_range_of_one_number_is_always_met() -> None:
+    """Its rewards are finite, and those of the other components count."""
+    box = Box(dtype="float32", shape=(2,), low=np.array([1, 0]), high=np.array([1, 8]))
+    slots = BanditSlots(Discrete(n=2), box, 20, 0)
+    best = np.array([2.0, 6.0], np.float32)[slots.reset()]
+    fixed = np.full(20, 5.0, np.float32)
+    assert slots.step(np.stack([fixed, best], 1)).rewards.tolist() == pytest.approx([1.0] * 20)

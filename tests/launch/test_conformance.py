@@ -108,6 +108,13 @@ def test_a_mistake_fails_its_check(
     assert words in result.reason
 
 
+def test_a_group_without_an_optimizer_is_named() -> None:
+    experiment = find_folder_experiment("a2c", ["relaax-parameter-server.optimizers={actor: {}}"])
+    (result,) = check_algorithm(experiment, only=["specs"])
+    assert result.outcome == "failed"
+    assert "the variable group 'critic' has no optimizer; configure one" in result.reason
+
+
 SHIFTED = """
 
 _make_plain = make_model
@@ -178,6 +185,9 @@ def test_an_unknown_check_is_refused() -> None:
 def test_a_folder_without_one_experiment_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown algorithm"):
         find_folder_experiment("nothing")
+    for name in (f"{tmp_path}/none", f"{tmp_path}/{'x' * 300}"):
+        with pytest.raises(ConfigError, match=r": no such folder, or no access to it; expected"):
+            find_folder_experiment(name)
     (tmp_path / "a").mkdir()
     with pytest.raises(ConfigError, match=r"no YAML file that is named .*\.yaml or check\.yaml"):
         find_folder_experiment(str(tmp_path / "a"))

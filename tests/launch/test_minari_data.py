@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -141,6 +142,14 @@ def test_many_episodes_are_several_recordings(monkeypatch: pytest.MonkeyPatch) -
 def test_a_data_set_that_is_not_there_is_named(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         find_recordings([f"minari:{name}"])
+
+
+def test_a_space_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded data cannot be converted with a wrapper."""
+    data_set = SimpleNamespace(observation_space=gym.spaces.Text(3), action_space=FORCE)
+    monkeypatch.setattr(minari_data, "_load", lambda name: data_set)
+    with pytest.raises(ConfigError, match=r"Text is not supported; .* them; name another data set"):
+        minari_data.read_spaces(ID)
 
 
 def test_without_minari_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,12 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(
         record(pendulum, tmp_path / "file" / "folder", 300, "random")
 
 
+def test_a_file_is_refused_before_anything_is_played(pendulum: Experiment, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="file: a file; name a folder"):
+        record(pendulum, tmp_path / "file", 300, "random")
+
+
 @pytest.mark.parametrize(
     ("name", "policy", "words"),
     [

@@ -72,6 +72,15 @@ def test_a_folder_without_a_program_is_for_training_in_one_process(tmp_path: Pat
         make_topology(experiment, ())
 
 
+def test_a_run_from_files_has_no_topology_and_needs_no_environment(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    settings = "name: bc, state_size: 4, num_actions: 2, network: {layers: [8]}"
+    file.write_text(f"algorithm: {{{settings}}}\n")
+    experiment = load_experiment(file, [f"learner.offline={tmp_path}"])
+    with pytest.raises(ConfigError, match=r"only relaax train learns from files: run"):
+        make_topology(experiment, ())
+
+
 def test_servers_with_port_0_get_free_ports_that_the_others_know(tmp_path: Path) -> None:
     file = tmp_path / "experiment.yaml"
     file.write_text(

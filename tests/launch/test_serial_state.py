@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from support.serial import (
 )
 from support.uncompiled import copy_uncompiled
 
-from relaax_like.launch.serial_state import read_document
+from relaax_like.launch.serial_state import SerialState, read_document
 from relaax_like.wire.errors import InvalidInputError
 
 LINEAR = ("algorithm.lr_schedule=linear", "algorithm.clip_schedule=linear")
@@ -277,6 +278,25 @@ def test_a_damaged_state_is_named_and_the_run_goes_on_without(damage, begun, tmp
         read_document(path)
     assert train(write_experiment(tmp_path, **PPO), stop_at=3) == STOPPED
     assert re.search(r"serial.npz: damaged \(.*episodes restart", caplog.text)
+
+
+def test_a_state_that_the_agents_cannot_take_names_its_file(tmp_path):
+    def refuse(state):
+        raise InvalidInputError("history: 2 steps, expected 3", "history")
+
+    state = SerialState.__new__(SerialState)
+    vars(state).update(
+        _path=tmp_path / "serial.npz",
+        _server=SimpleNamespace(version=1),
+        _slots=SimpleNamespace(set_state=lambda state: None),
+        _agents=SimpleNamespace(set_state=refuse),
+        _read=lambda: {"environments": {}, "agents": {}, "interactor": {}},
+    )
+    with pytest.raises(
+        InvalidInputError, match=r"serial\.npz: cannot be restored: history: 2 .* Remove the file"
+    ) as caught:
+        state.restore()
+    assert caught.value.field == "history"
 
 
 def test_agents_that_keep_a_state_of_their_own_begin_anew_and_a_line_says_so(tmp_path):

@@ -196,7 +196,7 @@ def test_learners_that_make_each_update_together_are_refused(tmp_path: Path) -> 
     place = find_line(FOLDER / "algorithm.py", "def make_algorithms").removesuffix(": ")
     refuse(
         write_experiment(tmp_path),
-        f"combine.method: sync needs a function make_model in model.py, but .* has {place}; set it",
+        f"combine.method: sync needs a function make_model in .*, but .* \\({place}\\); set it",
         "learner.placement=agent",
         "relaax-parameter-server.combine.method=sync",
     )

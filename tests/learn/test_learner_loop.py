@@ -41,6 +41,7 @@ from relaax_like.wire.errors import (
     CollectorFullError,
     ConfigError,
     InvalidInputError,
+    LeasedError,
     ServerUnavailableError,
 )
 
@@ -463,6 +464,24 @@ def test_a_parameter_server_that_closes_takes_no_publish(server: ParameterServer
     server.close()
     with pytest.raises(ServerUnavailableError, match="is closing"):
         learner.learn()
+
+
+def test_the_hooks_of_the_end_are_called_although_the_rest_cannot_be_counted(
+    server: ParameterServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = make_plain_learner(server)
+    learner.load()
+    called: list[str] = []
+
+    def lose() -> None:
+        raise LeasedError("another one learns")
+
+    monkeypatch.setattr(learner._learner, "call_hook", called.append)
+    monkeypatch.setattr(learner._sink, "close", lose)
+    with pytest.raises(LeasedError, match="another one learns"):
+        learner.close()
+    learner.close()
+    assert called == ["after_run"]
 
 
 # In one thread with its agents.

@@ -13,7 +13,7 @@ from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.records import Push
+from relaax_like.core.records import Publication, Push
 from relaax_like.parameter_server.combining.combiner import METHODS as STRATEGIES
 from relaax_like.parameter_server.combining.strategy import HeldBack
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -356,6 +356,24 @@ def test_without_avg_what_was_held_back_before_is_dropped_and_told(tmp_path, cap
         assert not server._combiner.pending
         assert server.status().held_back == 0
     assert "combine.method is no longer avg: 1" in caplog.text
+
+
+def test_what_a_newer_publication_replaces_is_dropped_and_told(tmp_path, caplog):
+    """A run that held gradients back, and whose learner published afterwards."""
+    with open_server(tmp_path / "run", average(num_gradients=3)) as server:
+        introduce(server, "abc")
+        push_many(server, [3])
+        assert server._combiner.pending
+    with open_server(tmp_path / "run", average(num_gradients=3)) as server:
+        assert server._combiner.pending
+        lease = server.lease()
+        server.publish(
+            Publication(number=1, values=lease.values, slots=lease.slots, steps=lease.steps)
+        )
+        server.close(save=False)
+    with open_server(tmp_path / "run", average(num_gradients=3)) as server:
+        assert not server._combiner.pending
+    assert "because the restored publication is newer: 1" in caplog.text
 
 
 def test_no_memory_to_hold_a_gradient_back_costs_this_push_only(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -240,6 +241,15 @@ def test_only_the_last_lines_of_a_long_complaint_are_told() -> None:
 def test_command_that_does_not_exist() -> None:
     with pytest.raises(ConfigError, match="cannot start /no/such/program"):
         compute_initial_values(["/no/such/program"], timeout_sec=60)
+
+
+def test_no_place_for_temporary_files_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: str) -> None:
+        raise FileNotFoundError(2, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", fail)
+    with pytest.raises(ConfigError, match=r"No usable temporary directory .*set .* TMPDIR"):
+        compute_initial_values(["true"], timeout_sec=60)
 
 
 def test_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:

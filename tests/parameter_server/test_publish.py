@@ -28,7 +28,7 @@ from relaax_like.parameter_server.snapshots import Snapshots, list_names, read_b
 from relaax_like.parameter_server.stop_condition import Target
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire import failpoints
-from relaax_like.wire.errors import InvalidInputError, LeasedError, SnapshotError
+from relaax_like.wire.errors import InvalidInputError, JournalError, LeasedError, SnapshotError
 
 VARIABLES = (
     Variable("W1", np.zeros((2, 3), np.float32)),
@@ -555,6 +555,31 @@ def test_a_lease_on_a_full_disk_is_given_all_the_same(
     server = make_server(tmp_path)
     assert (server.version, server.lease().number) == (2, 1)
     crash(server)
+
+
+def test_a_kill_after_a_lease_on_a_full_disk_is_refused_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publication contains the journal's record, which cannot be replayed onto it."""
+    server = make_server(tmp_path, enabled=True)
+    server.push(make_push(server, env_steps=2))
+    crash(server)
+    server = make_server(tmp_path)
+
+    def fail(*_: Any) -> None:
+        raise SnapshotError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Snapshots, "save", fail)
+        server.lease()
+    server.publish(make_publish(1))
+    crash(server)
+    with pytest.raises(
+        JournalError,
+        match=r"continues version 0, step 0, but the restored state is already at version 2, step "
+        r"22, as after a publication .* could be written\. Restore .*--to-last-good",
+    ):
+        make_server(tmp_path)
 
 
 def test_a_run_that_learns_beside_its_agents_writes_no_published_state(tmp_path: Path) -> None:

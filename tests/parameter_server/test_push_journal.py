@@ -4,18 +4,24 @@
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from support.durable import crash, get_state, make_push, open_server
+from support.durable import ADAM, MANIFEST, crash, get_state, make_push, open_server
 from support.threads import wait_until
 
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Push
 from relaax_like.journal import journal as journal_module
 from relaax_like.parameter_server import push_journal
+from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.push_journal import PushJournal, holds_records
 from relaax_like.parameter_server.push_log import PushLog
-from relaax_like.parameter_server.snapshots import list_names, read_best
+from relaax_like.parameter_server.records import Record, pack_record, unpack_record
+from relaax_like.parameter_server.snapshots import Snapshots, list_names, read_best
+from relaax_like.parameter_server.store import Store
 from relaax_like.parameter_server.targets import make_group_steps
 from relaax_like.wire.errors import JournalError, ServerUnavailableError
 
@@ -207,6 +213,61 @@ def test_a_journal_is_never_replayed_onto_another_start(tmp_path):
         shutil.rmtree(snapshot)
     with pytest.raises(JournalError, match="no snapshot before it"):
         open_server(left)
+
+
+def test_the_error_of_a_failed_replay_is_raised_and_nothing_is_saved(tmp_path):
+    """Also by a server whose context manager closes it."""
+    server = open_server(tmp_path / "run")
+    for sequence in range(1, 4):
+        server.push(make_push(sequence))
+    server._applier._push_log, journal = PushLog(), server._applier._push_log
+    server.push(make_push(4))
+    server._applier._push_log = journal
+    server.push(make_push(5))
+    left = crash(server, tmp_path / "run", tmp_path)
+    names = list_names(left)
+    store = Store(MANIFEST, np.zeros(MANIFEST.total_bytes, np.uint8), {"default": ADAM})
+    again = ParameterServer(
+        store,
+        snapshots=Snapshots(left),
+        journal=PushJournal(left / "journal", MANIFEST.fingerprint),
+        metrics=NullMetrics(),
+    )
+    with pytest.raises(JournalError, match="continues version 3, step 10"), again:
+        again.restore_latest_checkpoint()
+    assert again.version == 3  # three records were replayed
+    assert list_names(left) == names
+
+
+def test_an_applied_gradient_without_elements_is_read_back_as_one():
+    push = Push(client_id="a", gradient=np.zeros(0, np.float32), groups=("empty",))
+
+    def copy(record):
+        return unpack_record(memoryview(b"".join(bytes(one) for one in pack_record(record))))
+
+    for outcome, rates in (("applied", {"empty": 0.1}), ("pending", {})):
+        record = Record(push, rates, 3, 4, outcome)
+        again = copy(record)
+        assert (again.outcome, again.version_before) == (outcome, record.version_before)
+        assert again.push.gradient.shape == (0,)
+    again = copy(Record(replace(push, gradient=None), {}, 3, 4))
+    assert (again.outcome, again.push.gradient, again.version_before) == ("nothing", None, 3)
+
+
+def test_a_segment_that_cannot_be_examined_is_reported(tmp_path, monkeypatch):
+    server = open_server(tmp_path / "run")
+    server.push(make_push(1))
+    left = crash(server, tmp_path / "run", tmp_path)
+    assert holds_records(left / "journal")
+    (left / "journal-head").unlink()
+
+    def fail(path, **options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", fail)
+        with pytest.raises(JournalError, match=r"cannot be examined: .*Permission denied"):
+            holds_records(left / "journal")
 
 
 def test_who_only_asks_for_values_is_not_written_down(tmp_path):
