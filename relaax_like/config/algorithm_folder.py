@@ -120,8 +120,8 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
             if os.path.isfile(program / name):
                 return program / name
         raise ConfigError(
-            f"{program}: not an environment folder; expected a file {MAIN} (a program) or {SLOTS} "
-            "(with make_slots) in it"
+            f"{program}: not an environment folder, or no access to it; expected a file {MAIN} (a "
+            f"program) or {SLOTS} (with make_slots) in it"
         )
     if not os.path.isfile(program):
         raise ConfigError(
@@ -196,10 +196,13 @@ def _find_built_in(
     known = sorted({*known, *others})
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
+    key, check = "program", ""
+    if kind == "algorithm":
+        key, check = "name", ", or pass its path to `relaax check-algorithm`"
     raise ConfigError(
         f"unknown {kind} {str(name)[:80]!r}{hint} (known: {', '.join(known) or 'none'}; for a "
-        f"folder of your own, set {kind}.path in the file, or pass its path on the command line; "
-        "jobs can only use known names)"
+        f"folder of your own, set {kind}.path instead of {kind}.{key} in the file{check}; jobs can "
+        "only use known names)"
     )
 
 

@@ -46,7 +46,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in ("linear", "exponential"):
-            raise ValueError(f"kind: {self.kind!r}, expected linear or exponential")
+            raise ValueError(f"kind: {self.kind!r:.80}, expected linear or exponential")
         if not (math.isfinite(self.start) and math.isfinite(self.end)):
             raise ValueError(f"start {self.start}, end {self.end}: expected finite numbers")
         if self.steps < 1:

@@ -136,7 +136,8 @@ def test_own_program_may_be_a_file_or_a_folder_with_main(tmp_path: Path) -> None
     assert folders.find_environment("./game", tmp_path).name == "slots.py"
     (tmp_path / "game" / "slots.py").unlink()
     with pytest.raises(
-        ConfigError, match=r"game: not an environment folder; expected a file main .* or slots\.py"
+        ConfigError,
+        match=r"game: not an environment folder, or .*; expected a file main .* or slots\.py",
     ):
         folders.find_environment("./game", tmp_path)
 

@@ -104,7 +104,7 @@ def test_it_is_dumped_as_it_is_written() -> None:
 
 
 _A_LAYER = (
-    "expected a number of units, a3c, nature, impala, or one of {dense: UNITS}, "
+    "expected a number of units (an integer), a3c, nature, impala, or one of {dense: UNITS}, "
     "{conv: {filters: F, kernel: K, stride: S}}, {lstm: UNITS}, {gru: UNITS}"
 )
 # name: (value of `network`, what is said behind "algorithm.network.")
