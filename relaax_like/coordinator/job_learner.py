@@ -176,7 +176,7 @@ class JobLearner:
             raise TaskFail({"message": message, "busy": True}, message)
         with self._lock:
             if self._is_closing:  # its process would not be ended
-                message = "the slave leaves"
+                message = "the slave is shutting down"
                 raise TaskFail({"message": message, "busy": True}, message)
             self._running = _RunningJob(
                 self.slave, self._guardian, self._program, self._folder / "job", attempt, task_info

@@ -135,7 +135,7 @@ def test_a_slave_that_is_closed_starts_no_job(site: Site, tmp_path: Path) -> Non
     with site.learner(tmp_path / "work") as learner:
         pass
     task = {"job": 1, "attempt": 1, "config": make_config(), "has_version": False}
-    with pytest.raises(TaskFail, match="the slave leaves") as caught:
+    with pytest.raises(TaskFail, match="the slave is shutting down") as caught:
         learner.deal_with_learner_start(task)
     assert caught.value.result["busy"] is True
     assert learner.get_running() == (None, "")
