@@ -153,8 +153,8 @@ def _validate_order(layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
         if flat is not None and isinstance(layer, ConvConfig | ConvStackConfig):
             raise ValueError(
                 f"{here} is a convolution after {flat}, whose output is not an image; put "
-                "convolutions first, and among them one of a3c, nature and impala at most, as the "
-                "last"
+                "convolutions first, with at most one of a3c, nature and impala, as the last of "
+                "them"
             )
         if not isinstance(layer, ConvConfig):
             flat = here

@@ -56,7 +56,8 @@ class OptimizerConfig(Settings):
             if self.learning_rate_end > self.learning_rate:
                 raise ValueError(
                     f"learning_rate_end {self.learning_rate_end} is above learning_rate "
-                    f"{self.learning_rate}, but a linear schedule can only decrease; lower it"
+                    f"{self.learning_rate}, but a linear schedule can only decrease; lower "
+                    "learning_rate_end"
                 )
         elif self.learning_rate_end is not None or self.schedule_env_steps is not None:
             raise ValueError(

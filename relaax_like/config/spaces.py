@@ -56,7 +56,7 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
             f"observation_spaces: got {describe_leaves(spaces)}; this algorithm reads one uint8 "
             f"Box named {OBSERVATION!r}, an image. Wrap the environment, or set "
             "algorithm.state_size (for a vector), num_states (for integers) or observations (for "
-            "several leaves) instead of image",
+            "several leaves) instead of image, and dense layers in algorithm.network",
             "observation_spaces",
         )
     if space.shape != shape:
