@@ -53,7 +53,7 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
     """
     if not _is_path(name_or_path):
         return _find_named(str(name_or_path))
-    folder = (base_dir / name_or_path).resolve()
+    folder = resolve_path(base_dir / name_or_path)
     # Unlike Path's, these functions do not raise if a name is too long or a permission is missing.
     if not os.path.isdir(folder):
         raise ConfigError(
@@ -114,7 +114,7 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
     if not _is_path(name_or_path):
         root = get_shipped_folder(ENVIRONMENTS)
         return _find_built_in("environment", root, name_or_path, MAIN) / MAIN
-    program = (base_dir / name_or_path).resolve()
+    program = resolve_path(base_dir / name_or_path)
     if os.path.isdir(program):
         for name in (MAIN, SLOTS):
             if os.path.isfile(program / name):
@@ -129,6 +129,17 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
             f"folder with {MAIN} or {SLOTS}"
         )
     return program
+
+
+def resolve_path(path: Path) -> Path:
+    """Returns the absolute path without links.
+
+    Unlike Path's method, it does not raise for a link to itself, or a name with a NUL character.
+    """
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:
+        return path.absolute()
 
 
 def load_folder_module(folder: Path, module: str) -> ModuleType:
