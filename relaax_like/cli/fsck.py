@@ -117,7 +117,7 @@ def _find_checkpoints(folder: Path) -> Path:
             return candidate
     raise ConfigError(
         f"{folder}: not a run's folder, because neither it nor its subfolder checkpoints has a "
-        "file lock, a folder journal or a file replay-head, or no access to it; pass run_dir or "
+        "file lock, a folder journal or a file replay*-head, or no access to it; pass run_dir or "
         "checkpoint_dir of the YAML file"
     )
 

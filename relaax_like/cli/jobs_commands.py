@@ -17,7 +17,7 @@ def submit_job(
     address: str, config: Path, sets: Sequence[str], name: str | None, security: ClientSecurity
 ) -> int:
     """Submits an experiment; prints the number of the job."""
-    shown = validate_name(name or config.stem, "name")
+    shown = validate_name(name or config.stem, "--name" if name else "--name (default: the file's)")
     job_config = make_job_config(config, sets)
     with _connect(address, security) as jobs:
         number = jobs.submit(shown, job_config)

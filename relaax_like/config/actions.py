@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from relaax_like.config.base import Settings
-from relaax_like.config.problems import describe_names, describe_value
+from relaax_like.config.problems import describe_list, describe_names
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 LEARNED: Final = "learned"
@@ -29,8 +29,8 @@ def _parse_choices(value: Any) -> Any:
     if value is None or (sizes and whole and min(sizes) >= least):
         return tuple(value) if several else value
     raise ValueError(
-        "expected a number of 2 or more, or a list of numbers of 1 or more (one per "
-        f"choice), got {value if several else describe_value(value)}"
+        "expected an integer of 2 or more, or a list of integers of 1 or more (one per "
+        f"choice), got {describe_list(value)}"
     )
 
 
@@ -41,7 +41,7 @@ def _parse_std(value: Any) -> Any:
         return tuple(value) if several else value
     raise ValueError(
         "expected learned, a number above 0, or a list of such numbers (one per component), got "
-        f"{value if several else describe_value(value)}"
+        f"{describe_list(value)}"
     )
 
 
@@ -124,27 +124,37 @@ class ActionConfig(Settings):
 
     def _validate_bounds(self, prefix: str) -> None:
         low_key, high_key = f"{prefix}low", f"{prefix}high"
-        given = [
-            key for key, bound in ((low_key, self.low), (high_key, self.high)) if bound is not None
-        ]
+        bounds = {low_key: self.low, high_key: self.high}
+        missing = [key for key, bound in bounds.items() if bound is None]
+        names = " and ".join(key for key in bounds if key not in missing)
+        off = "bounded: false" + (f" and remove {names}" if names else "")
         if not self.bounded:
-            if given:
+            if names:
+                has = "has" if missing else "have"
+                on = " and ".join(["bounded: true", *missing])
+                cure = "" if self.size is None else f"set {on}, or "
                 raise ValueError(
-                    f"{given[0]} has no effect without bounded: true; set bounded, or remove "
-                    f"{given[0]}"
+                    f"{names} {has} no effect without bounded: true, which is only for continuous "
+                    f"actions; {cure}remove {names}"
                 )
             return
-        if self.size is None or len(given) < 2:
+        if self.size is None:
             raise ValueError(
-                f"a bounded action needs {prefix}size, {low_key} and {high_key} (continuous "
-                "actions and their bounds); set them, or bounded: false if there is such a key"
+                f"bounded: true is only for continuous actions; set {off}; or set {prefix}size, "
+                f"{low_key} and {high_key} instead of the other kind of action"
+            )
+        if missing:
+            raise ValueError(
+                f"a bounded action needs {low_key} and {high_key}; set {' and '.join(missing)}, or "
+                f"set {off}"
             )
         low = self._spread(self.low, low_key, f"{prefix}size")
         high = self._spread(self.high, high_key, f"{prefix}size")
-        if not (low < high).all():
+        wrong = ~(low < high)
+        if wrong.any():
+            at = int(wrong.argmax())
             raise ValueError(
-                f"{low_key}: {low.tolist()}, expected less than {high_key} {high.tolist()} "
-                "in every component"
+                f"{low_key}: {low[at]} in component {at}, expected less than {high_key}, {high[at]}"
             )
 
     def _validate_std(self, size_key: str) -> None:
@@ -152,13 +162,14 @@ class ActionConfig(Settings):
             return
         if self.size is None:
             raise ValueError(
-                f"std: {self.std} also needs {size_key}; only continuous actions have a standard "
-                f"deviation: remove std, or set {size_key} instead of the other kind of action"
+                f"std: {describe_list(self.std)} also needs {size_key}; only continuous actions "
+                f"have a standard deviation: remove std, or set {size_key} instead of the other "
+                "kind of action"
             )
         if self.log_std_init:
             raise ValueError(
-                f"log_std_init: {self.log_std_init:g} has no effect with std: {self.std}, which is "
-                "fixed; remove one of them"
+                f"log_std_init: {self.log_std_init:g} has no effect with std: "
+                f"{describe_list(self.std)}, which is fixed; remove one of them"
             )
         if isinstance(self.std, tuple) and len(self.std) != self.size:
             raise ValueError(

@@ -68,13 +68,17 @@ class ActorCriticConfig(EncoderConfig):
         if self.actions is None:
             self._get_only_action().validate_keys("action_")
             return self
-        for key in ("std", "log_std_init", "bounded", "action_low", "action_high"):
-            if getattr(self, key) != ActorCriticConfig.model_fields[key].default:
-                own = key.removeprefix("action_")
-                raise ValueError(
-                    f"{key} is not for actions with several leaves or switches; remove it, or "
-                    f"list the leaves in actions, each with its own {own}"
-                )
+        fields = ActorCriticConfig.model_fields
+        keys = ("std", "log_std_init", "bounded", "action_low", "action_high")
+        given = [key for key in keys if getattr(self, key) != fields[key].default]
+        if given:
+            own = " and ".join(key.removeprefix("action_") for key in given)
+            is_not, them = ("is not", "it") if len(given) == 1 else ("are not", "them")
+            raise ValueError(
+                f"{' and '.join(given)} {is_not} for actions with several leaves or switches; "
+                f"remove {them}, and, if a leaf needs {them}, list the leaves in actions, each "
+                f"with its own {own}"
+            )
         if _TAKEN_NAME in self.actions:
             raise ValueError(
                 f"actions: a leaf cannot be named {_TAKEN_NAME!r}, because the log-probability of "

@@ -11,7 +11,10 @@ _WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 _LABEL = r"[A-Za-z0-9_\-]{1,63}"
 _HOST = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*\.?")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]+(%[A-Za-z0-9_.\-]+)?")
-_EXPECTED = "expected host:port, such as localhost:7001 or [::1]:7001 (port 0: any free port)"
+_EXPECTED = (
+    "expected host:port, such as localhost:7001 or [::1]:7001 (port 0, only to listen: any free "
+    "port)"
+)
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
 def _split(text: str) -> tuple[str, bool, str]:
     """Returns host, whether it was in brackets, and what follows it (":port" or "")."""
     if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-        return host, True, rest
+        host, closing, rest = text[1:].partition("]")
+        return host if closing else "", True, rest
     host, colon, port = text.partition(":")
     return host, False, colon + port

@@ -53,7 +53,7 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
     """
     if not _is_path(name_or_path):
         return _find_named(str(name_or_path))
-    folder = (base_dir / name_or_path).resolve()
+    folder = resolve_path(base_dir / name_or_path)
     # Unlike Path's, these functions do not raise if a name is too long or a permission is missing.
     if not os.path.isdir(folder):
         raise ConfigError(
@@ -114,14 +114,14 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
     if not _is_path(name_or_path):
         root = get_shipped_folder(ENVIRONMENTS)
         return _find_built_in("environment", root, name_or_path, MAIN) / MAIN
-    program = (base_dir / name_or_path).resolve()
+    program = resolve_path(base_dir / name_or_path)
     if os.path.isdir(program):
         for name in (MAIN, SLOTS):
             if os.path.isfile(program / name):
                 return program / name
         raise ConfigError(
-            f"{program}: not an environment folder; expected a file {MAIN} (a program) or {SLOTS} "
-            "(with make_slots) in it"
+            f"{program}: not an environment folder, or no access to it; expected a file {MAIN} (a "
+            f"program) or {SLOTS} (with make_slots) in it"
         )
     if not os.path.isfile(program):
         raise ConfigError(
@@ -129,6 +129,17 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
             f"folder with {MAIN} or {SLOTS}"
         )
     return program
+
+
+def resolve_path(path: Path) -> Path:
+    """Returns the absolute path without links.
+
+    Unlike Path's method, it does not raise for a link to itself, or a name with a NUL character.
+    """
+    try:
+        return Path(os.path.realpath(path))
+    except ValueError:
+        return path.absolute()
 
 
 def load_folder_module(folder: Path, module: str) -> ModuleType:
@@ -196,10 +207,13 @@ def _find_built_in(
     known = sorted({*known, *others})
     near = difflib.get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
+    key, check = "program", ""
+    if kind == "algorithm":
+        key, check = "name", ", or pass its path to `relaax check-algorithm`"
     raise ConfigError(
         f"unknown {kind} {str(name)[:80]!r}{hint} (known: {', '.join(known) or 'none'}; for a "
-        f"folder of your own, set {kind}.path in the file, or pass its path on the command line; "
-        "jobs can only use known names)"
+        f"folder of your own, set {kind}.path instead of {kind}.{key} in the file{check}; jobs can "
+        "only use known names)"
     )
 
 

@@ -202,10 +202,10 @@ def _to_full_form(name: str, given: Any) -> Any:
         return _deep_merge(shorthand.to_full_form(_DEFAULTS.get(name, True)), given)
     if shorthand is None:
         near = difflib.get_close_matches(str(name), _SHORTHANDS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
+        hint = f" (did you mean {near[0]}?)" if near else ""
         raise ValueError(
-            f"{name}: {describe_value(given)} is not a known hook; {hint}Shorthands are "
-            f"{', '.join(_SHORTHANDS)}; any other hook is a section with type and position"
+            f"{name}: expected a section with type and position, got {describe_value(given)}; only "
+            f"the shorthands {', '.join(_SHORTHANDS)} have other values{hint}"
         )
     if not shorthand.accepts(given):
         raise ValueError(f"{name}: expected {shorthand.expected}, got {describe_value(given)}")

@@ -53,8 +53,9 @@ class ContinuousConfig(EncoderConfig):
         if given:
             raise ValueError(
                 f"{given[0]}: {self._own_name} observes vectors without layers of their own in "
-                "this version; set state_size, or only the size of each observation, or choose "
-                "another algorithm"
+                "this version; set state_size, or only the size of each observation, instead (an "
+                "environment whose observations are integers also needs a wrapper that makes "
+                "vectors of them), or choose another algorithm"
             )
         return self
 
@@ -70,8 +71,8 @@ class ContinuousConfig(EncoderConfig):
         if given and missing:
             raise ValueError(
                 f"{given[0]} is set without {' and '.join(missing)}; set action_low and "
-                "action_high (one number, or one per component), or remove these keys to use "
-                "the environment's action"
+                "action_high (one number, or one per component), or remove "
+                f"{' and '.join(given)} to use the environment's action"
             )
         if self.action_size is not None:
             self._get_action().validate_keys("action_")

@@ -9,6 +9,7 @@ from relaax_like.config.found_spaces import describe_network, describe_observati
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.observations import NumValues, ObservationConfig
 from relaax_like.config.plan import RETURN_STATISTIC
+from relaax_like.config.problems import describe_list
 from relaax_like.config.spaces import (
     validate_image,
     validate_integers,
@@ -63,8 +64,8 @@ class EncoderConfig(AlgorithmConfig):
             return self
         if self.num_states is not None and self.has_normalizer:
             raise ValueError(
-                f"num_states: {self.num_states}, but one-hot vectors are not normalised; set "
-                f"{self.normalizing_keys} to false, or use another algorithm"
+                f"num_states: {describe_list(self.num_states)}, but one-hot vectors are not "
+                f"normalised; set {self.normalizing_keys} to false, or use another algorithm"
             )
         if self.image is not None and min(self.image) < 1:
             raise ValueError(

@@ -112,8 +112,8 @@ def find_config_class(file: Path) -> type[Settings]:
     name, path = section.get("name"), section.get("path")
     if not name and not path:
         raise ConfigError(
-            f"{file}: algorithm: neither name nor path is set in the file, which flags of the "
-            "algorithm's settings need; set either name (a folder in algorithms/) or path (your "
-            "own) there, or pass all keys with --set algorithm.KEY=VALUE"
+            f"{file}: algorithm: neither name nor path is set in the file, which `relaax keys` and "
+            "all flags that are keys of the file need; set either name (a folder in algorithms/) "
+            "or path (your own) there, or write --set KEY=VALUE instead of such flags"
         )
     return load_config_class(find_algorithm(name or Path(str(path)), file.parent))

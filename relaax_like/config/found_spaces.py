@@ -100,8 +100,8 @@ def describe_mirrors(observation_spaces: Spaces, action_spaces: Spaces) -> dict[
         if space is None or space.mirror is None:
             raise InvalidInputError(
                 f"mirror: the environment does not define the mirror image of its {kind}s; add a "
-                f"method get_{kind}_mirror_indices, or set mirror_observation and mirror_action, "
-                "or turn mirror off",
+                f"method get_{kind}_mirror_indices to it, or set algorithm.mirror_observation and "
+                "algorithm.mirror_action, or algorithm.mirror: 0",
                 f"{kind}_spaces",
             )
         keys[f"mirror_{kind}"] = list(space.mirror)

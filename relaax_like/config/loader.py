@@ -16,6 +16,7 @@ from relaax_like.config.algorithm_folder import (
     find_algorithm,
     find_environment,
     load_config_class,
+    resolve_path,
 )
 from relaax_like.config.aliases import get_aliases, get_key
 from relaax_like.config.base import Settings
@@ -282,7 +283,7 @@ class _ExperimentLoader:
             "metrics_dir": str(run_dir / "metrics"),
         }
         given = self._section_data(PARAMETER_SERVER).get("initial_values")
-        file = (self._base_dir / given).resolve() if isinstance(given, str) else None
+        file = resolve_path(self._base_dir / given) if isinstance(given, str) else None
         if file is not None and not os.path.isfile(file):  # Path's method raises other errors
             self._problems.add(
                 (PARAMETER_SERVER, "initial_values"),
@@ -322,7 +323,7 @@ class _ExperimentLoader:
                 f"true, but TLS is off; set {', '.join(_TLS_KEYS)} as well",
             )
         paths = {
-            key: (self._base_dir / path).resolve()
+            key: resolve_path(self._base_dir / path)
             for key in (*_TLS_KEYS, "tokens_file", "token_file")
             if (path := getattr(section, key)) is not None
         }

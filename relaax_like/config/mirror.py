@@ -48,8 +48,8 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
         index = 0 if abs(number) == _FIRST else int(abs(number))
         if (index == 0 or index != abs(number)) and abs(number) != _FIRST:
             raise ValueError(
-                f"{name}: {number:g} at position {place}, expected an integer, or 0.1 or -0.1 "
-                "for index 0 (0 has no sign)"
+                f"{name}: {number:g} at position {place}, expected an integer other than 0, or "
+                "0.1 or -0.1 for index 0 (0 has no sign)"
             )
         if index >= size:
             raise ValueError(

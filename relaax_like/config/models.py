@@ -20,6 +20,7 @@ from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.plan import Placement
+from relaax_like.config.problems import describe_value
 
 PARAMETER_SERVER_PORT = 7000
 RLX_SERVER_PORT = 7001
@@ -34,7 +35,9 @@ def _make_address_validator(default_port: int) -> PlainValidator:
         if isinstance(value, Address):
             return value
         if not isinstance(value, str):
-            raise ValueError(f"expected an address such as localhost:{default_port}, got {value!r}")
+            raise ValueError(
+                f"expected an address such as localhost:{default_port}, got {describe_value(value)}"
+            )
         return parse_address(value, default_port)
 
     return PlainValidator(to_address)
@@ -80,7 +83,7 @@ class TopConfig(Settings):
     def _refuse_paths(cls, value: str | None) -> str | None:
         if value is not None and (not value or "/" in value or value.startswith(".")):
             raise ValueError(
-                f"expected a name without / and without a leading point, got {value!r}"
+                f"expected a name without / that does not begin with a period, got {value!r}"
             )
         return value
 
@@ -193,7 +196,7 @@ class WandbConfig(Settings):
     @classmethod
     def _refuse_what_wandb_refuses(cls, value: str) -> str:
         if set(value) & set("/\\#?%:"):
-            raise ValueError(f"expected a name without / \\ # ? % and :, got {value!r}")
+            raise ValueError(f"expected a name without / \\ # ? % or :, got {value!r}")
         return value
 
 

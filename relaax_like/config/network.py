@@ -37,7 +37,7 @@ from relaax_like.config.base import Settings
 from relaax_like.config.problems import describe_value
 
 _EXPECTED = (
-    "expected a number of units, a3c, nature, impala, or one of {dense: UNITS}, "
+    "expected a number of units (an integer), a3c, nature, impala, or one of {dense: UNITS}, "
     "{conv: {filters: F, kernel: K, stride: S}}, {lstm: UNITS}, {gru: UNITS}"
 )
 
@@ -153,7 +153,8 @@ def _validate_order(layers: tuple[LayerConfig, ...]) -> tuple[LayerConfig, ...]:
         if flat is not None and isinstance(layer, ConvConfig | ConvStackConfig):
             raise ValueError(
                 f"{here} is a convolution after {flat}, whose output is not an image; put "
-                "convolutions first"
+                "convolutions first, with at most one of a3c, nature and impala, as the last of "
+                "them"
             )
         if not isinstance(layer, ConvConfig):
             flat = here

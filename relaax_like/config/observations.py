@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from relaax_like.config.base import Settings
 from relaax_like.config.network import Layers, begins_with_convolution, is_recurrent
-from relaax_like.config.problems import describe_names, describe_value
+from relaax_like.config.problems import describe_list, describe_names
 from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space
 
 MAX_VALUES = 4096
@@ -33,8 +33,8 @@ def _parse_values(value: Any) -> Any:
     if value is None or (sizes and whole and min(sizes) >= 1 and max(sizes) <= MAX_VALUES):
         return tuple(value) if several else value
     raise ValueError(
-        f"expected a number of 1 to {MAX_VALUES}, or a list of such numbers (one per integer), got "
-        f"{value if several else describe_value(value)}"
+        f"expected an integer of 1 to {MAX_VALUES}, or a list of such integers (the number of "
+        f"values of each), got {describe_list(value)}"
     )
 
 

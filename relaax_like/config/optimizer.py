@@ -56,12 +56,13 @@ class OptimizerConfig(Settings):
             if self.learning_rate_end > self.learning_rate:
                 raise ValueError(
                     f"learning_rate_end {self.learning_rate_end} is above learning_rate "
-                    f"{self.learning_rate}; a linear schedule can only decrease"
+                    f"{self.learning_rate}, but a linear schedule can only decrease; lower "
+                    "learning_rate_end"
                 )
         elif self.learning_rate_end is not None or self.schedule_env_steps is not None:
             raise ValueError(
                 "learning_rate_end and schedule_env_steps have no effect with schedule: "
-                "constant; set schedule: linear, or remove them"
+                "constant; set schedule: linear and both of them, or remove them"
             )
         return self
 

@@ -295,11 +295,12 @@ class Replay:
                 f"Replay: sequence_steps is {steps} and burn_in_steps {burn_in}; expected "
                 "0 <= burn_in_steps < sequence_steps"
             )
-        if self.n_step > 1 or self.hindsight is not None:
-            what = "hindsight" if self.hindsight is not None else f"n_step={self.n_step}"
+        others = [f"n_step={self.n_step}"] if self.n_step > 1 else []
+        others += ["hindsight"] if self.hindsight is not None else []
+        if others:
             raise ValueError(
-                f"Replay: sequence_steps is {steps}, but {what} only works with single steps; "
-                "remove one of them"
+                f"Replay: sequence_steps is {steps}, which cannot be combined with "
+                f"{' and '.join(others)}; remove sequence_steps, or {' and '.join(others)}"
             )
 
     @property

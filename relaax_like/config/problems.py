@@ -124,6 +124,11 @@ def describe_value(value: Any) -> str:
     return repr(value)[:80]
 
 
+def describe_list(value: Any) -> str:
+    """Returns a list with its items, shortened; anything else as `describe_value`."""
+    return repr(value)[:80] if isinstance(value, list | tuple) else describe_value(value)
+
+
 def _member(annotation: Any, key: str | int) -> Any:
     """Returns the model or type under `key`, looking through Optional, dict and list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):

@@ -65,18 +65,19 @@ class ReplayConfig(EncoderConfig):
         if self.sequence_steps is None and self.burn_in_steps:
             raise ValueError(
                 f"burn_in_steps: {self.burn_in_steps}, but minibatches consist of single steps; "
-                "set sequence_steps, or remove burn_in_steps"
+                "remove it, or, if the algorithm learns from sequences, set sequence_steps"
             )
         if self.sequence_steps is not None:
             self._validate_sequences(self.sequence_steps)
         if self.batch_size > self.capacity:
             raise ValueError(
-                f"batch_size: {self.batch_size} is larger than capacity ({self.capacity}); lower it"
+                f"batch_size: {self.batch_size} is larger than capacity ({self.capacity}); lower "
+                "batch_size, or raise capacity"
             )
         if self.warm_up_steps > self.capacity:
             raise ValueError(
                 f"warm_up_steps: {self.warm_up_steps} is larger than capacity ({self.capacity}); "
-                "lower it"
+                "lower warm_up_steps, or raise capacity"
             )
         if self.hindsight is not None and (self.n_step > 1 or self.observation_history > 1):
             raise ValueError(
@@ -91,11 +92,12 @@ class ReplayConfig(EncoderConfig):
             raise ValueError(
                 f"burn_in_steps: {self.burn_in_steps}, expected fewer than sequence_steps ({steps})"
             )
-        if self.n_step > 1 or self.hindsight is not None:
-            what = "hindsight" if self.hindsight is not None else f"n_step: {self.n_step}"
+        others = [f"n_step: {self.n_step}"] if self.n_step > 1 else []
+        others += ["hindsight"] if self.hindsight is not None else []
+        if others:
             raise ValueError(
-                f"sequence_steps: {steps}, but {what} only works with single steps; remove one of "
-                "them"
+                f"sequence_steps: {steps} cannot be combined with {' and '.join(others)}; remove "
+                f"sequence_steps, or {' and '.join(others)}"
             )
 
     @property

@@ -81,8 +81,9 @@ def find_run_dir(
     runs = sorted(path.parent for path in found)
     if not runs:
         raise ConfigError(
-            f"logdir: {parent} contains no run; start one with `relaax train` or `relaax run`. "
-            "Servers that are started individually need run_dir instead of logdir"
+            f"logdir: {parent} contains no run; start one with `relaax train` or `relaax run`, or "
+            "pass the folder of a run, if it had other settings. Servers that are started "
+            "individually need run_dir instead of logdir"
         )
     return runs[-1]
 

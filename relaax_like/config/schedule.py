@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
+_TOO_LARGE = 2**1023  # for a float; JSON can have larger integers
+
 
 @dataclass(frozen=True)
 class TunableMark:
@@ -46,12 +48,14 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in ("linear", "exponential"):
-            raise ValueError(f"kind: {self.kind!r}, expected linear or exponential")
+            raise ValueError(f"kind: {self.kind!r:.80}, expected linear or exponential")
         if not (math.isfinite(self.start) and math.isfinite(self.end)):
             raise ValueError(f"start {self.start}, end {self.end}: expected finite numbers")
         if self.steps < 1:
             raise ValueError(f"steps: {self.steps}, expected 1 or more")
-        if self.kind == "exponential" and not self.start * self.end > 0:
+        # Not by their product, which can be too small for a float.
+        ends = (self.start, self.end)
+        if self.kind == "exponential" and min(ends) <= 0 <= max(ends):
             raise ValueError(
                 f"start {self.start}, end {self.end}: an exponential schedule needs two positive "
                 "or two negative numbers; use kind: linear"
@@ -116,19 +120,25 @@ def Constant(value: float) -> Schedule:
 def _parse(value: Any) -> Schedule:
     if isinstance(value, Schedule):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if _is_number(value):
         return Constant(float(value))
     keys = {"start", "end", "steps"}
     if isinstance(value, Mapping) and keys <= set(value) <= keys | {"kind"}:
-        numbers = [value["start"], value["end"], value["steps"]]
-        if all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
-            start, end, steps = numbers
-            if math.isfinite(steps) and steps == int(steps):
-                return Schedule(value.get("kind", "linear"), float(start), float(end), int(steps))
+        start, end, steps = value["start"], value["end"], value["steps"]
+        are_numbers = all(map(_is_number, (start, end, steps)))
+        if are_numbers and math.isfinite(steps) and steps == int(steps):
+            return Schedule(value.get("kind", "linear"), float(start), float(end), int(steps))
     raise ValueError(
         "expected a number, or {kind: linear or exponential, start: NUMBER, end: NUMBER, steps: N},"
         f" got {value!r:.80}"
     )
+
+
+def _is_number(value: Any) -> bool:
+    """Returns whether a value is a number that fits into a float."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return abs(value) < _TOO_LARGE
+    return isinstance(value, float)
 
 
 def _dump(schedule: Schedule) -> Any:

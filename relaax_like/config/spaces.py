@@ -17,6 +17,8 @@ from relaax_like.wire.spaces import (
     Spaces,
 )
 
+_MAX_SHOWN = 16  # numbers of a list in an error
+
 
 def validate_vector(spaces: Spaces, size: int) -> None:
     """Checks that the observation is one Box or MultiBinary of `size` numbers.
@@ -54,7 +56,7 @@ def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
             f"observation_spaces: got {describe_leaves(spaces)}; this algorithm reads one uint8 "
             f"Box named {OBSERVATION!r}, an image. Wrap the environment, or set "
             "algorithm.state_size (for a vector), num_states (for integers) or observations (for "
-            "several leaves) instead of image",
+            "several leaves) instead of image, and dense layers in algorithm.network",
             "observation_spaces",
         )
     if space.shape != shape:
@@ -85,9 +87,10 @@ def validate_integers(spaces: Spaces, want: Space) -> None:
             "observation_spaces",
         )
     if _get_n(space) != _get_n(want):
+        n = _show_n(_get_n(space))
         raise InvalidInputError(
-            f"observation_spaces: the environment has {_get_n(space)} values, but "
-            f"algorithm.num_states is {_get_n(want)}; set it to {_get_n(space)}",
+            f"observation_spaces: the environment has {n} values, but algorithm.num_states is "
+            f"{_show_n(_get_n(want))}; set it to {n}, or remove it",
             "observation_spaces",
         )
 
@@ -121,7 +124,8 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
         space, key = spaces[leaf], f"algorithm.observations.{leaf}"
         if isinstance(want, Discrete | MultiDiscrete):
             fits = isinstance(space, type(want)) and _get_n(space) == _get_n(want)
-            says = f"{key}.num is {_get_n(want)}, the number of values of a {type(want).__name__}"
+            num = _show_n(_get_n(want))
+            says = f"{key}.num is {num}, the number of values of a {type(want).__name__}"
         elif want.dtype == "uint8":
             fits = isinstance(space, Box) and (space.dtype, space.shape) == ("uint8", want.shape)
             says = f"{key}.image is {list(want.shape)}, a uint8 Box"
@@ -130,7 +134,8 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
             fits = isinstance(space, Box | MultiBinary) and math.prod(space.shape) == size
             says = f"{key}.size is {size}, the number of values in a Box or MultiBinary"
         if not fits:
-            has = f", n {_get_n(space)}" if isinstance(space, Discrete | MultiDiscrete) else ""
+            is_integers = isinstance(space, Discrete | MultiDiscrete)
+            has = f", n {_show_n(_get_n(space))}" if is_integers else ""
             raise InvalidInputError(
                 f"{field}: leaf {leaf!r} is a {type(space).__name__} of {space.dtype}, shape "
                 f"{list(space.shape)}{has}, but {says}; change the setting, or wrap the "
@@ -142,6 +147,14 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
 def _get_n(space: Space) -> int | list[int]:
     assert isinstance(space, Discrete | MultiDiscrete)
     return space.n if isinstance(space, Discrete) else list(space.n)
+
+
+def _show_n(n: int | Sequence[int]) -> str:
+    """Returns a number, or the first few of several, for errors."""
+    if isinstance(n, int):
+        return str(n)
+    shown = ", ".join(map(str, n[:_MAX_SHOWN]))
+    return f"[{shown}]" if len(n) <= _MAX_SHOWN else f"[{shown}, ...] ({len(n)} numbers)"
 
 
 def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False) -> None:
@@ -161,8 +174,8 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
             f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
             f"Discrete action named {ACTION!r}"
             f"{'' if any_start else ', counted from 0 (a wrapper can do that)'}. If the algorithm "
-            "supports it, make algorithm.num_actions a list for MultiDiscrete, or set "
-            "algorithm.action_size instead for a Box; or else choose another algorithm",
+            "supports other actions, remove algorithm.num_actions to use the environment's; or "
+            "else choose another algorithm",
             "action_spaces",
         )
     if space.n != num_actions:
@@ -194,9 +207,10 @@ def validate_multi_discrete(spaces: Spaces, num_actions: Sequence[int]) -> None:
             "action_spaces",
         )
     if space.n != tuple(num_actions):
+        n = _show_n(space.n)
         raise InvalidInputError(
-            f"action_spaces: the choices have {list(space.n)} actions, but "
-            f"algorithm.num_actions is {list(num_actions)}; set it to {list(space.n)}",
+            f"action_spaces: the choices have {n} actions, but algorithm.num_actions is "
+            f"{_show_n(num_actions)}; set it to {n}, or remove it",
             "action_spaces",
         )
 
@@ -268,8 +282,8 @@ def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
         key = f"algorithm.actions.{leaf}"
         if _describe_action(spaces[leaf]) != _describe_action(want):
             raise InvalidInputError(
-                f"{field}: leaf {leaf!r} is a {_describe_action(spaces[leaf])}, but {key} says "
-                f"{_describe_action(want)}; change the setting",
+                f"{field}: leaf {leaf!r} is a {_describe_action(spaces[leaf]):.200}, but {key} "
+                f"says {_describe_action(want):.200}; change the setting",
                 field,
             )
         if isinstance(want, Box) and want.low is not None:
@@ -282,11 +296,13 @@ def _validate_bounds(space: Space, low: np.ndarray, high: np.ndarray, prefix: st
         if own is None:
             continue
         flat = own.reshape(-1).astype(np.float32)
-        if (np.isfinite(flat) & (flat != bound)).any():
+        wrong = np.isfinite(flat) & (flat != bound)
+        if wrong.any():
+            at = int(wrong.argmax())
             raise InvalidInputError(
-                f"action_spaces: {name} is {flat.tolist()}, but {prefix}{name} is "
-                f"{bound.tolist()}; set it to the environment's bound, or set bounded: false, if "
-                "the algorithm has that key",
+                f"action_spaces: {name} is {flat[at]} in component {at}, but {prefix}{name} is "
+                f"{bound[at]} there; set it to the environment's bound, or, if the algorithm has "
+                f"the key bounded, set that to false and remove {prefix}low and {prefix}high",
                 "action_spaces",
             )
 

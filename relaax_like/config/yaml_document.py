@@ -295,7 +295,9 @@ def read_yaml(path: Path) -> YamlDocument:
     reader = _NodeReader(str(path))
     data = reader.read(_read_text(path))
     if data is None:
-        raise ConfigError(f"{path}: the file is empty; expected sections such as algorithm:")
+        raise ConfigError(
+            f"{path}: the file contains no keys; expected sections such as algorithm:"
+        )
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else repr(data)[:60]
         raise ConfigError(f"{path}:1: expected sections such as algorithm:, got {kind}")
@@ -318,7 +320,10 @@ def _read_text(path: Path) -> str:
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the file: {error.strerror}") from None
+        raise ConfigError(
+            f"{path}: cannot read the file: {error.strerror}; make it readable, or name another "
+            "file"
+        ) from None
     if len(raw) > _MAX_FILE_BYTES:
         raise ConfigError(
             f"{path}: larger than {_MAX_FILE_BYTES} bytes, the limit for a YAML file; shorten it, "

@@ -44,7 +44,10 @@ class SendLearnInfoHook(LearnerHook):
     def __init__(self, name: str, priority: float, *, position: str, freq: int = 10):
         super().__init__(name, priority, position=position)
         if isinstance(freq, bool) or not isinstance(freq, int) or freq < 1:
-            raise ConfigError(f"hook {name}: freq is {freq!r}, expected an integer, 1 or more")
+            raise ConfigError(
+                f"hook {name}: freq is {freq!r:.80}, expected an integer, 1 or more; in the hooks "
+                "of a RemoteCommLearner it is cfg.send_learn_info_freq"
+            )
         self._freq = freq
 
     def __call__(self, engine: "ServedLearner") -> None:  # type: ignore[override]

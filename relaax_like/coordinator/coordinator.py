@@ -48,6 +48,7 @@ _LOG_SEC = 10.0
 _TASKS_PER_REPLY = 16
 _MAX_OPEN_TASKS = 64  # of programs, by `send_task`
 _MAX_PROGRESS_BYTES = 4096
+_MAX_SHOWN = 8  # names in an error
 
 
 class RefusedError(InvalidInputError):
@@ -429,8 +430,9 @@ class Coordinator:
             if slave is None:
                 known = "no slave is connected"
                 if self._slaves:
-                    known = f"connected: {', '.join(self._slaves)}"
-                raise InvalidInputError(f"slave {slave_name!r} is not known; {known}")
+                    more = ", ..." if len(self._slaves) > _MAX_SHOWN else ""
+                    known = f"connected: {', '.join([*self._slaves][:_MAX_SHOWN])}{more}"
+                raise InvalidInputError(f"slave {slave_name!r:.120} is not known; {known}")
             if len(slave.tasks) >= _MAX_OPEN_TASKS:
                 raise InvalidInputError(
                     f"slave {slave.name} has {len(slave.tasks)} unanswered tasks, the maximum; "

@@ -12,6 +12,9 @@ MAX_CONFIG_BYTES = 64 * 1024
 MAX_TAIL_BYTES = 16 * 1024
 MAX_REASON = 1000
 MAX_PAYLOAD_BYTES = 512 * 1024
+# Largest numbers that messages can hold.
+MAX_JOB = 2**64 - 1
+MAX_ATTEMPT = 2**32 - 1
 # Attempts that fail before a job does: the first one and two retries.
 MAX_FAILURES = 3
 # Slaves that a job can lose in a row, without a new version in between.
@@ -114,6 +117,11 @@ def validate_format(number: int, who: str) -> None:
         )
 
 
+def is_name(text: str) -> bool:
+    """Returns whether a text is a valid name of a job, a slave, an algorithm or an environment."""
+    return bool(_NAME.fullmatch(text))
+
+
 def validate_name(name: str, field: str) -> str:
     """Returns the name of a job or slave, if it is valid.
 
@@ -124,7 +132,7 @@ def validate_name(name: str, field: str) -> str:
     Raises:
       InvalidInputError: the name is not valid.
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise InvalidInputError(
             f"{field}: {name[:100]!r}, expected 1 to 100 letters, digits, '-', '_' and '.', not "
             "beginning with '-' or '.'",

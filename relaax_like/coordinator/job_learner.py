@@ -27,7 +27,14 @@ from typing import IO, Any
 
 from relaax_like.config.algorithm_folder import ENTRY_POINTS
 from relaax_like.config.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
-from relaax_like.coordinator.job import MAX_REASON, MAX_TAIL_BYTES, Attempt
+from relaax_like.coordinator.job import (
+    MAX_ATTEMPT,
+    MAX_JOB,
+    MAX_REASON,
+    MAX_TAIL_BYTES,
+    Attempt,
+    is_name,
+)
 from relaax_like.coordinator.slave import LearnerSlave
 from relaax_like.coordinator.tasks import RefusedAttemptError, TaskFail
 from relaax_like.coordinator.versions import pack_version, stage_folder, unpack_version
@@ -167,16 +174,17 @@ class JobLearner:
           task_info: has `job`, `attempt`, `config` and `has_version`.
 
         Raises:
-          TaskFail: another job still runs, also 10 s later; or `close` was called.
+          TaskFail: `task_info` is not valid; another job still runs, also 10 s later; or `close`
+            was called.
         """
-        attempt = Attempt(int(task_info["job"]), int(task_info["attempt"]))
+        attempt = _read_attempt(task_info)
         before = self._running
         if before is not None and not before.is_over.wait(_OVER_SEC):
             message = f"the slave still runs {before.attempt}"
             raise TaskFail({"message": message, "busy": True}, message)
         with self._lock:
             if self._is_closing:  # its process would not be ended
-                message = "the slave leaves"
+                message = "the slave is shutting down"
                 raise TaskFail({"message": message, "busy": True}, message)
             self._running = _RunningJob(
                 self.slave, self._guardian, self._program, self._folder / "job", attempt, task_info
@@ -459,6 +467,23 @@ class _RunningJob:
         self._failures += 1
 
 
+def _read_attempt(task_info: Mapping[str, Any]) -> Attempt:
+    """Returns the attempt of a start task, which a program of the coordinator can have made.
+
+    Raises:
+      TaskFail: a number is not one that a message can hold, or the settings are missing.
+    """
+    for key, most in (("job", MAX_JOB), ("attempt", MAX_ATTEMPT)):
+        number = task_info.get(key)
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
+            message = f"{key}: {number!r:.80}, expected an integer from 1 to {most}"
+            raise TaskFail({"message": message}, message)
+    if not isinstance(task_info.get("config"), Mapping):
+        message = f"config: {task_info.get('config')!r:.80}, expected the settings of a job"
+        raise TaskFail({"message": message}, message)
+    return Attempt(task_info["job"], task_info["attempt"])
+
+
 def _to_flags(sets: Sequence[str]) -> list[str]:
     return [part for text in sets for part in ("--set", text)]
 
@@ -477,5 +502,6 @@ def _list_names(kind: str, must_have: str) -> list[str]:
 
 
 def _list_installed() -> list[str]:
-    """Returns the names of algorithms that installed distributions provide."""
-    return [point.name for point in importlib.metadata.entry_points(group=ENTRY_POINTS)]
+    """Returns the names of algorithms that installed distributions provide, and jobs can have."""
+    names = [point.name for point in importlib.metadata.entry_points(group=ENTRY_POINTS)]
+    return [name for name in names if is_name(name)]

@@ -148,8 +148,8 @@ class JobQueue:
             return self._jobs[known]
         if self._open_jobs >= self._max_jobs:
             raise QueueFullError(
-                f"{self._open_jobs} job(s) wait or run, the maximum of this coordinator "
-                "(--max-jobs); wait until some have ended, or cancel some"
+                f"{self._open_jobs} job(s) wait or run, but this coordinator accepts at most "
+                f"{self._max_jobs} (--max-jobs); wait until some have ended, or cancel some"
             )
         job_id = self._next_id
         self._write(

@@ -16,7 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from relaax_like.coordinator.client import CoordinatorLink, NameInUseError
-from relaax_like.coordinator.job import FORMAT, Attempt, validate_name
+from relaax_like.coordinator.job import (
+    FORMAT,
+    MAX_ATTEMPT,
+    MAX_JOB,
+    Attempt,
+    validate_name,
+)
 from relaax_like.coordinator.tasks import (
     CLOSE,
     GET_DATA,
@@ -360,9 +366,9 @@ def _find_attempt(task: pb.Task) -> Attempt | None:
     payload = json.loads(task.payload)
     job, attempt = payload.get("job"), payload.get("attempt")
     # A program of the coordinator can send any JSON as `job`, also a number that no job has.
-    if not (isinstance(job, int) and isinstance(attempt, int)):
+    if not (type(job) is int and type(attempt) is int):  # not bool
         return None
-    if not (0 < job < 1 << 64 and 0 < attempt < 1 << 32):
+    if not (0 < job <= MAX_JOB and 0 < attempt <= MAX_ATTEMPT):
         return None
     return Attempt(job, attempt)
 

@@ -245,7 +245,8 @@ def validate_path(text: str) -> Path:
     if len(text) > _MAX_PATH or len(names) > _MAX_DEPTH or not all(map(_NAME.fullmatch, names)):
         raise InvalidInputError(
             f"path: {text[:100]!r}, expected at most {_MAX_PATH} characters and {_MAX_DEPTH} "
-            "plain names with / between them",
+            "names with / between them, of 1 to 255 letters, digits and _ . = + @ , - each, that "
+            "do not begin with a period",
             "path",
         )
     return Path(*names)
@@ -306,7 +307,8 @@ def _read(path: Path, size: int) -> Iterator[bytes]:
             chunk = file.read(min(size, CHUNK_BYTES))
             if not chunk:
                 raise InvalidInputError(
-                    f"{path}: shrank while it was being read, so this version is incomplete"
+                    f"{path}: shrank while it was being read, so this version is incomplete; a "
+                    "retry can succeed"
                 )
             size -= len(chunk)
             yield chunk

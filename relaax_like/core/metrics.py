@@ -1,6 +1,7 @@
 """Metrics: the role that records curves, and the one that drops them."""
 
 import abc
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,9 +52,21 @@ class Metrics(abc.ABC):
         """
         finite = select_finite(values)
         if finite.size:
-            self.scalar(f"{name}/min", float(finite.min()), x)
-            self.scalar(f"{name}/mean", float(finite.mean()), x)
-            self.scalar(f"{name}/max", float(finite.max()), x)
+            low, high = float(finite.min()), float(finite.max())
+            self.scalar(f"{name}/min", low, x)
+            self.scalar(f"{name}/mean", _compute_mean(finite, low, high), x)
+            self.scalar(f"{name}/max", high, x)
+
+
+def _compute_mean(values: np.ndarray, low: float, high: float) -> float:
+    """Returns the mean of finite numbers between `low` and `high`, even if their sum overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(values.mean())
+    if not math.isfinite(mean):
+        with np.errstate(over="ignore"):  # by rounding
+            mean = float((values / values.size).sum())
+        mean = min(max(mean, low), high)
+    return mean
 
 
 def select_finite(values: np.ndarray) -> np.ndarray:

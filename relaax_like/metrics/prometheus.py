@@ -138,9 +138,11 @@ class PrometheusPage:
         registry.register(StatusCollector(get_status))
         try:
             self._server, self._thread = start_http_server(bind.port, bind.host, registry)
-        except OSError as error:
-            reason = describe_bind_failure(bind.host, bind.port) or str(error)
-            raise ConfigError(f"prometheus_bind: cannot listen on {bind}: {reason}") from None
+        except OSError:
+            reason = describe_bind_failure(bind.host, bind.port)
+            raise ConfigError(
+                f"relaax-parameter-server.prometheus_bind: cannot listen on {bind}: {reason}"
+            ) from None
         self.port = self._server.server_port
 
     def __enter__(self) -> "PrometheusPage":

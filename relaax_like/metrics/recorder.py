@@ -116,8 +116,9 @@ class _EventFile:
             )
         except OSError as error:
             raise ConfigError(
-                f"metrics directory {directory} cannot be written: {error.strerror}; set "
-                "metrics_dir to another folder"
+                f"metrics directory {directory} cannot be written: {error.strerror}; make it "
+                "writable, free disk space, or set metrics_dir (of relaax-metrics-server if there "
+                "is such a section, else of relaax-parameter-server) to another folder"
             ) from None
         self._end = 0
         # TensorBoard expects this event first. It is written with the first points.

@@ -70,7 +70,7 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
         ray.init(address=address, **quiet)
     except Exception as error:
         # Of different versions, those of both sides follow in further lines.
-        reason = " ".join(str(error).split())[:_MAX_REASON] or type(error).__name__
+        reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(".") or type(error).__name__
         raise ConfigError(
             f"--ray {address}: cannot join: {reason}. This machine must be a node of the cluster "
             f"(`ray start --address={address}`), with the cluster's versions of Python and Ray "

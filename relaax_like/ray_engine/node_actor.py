@@ -167,6 +167,7 @@ def find_free_address(host: str) -> Address:
     Raises:
       RelaaxError: no free port was found, or this machine does not have the address.
     """
+    reason: str | None = ""
     for _ in range(_TRIES):
         port = random.choice(_PORTS)
         try:
@@ -177,11 +178,12 @@ def find_free_address(host: str) -> Address:
                     f"{host} is not an address of this machine, although Ray reports it; start "
                     "Ray with --node-ip-address and an address of this machine"
                 ) from error
+            reason = error.strerror
             continue
         return Address(host, port)
     raise RelaaxError(
-        f"{host}: no free port among {_TRIES} random ones from {_PORTS[0]} to {_PORTS[-1]}; end "
-        "the programs that use them"
+        f"{host}: none of {_TRIES} random ports from {_PORTS[0]} to {_PORTS[-1]} can be used, the "
+        f"last one because: {reason}; end the programs that use them, or remove that cause"
     )
 
 

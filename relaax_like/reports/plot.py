@@ -88,7 +88,7 @@ def validate_output(out: Path) -> None:
       ConfigError: no such format, no such folder, or no access to it.
     """
     if out.suffix.lower() not in _SUFFIXES:
-        raise ConfigError(f"--out {out}: expected a name that ends in {', '.join(_SUFFIXES)}")
+        raise ConfigError(f"--out {out}: expected a name that ends in {' or '.join(_SUFFIXES)}")
     if not os.path.isdir(out.parent):  # Path's method raises an error without access
         raise ConfigError(
             f"--out {out}: there is no folder {out.parent}, or no access to it; create it, or "

@@ -104,8 +104,8 @@ class FilmedSlots:
             frame = None if frame is None else np.asarray(frame)
         except Exception as error:  # whatever an environment's drawing raises
             raise ConfigError(
-                f"--video: the environment cannot be drawn: {error}; omit --video, or correct the "
-                "environment's render"
+                f"--video: the environment cannot be drawn: {type(error).__name__}: {error}; omit "
+                "--video, or correct the environment's render"
             ) from error
         if frame is None or frame.ndim != 3 or frame.shape[2] < 3:
             what = "nothing" if frame is None else f"an array {list(frame.shape)}"

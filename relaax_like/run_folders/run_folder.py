@@ -77,17 +77,19 @@ def begin_run(experiment: Experiment, force: bool) -> None:
         _move_aside(experiment)
         return
     run_dir = experiment.run_dir
+    has_mirror = experiment.parameter_server.mirror_url is not None  # then --force is refused
     is_inside = checkpoints.absolute().is_relative_to(run_dir.absolute())
     if not (is_inside or (run_dir / CONFIG_NAME).is_file()):
+        cure = f", or start again with --force, which keeps it as {_find_free_name(checkpoints)}"
         raise ConfigError(
             f"checkpoint_dir: {checkpoints} already contains a run, at step {found:,}. Choose "
-            "another checkpoint_dir, or start again with --force, which keeps it as "
-            f"{_find_free_name(checkpoints)}"
+            f"another checkpoint_dir{' and another mirror_url' if has_mirror else cure}"
         )
+    cure = f"start again with --force, which keeps it as {_find_free_name(run_dir)}, or "
     raise ConfigError(
         f"run_dir: {run_dir} already contains a run, at step {found:,}. Continue it with "
-        f"`relaax resume {shlex.quote(str(run_dir))}`, or start again with --force, which "
-        f"keeps it as {_find_free_name(run_dir)}, or choose another run_dir"
+        f"`relaax resume {shlex.quote(str(run_dir))}`, or {'' if has_mirror else cure}choose "
+        f"another run_dir{' and another mirror_url' if has_mirror else ''}"
     )
 
 
@@ -264,9 +266,9 @@ def _move_aside(experiment: Experiment) -> None:
     places = {experiment.run_dir.absolute(): "run_dir"}
     metrics = experiment.metrics_server
     for key, place in (
-        ("checkpoint_dir", settings.checkpoint_dir),
-        ("metrics_dir", settings.metrics_dir),
-        *([] if metrics is None else [("metrics_dir", metrics.metrics_dir)]),
+        ("relaax-parameter-server.checkpoint_dir", settings.checkpoint_dir),
+        ("relaax-parameter-server.metrics_dir", settings.metrics_dir),
+        *([] if metrics is None else [("relaax-metrics-server.metrics_dir", metrics.metrics_dir)]),
     ):
         if not any(place.absolute().is_relative_to(other) for other in places):
             places[place.absolute()] = key

@@ -1,9 +1,11 @@
 """Launcher: starts the processes of a topology, on this machine or on others."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
@@ -17,6 +19,17 @@ from relaax_like.wire.errors import RelaaxError
 ReadOutput = Callable[[Iterable[bytes]], None]
 # Receives one line of `wire.reports`, in any thread.
 TakeReport = Callable[[bytes], None]
+
+# Errors of a start whose cause is the command; others are those of the system, such as EMFILE.
+_OF_COMMAND = {
+    errno.EACCES,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOEXEC,
+    errno.ENOTDIR,
+    errno.EPERM,
+}
 
 
 class Running(Protocol):
@@ -83,7 +96,10 @@ class LocalLauncher:
         self._guardian: Guardian | None = None
 
     def __enter__(self) -> "LocalLauncher":
-        self._guardian = Guardian(self._term_sec)
+        try:
+            self._guardian = Guardian(self._term_sec)
+        except OSError as error:
+            raise RelaaxError(_describe_failure("guardian", sys.executable, error)) from error
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -93,8 +109,9 @@ class LocalLauncher:
     def start(self, node: Node, read_output: ReadOutput, take_report: TakeReport) -> Running:
         """See `Launcher`."""
         assert self._guardian is not None, "entered"
-        with _open_pipe(node.reports) as (reading, writing):
-            try:
+        try:
+            # Both ends are opened before the process starts, so that nothing fails after it.
+            with _open_pipe(node.reports) as (reading, writing):
                 process = subprocess.Popen(
                     node.argv,
                     stdin=subprocess.DEVNULL,
@@ -106,16 +123,12 @@ class LocalLauncher:
                     # order.
                     start_new_session=True,
                 )
-            except OSError as error:
-                raise RelaaxError(
-                    f"{node.name}: cannot start {node.argv[0]}: {error.strerror}; check that it "
-                    "exists, is executable and, if it is a script, begins with #! and its "
-                    "interpreter"
-                ) from error
-            for descriptor in reading:
-                threading.Thread(
-                    target=_read_reports, args=(os.dup(descriptor), take_report), daemon=True
-                ).start()
+        except OSError as error:
+            raise RelaaxError(_describe_failure(node.name, node.argv[0], error)) from error
+        for descriptor in reading:
+            threading.Thread(
+                target=_read_reports, args=(descriptor, take_report), daemon=True
+            ).start()
         self._guardian.add(process.pid)
         return _Child(process, self._guardian, read_output)
 
@@ -175,17 +188,38 @@ def _read_reports(descriptor: int, take_report: TakeReport) -> None:
 
 @contextlib.contextmanager
 def _open_pipe(is_wanted: bool) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Opens a pipe for a process that is being started, and closes both ends afterwards.
+    """Opens a pipe for a process that is started in the block, and closes the end for writing.
+
+    After an exception in the block, the end for reading is closed, too.
 
     Yields:
       Its two ends, `[reading]` and `[writing]`; two empty sequences unless `is_wanted`.
+
+    Raises:
+      OSError: too many files are open.
     """
     ends = os.pipe() if is_wanted else ()
+    reading, writing = ends[:1], ends[1:]
     try:
-        yield ends[:1], ends[1:]
-    finally:
-        for descriptor in ends:
+        yield reading, writing
+    except BaseException:
+        for descriptor in reading:
             os.close(descriptor)
+        raise
+    finally:
+        for descriptor in writing:
+            os.close(descriptor)
+
+
+def _describe_failure(name: str, command: str, error: OSError) -> str:
+    """Returns why the command of a process could not be started, and the cure."""
+    cure = "end other programs, or raise the limits of this machine (`ulimit -a` shows them)"
+    if error.errno in _OF_COMMAND:
+        cure = (
+            "check that it exists, is executable and, if it is a script, begins with #! and its "
+            "interpreter"
+        )
+    return f"{name}: cannot start {command}: {error.strerror or error}; {cure}"
 
 
 def _name_pipe(writing: Sequence[int]) -> dict[str, str]:

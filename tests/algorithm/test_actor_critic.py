@@ -130,21 +130,21 @@ def test_statistics_follow_the_parameters_and_are_none():
         ),
         (
             {"num_actions": 1},
-            "expected a number of 2 or more, or a list of numbers of 1 or more .*, got 1",
+            "expected an integer of 2 or more, or a list of integers of 1 or more .*, got 1",
         ),
         ({"num_actions": ()}, r"got \(\)"),
         (
             {"num_actions": (3, 1.5)},
-            r"expected a number of 2 or more, or a list .*, got \(3, 1.5\)",
+            r"expected an integer of 2 or more, or a list .*, got \(3, 1.5\)",
         ),
         ({"action_size": 2, "action_low": -1.0}, "action_low has no effect without bounded"),
         (
             {"action_size": 2, "bounded": True, "action_low": -1.0},
-            "a bounded action needs action_size, action_low",
+            "a bounded action needs action_low and action_high; set action_high, or set bounded",
         ),
         (
             {"bounded": True, "action_low": -1.0, "action_high": 1.0},
-            "a bounded action needs action_size",
+            "bounded: true is only for continuous actions; set bounded: false and remove action_l",
         ),
         (
             {"action_size": 2, "bounded": True, "action_low": -1.0, "action_high": (1.0, -1.0)},

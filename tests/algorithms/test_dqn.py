@@ -120,7 +120,7 @@ def test_spaces_come_from_the_environment():
         (["algorithm.sequence_steps=4", "algorithm.burn_in_steps=4"], "burn_in_steps: 4, expected"),
         (
             ["algorithm.sequence_steps=4", "algorithm.n_step=2"],
-            "sequence_steps: 4, but n_step: 2 only works",
+            "sequence_steps: 4 cannot be combined with n_step: 2; remove sequence_steps, or n_step",
         ),
     ],
 )

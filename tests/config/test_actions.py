@@ -62,14 +62,21 @@ _BAD = {
     "a key for all leaves": (
         "{a: {num: 3}}",
         "std: 0.5",
-        "algorithm: std is not for actions with several leaves or switches; remove it, or list the "
-        "leaves in actions, each with its own std",
+        "algorithm: std is not for actions with several leaves or switches; remove it, and, if a "
+        "leaf needs it, list the leaves in actions, each with its own std",
     ),
     "bounds for all leaves": (
         "{a: {size: 3}}",
         "action_low: -1",
-        "algorithm: action_low is not for actions with several leaves or switches; remove it, or "
-        "list the leaves in actions, each with its own low",
+        "algorithm: action_low is not for actions with several leaves or switches; remove it, "
+        "and, if a leaf needs it, list the leaves in actions, each with its own low",
+    ),
+    "two keys for all leaves": (
+        "{a: {size: 3}}",
+        "action_low: -1\n  action_high: 1",
+        "algorithm: action_low and action_high are not for actions with several leaves or "
+        "switches; remove them, and, if a leaf needs them, list the leaves in actions, each with "
+        "its own low and high",
     ),
     "no leaf": ("{}", "", "3: algorithm.actions: expected at least 1 item(s), got a section"),
     "no kind": (
@@ -85,29 +92,38 @@ _BAD = {
     "one action": (
         "{a: {num: 1}}",
         "",
-        "3: algorithm.actions.a.num: expected a number of 2 or more, or a list",
+        "3: algorithm.actions.a.num: expected an integer of 2 or more, or a list",
     ),
     "no switch": ("{a: {binary: 0}}", "", "3: algorithm.actions.a.binary: expected 1 or more"),
     "no component": ("{a: {size: 0}}", "", "3: algorithm.actions.a.size: expected 1 or more"),
     "bounds without bounded": (
         "{a: {size: 2, low: -1}}",
         "",
-        "3: algorithm.actions.a: low has no effect without bounded: true; set bounded, or remove",
+        "3: algorithm.actions.a: low has no effect without bounded: true, which is only for "
+        "continuous actions; set bounded: true and high, or remove low",
+    ),
+    "bounds of a choice": (
+        "{a: {num: 2, low: -1, high: 1}}",
+        "",
+        "3: algorithm.actions.a: low and high have no effect without bounded: true, which is only "
+        "for continuous actions; remove low and high",
     ),
     "bounded without a bound": (
         "{a: {size: 2, bounded: true, low: -1}}",
         "",
-        "3: algorithm.actions.a: a bounded action needs size, low and high",
+        "3: algorithm.actions.a: a bounded action needs low and high; set high, or set bounded: "
+        "false and remove low",
     ),
     "bounded switches": (
         "{a: {binary: 2, bounded: true, low: -1, high: 1}}",
         "",
-        "3: algorithm.actions.a: a bounded action needs size, low and high",
+        "3: algorithm.actions.a: bounded: true is only for continuous actions; set bounded: false "
+        "and remove low and high; or set size, low and high instead of the other kind of action",
     ),
     "bounds the other way round": (
         "{a: {size: 1, bounded: true, low: 1, high: 0}}",
         "",
-        "3: algorithm.actions.a: low: [1.0], expected less than high [0.0] in every component",
+        "3: algorithm.actions.a: low: 1.0 in component 0, expected less than high, 0.0",
     ),
     "a bound too many": (
         "{a: {size: 1, bounded: true, low: [0, 0], high: 1}}",
@@ -148,7 +164,10 @@ def test_what_cannot_be_is_refused_by_name(
         (["action_size=2"], "action_size is set without action_low and action_high; set action_l"),
         (["action_size=2", "action_low=-1"], "action_size is set without action_high; set"),
         (["action_high=1"], "action_high is set without action_low; set"),
-        (["action_size=1", "action_low=1", "action_high=0"], r"action_low: \[1.0\], expected less"),
+        (
+            ["action_size=1", "action_low=1", "action_high=0"],
+            r"action_low: 1.0 in component 0, expected less",
+        ),
     ],
 )
 @pytest.mark.parametrize("name", ["sac", "td3", "ddpg", "cql", "td3_bc"])
@@ -210,7 +229,7 @@ _MISFITS = {
     ),
     "bound": (
         {**SPACES, "arm/aim": Box(dtype="float32", shape=(2,), low=-3.0, high=2.0)},
-        "low is [-3.0, -3.0], but algorithm.actions.arm/aim.low is [-1.0, -1.0]",
+        "low is -3.0 in component 0, but algorithm.actions.arm/aim.low is -1.0 there",
     ),
 }
 

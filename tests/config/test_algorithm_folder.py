@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,9 +137,20 @@ def test_own_program_may_be_a_file_or_a_folder_with_main(tmp_path: Path) -> None
     assert folders.find_environment("./game", tmp_path).name == "slots.py"
     (tmp_path / "game" / "slots.py").unlink()
     with pytest.raises(
-        ConfigError, match=r"game: not an environment folder; expected a file main .* or slots\.py"
+        ConfigError,
+        match=r"game: not an environment folder, or .*; expected a file main .* or slots\.py",
     ):
         folders.find_environment("./game", tmp_path)
+
+
+@pytest.mark.parametrize("path", ["./loop", "./a\0b"])
+@pytest.mark.parametrize("find", [folders.find_algorithm, folders.find_environment])
+def test_a_link_to_itself_and_a_name_with_nul_are_no_such_path(
+    tmp_path: Path, find: Any, path: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(ConfigError, match=r": no such (file|folder), or no access to it"):
+        find(path, tmp_path)
 
 
 def test_module_imports_its_neighbours_and_is_loaded_once(algorithm_folder: Path) -> None:

@@ -188,7 +188,7 @@ _BAD_FILES = {
     ),
     "project that wandb refuses": (
         MINIMAL + "wandb: {project: a/b}\n",
-        "cartpole.yaml:2: wandb.project: expected a name without / \\ # ? % and :, got 'a/b'",
+        "cartpole.yaml:2: wandb.project: expected a name without / \\ # ? % or :, got 'a/b'",
     ),
     "section that is a number": (
         MINIMAL + "learner: 3\n",
@@ -242,7 +242,8 @@ _BAD_FILES = {
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",
         "cartpole.yaml:3: relaax-rlx-server.bind: 'localhost:seven': ':seven' after the host is "
         "not a colon and a port of at most five digits; "
-        "expected host:port, such as localhost:7001 or [::1]:7001 (port 0: any free port)",
+        "expected host:port, such as localhost:7001 or [::1]:7001 (port 0, only to listen: any "
+        "free port)",
     ),
     "address that is a number": (
         MINIMAL + "relaax-rlx-server:\n  bind: 7001\n",

@@ -104,7 +104,7 @@ def test_it_is_dumped_as_it_is_written() -> None:
 
 
 _A_LAYER = (
-    "expected a number of units, a3c, nature, impala, or one of {dense: UNITS}, "
+    "expected a number of units (an integer), a3c, nature, impala, or one of {dense: UNITS}, "
     "{conv: {filters: F, kernel: K, stride: S}}, {lstm: UNITS}, {gru: UNITS}"
 )
 # name: (value of `network`, what is said behind "algorithm.network.")
@@ -143,17 +143,20 @@ _BAD = {
     "convolution after dense": (
         "{layers: [64, {conv: {filters: 8, kernel: 3, stride: 1}}]}",
         "layers: layer 1 (conv) is a convolution after layer 0 (64), whose output is not an "
-        "image; put convolutions first",
+        "image; put convolutions first, with at most one of a3c, nature and impala, as the last "
+        "of them",
     ),
     "convolution after a stack": (
         "{layers: [a3c, nature]}",
         "layers: layer 1 (nature) is a convolution after layer 0 (a3c), whose output is not an "
-        "image; put convolutions first",
+        "image; put convolutions first, with at most one of a3c, nature and impala, as the last "
+        "of them",
     ),
     "convolution after recurrent": (
         "{layers: [{gru: 4}, a3c]}",
         "layers: layer 1 (a3c) is a convolution after layer 0 (gru), whose output is not an "
-        "image; put convolutions first",
+        "image; put convolutions first, with at most one of a3c, nature and impala, as the last "
+        "of them",
     ),
     "number for a list": ("{layers: 64}", "layers: expected a list, got 64"),
     "unknown activation": (

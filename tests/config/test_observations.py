@@ -78,7 +78,7 @@ _BAD = {
     "values of an integer": (
         "{a: {num: 4097}}",
         "",
-        "4: algorithm.observations.a.num: expected a number of 1 to 4096, or a list of such",
+        "4: algorithm.observations.a.num: expected an integer of 1 to 4096, or a list of such",
     ),
     "integers are not normalised": (
         "{a: {num: 3}}",
@@ -121,7 +121,7 @@ _BAD = {
     "misspelt layer": (
         "{a: {size: 3, layers: [natur]}}",
         "",
-        "4: algorithm.observations.a.layers.0: expected a number of units",
+        "4: algorithm.observations.a.layers.0: expected a number of units (an integer)",
     ),
     "misspelt key": (
         "{a: {sise: 3}}",

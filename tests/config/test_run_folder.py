@@ -101,7 +101,10 @@ def test_all_processes_of_a_run_are_told_the_same_folder(file: Path) -> None:
             ["logdir=null", "run_name=a"],
             r"run_name: names a folder inside logdir, but logdir is not set",
         ),
-        (["run_name=a/b"], "run_name: expected a name without / and without a leading point, got"),
+        (
+            ["run_name=a/b"],
+            "run_name: expected a name without / that does not begin with a period, ",
+        ),
         (["run_name=.a"], "run_name"),
         (["run_name=''"], "run_name"),
     ],

@@ -19,6 +19,7 @@ class Config(AlgorithmConfig):
         (Linear(1.0, 0.2, steps=100), 100, 0.2),
         (Linear(1.0, 0.2, steps=100), 10**9, 0.2),
         (Exponential(1.0, 0.01, steps=100), 50, 0.1),
+        (Exponential(-1e-200, -1e-210, steps=100), 100, -1e-210),
         (Constant(3.0), 0, 3.0),
         (Constant(3.0), 7, 3.0),
     ],
@@ -56,6 +57,9 @@ def test_a_schedule_is_a_number_or_a_mapping(written, want):
         {"start": 1.0, "end": 0.5, "steps": 5, "stop": 3},
         {"start": 1.0, "end": 0.5, "steps": 0.5},
         {"start": 1.0, "end": 0.5, "steps": float("inf")},
+        10**400,
+        {"start": 10**400, "end": 0.5, "steps": 5},
+        {"start": 1.0, "end": 0.5, "steps": 10**400},
     ],
 )
 def test_other_forms_are_refused_with_the_ones_expected(written):
@@ -69,6 +73,7 @@ def test_other_forms_are_refused_with_the_ones_expected(written):
         (("linear", 1.0, 0.0, 0), "steps: 0, expected 1 or more"),
         (("linear", float("nan"), 0.0, 1), "expected finite numbers"),
         (("exponential", 1.0, 0.0, 1), "use kind: linear"),
+        (("exponential", -1.0, 1.0, 1), "use kind: linear"),
         (("cosine", 1.0, 0.0, 1), "expected linear or exponential"),
     ],
 )

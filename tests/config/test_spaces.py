@@ -2,7 +2,7 @@
 
 import pytest
 
-from relaax_like.config.spaces import validate_leaves, validate_vector
+from relaax_like.config.spaces import validate_leaves, validate_multi_discrete, validate_vector
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space
 
@@ -20,6 +20,13 @@ def test_integers_as_observations_are_refused_with_the_wrapper_to_use(space: Spa
         with pytest.raises(InvalidInputError, match=type(space).__name__) as raised:
             validate()
         assert WRAPPER in str(raised.value)
+
+
+def test_the_numbers_of_many_choices_are_shortened() -> None:
+    space = MultiDiscrete(n=(2,) * 40, shape=(40,))
+    with pytest.raises(InvalidInputError, match=r"\[2, 2, .*, \.\.\.\] \(40 numbers\)") as raised:
+        validate_multi_discrete({"action": space}, (3,) * 40)
+    assert len(str(raised.value)) < 400
 
 
 def test_the_wrapper_is_not_named_where_it_does_not_help() -> None:

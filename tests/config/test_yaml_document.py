@@ -133,9 +133,9 @@ def test_dashed_and_plain_form_of_one_key_are_duplicates(tmp_path: Path) -> None
 
 
 _UNREADABLE: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", ": the file is empty"),
-    "only a comment": (b"# nothing\n", ": the file is empty"),
-    "only ---": (b"---\n", ": the file is empty"),
+    "empty": (b"", ": the file contains no keys"),
+    "only a comment": (b"# nothing\n", ": the file contains no keys"),
+    "only ---": (b"---\n", ": the file contains no keys"),
     "a list": (b"- a\n- b\n", ":1: expected sections such as algorithm:, got a list"),
     "a text": (b"hello\n", ":1: expected sections such as algorithm:, got 'hello'"),
     "a tab": (b"a:\n\tb: 1\n", ":2: the line is indented with a tab; indent it with spaces"),

@@ -535,7 +535,7 @@ def test_a_full_queue_says_so(tmp_path: Path) -> None:
         site.jobs.submit("job", make_config())
         with JobsClient(site.address, patience_sec=0.0) as jobs:
             with pytest.raises(
-                ServerUnavailableError, match=r"1 job\(s\) wait or run, the maximum"
+                ServerUnavailableError, match=r"1 job\(s\) wait or run, but .* accepts at most 1 "
             ):
                 jobs.submit("job", make_config())
 

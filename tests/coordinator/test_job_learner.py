@@ -1,5 +1,6 @@
 """A resident slave: each job in a process of its own; the next slave continues from its version."""
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -8,15 +9,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from support.cluster import Processes, find_free_port, wait_until
 from support.jobs import PROGRAM, Site, make_config
 
+from relaax_like.config.algorithm_folder import ENTRY_POINTS
 from relaax_like.coordinator import job_learner
 from relaax_like.coordinator.job import MAX_REASON
-from relaax_like.coordinator.job_learner import JobLearner, _RunningJob
+from relaax_like.coordinator.job_learner import JobLearner, _list_installed, _RunningJob
 from relaax_like.coordinator.tasks import TaskFail
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
@@ -135,10 +138,42 @@ def test_a_slave_that_is_closed_starts_no_job(site: Site, tmp_path: Path) -> Non
     with site.learner(tmp_path / "work") as learner:
         pass
     task = {"job": 1, "attempt": 1, "config": make_config(), "has_version": False}
-    with pytest.raises(TaskFail, match="the slave leaves") as caught:
+    with pytest.raises(TaskFail, match="the slave is shutting down") as caught:
         learner.deal_with_learner_start(task)
     assert caught.value.result["busy"] is True
     assert learner.get_running() == (None, "")
+
+
+def test_a_start_with_a_number_that_no_job_has_is_refused_by_name(
+    site: Site, tmp_path: Path
+) -> None:
+    start = {"job": 1, "attempt": 1, "config": make_config()}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"job": 1 << 64}, "job: 18446744073709551616, expected an integer from 1 to 1844"),
+        ({"job": 0}, "job: 0, expected an integer from 1"),
+        ({"job": "1"}, "job: '1', expected an integer from 1"),
+        ({"attempt": True}, "attempt: True, expected an integer from 1 to 4294967295"),
+        ({"attempt": 1 << 32}, "attempt: 4294967296, expected an integer from 1 to 4294967295"),
+        ({"config": None}, "config: None, expected the settings of a job"),
+    ]
+    with site.learner(tmp_path / "work") as learner:
+        wait_until(lambda: len(site.jobs.list()[1]) == 1, "the slave")
+        for wrong, want in cases:
+            task = site.coordinator.send_task("slave", "learner_start_task", start | wrong)
+            with pytest.raises(TaskFail, match=want):
+                task.result(10.0)
+        assert site.coordinator.send_task("slave", "resource", {}).result(10.0)
+        assert learner.slave.error is None
+        assert learner.get_running() == (None, "")
+
+
+def test_algorithms_with_names_that_jobs_cannot_have_are_not_offered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["good-1", "not good", "x" * 101, ".hidden"]
+    points = [importlib.metadata.EntryPoint(name, "package", ENTRY_POINTS) for name in names]
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: points)
+    assert _list_installed() == ["good-1"]
 
 
 def test_resources_are_numbers_of_gpus_and_cpus(site: Site, tmp_path: Path) -> None:

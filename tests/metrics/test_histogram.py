@@ -89,6 +89,11 @@ def test_a_recorder_of_points_gets_smallest_mean_and_largest() -> None:
         def scalar(self, name: str, y: float, x: float | None = None) -> None:
             points[name] = (y, x)
 
+    large = np.array([1.6e308, 1.7e308, 1.7e308])  # no float holds their sum
+    Points().histogram("large", large, 5)
+    assert points.pop("large/min") == (1.6e308, 5)
+    assert points.pop("large/mean") == (pytest.approx(1.6667e308, rel=1e-4), 5)
+    assert points.pop("large/max") == (1.7e308, 5)
     Points().histogram("errors", np.array([1.0, -2.0, np.nan, 4.0]), 5)
     Points().histogram("none", np.array([np.nan]), 5)
     assert points == {"errors/min": (-2.0, 5), "errors/mean": (1.0, 5), "errors/max": (4.0, 5)}

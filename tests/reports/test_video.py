@@ -88,7 +88,8 @@ def test_what_cannot_be_drawn_is_a_clear_error_and_no_file(tmp_path: Path) -> No
         (make_slots("memory"), "got nothing"),
         (OddSlots(np.zeros((4, 4))), r"got an array \[4, 4\]"),
         (OddSlots([np.zeros((4, 5, 3))]), r"got an array \[1, 4, 5, 3\]"),
-        (OddSlots(RuntimeError("no GPU")), "cannot be drawn: no GPU"),
+        (OddSlots(RuntimeError("no GPU")), "cannot be drawn: RuntimeError: no GPU"),
+        (OddSlots(NotImplementedError()), "cannot be drawn: NotImplementedError"),
     ]
     for slots, want in cases:
         with pytest.raises(ConfigError, match=want):

@@ -154,6 +154,16 @@ def test_a_run_in_the_current_directory_is_refused(cluster, monkeypatch):
         begin_run(load(cluster, "run_dir=."), force=False)
 
 
+def test_a_run_with_a_mirror_is_refused_without_force_as_a_cure(cluster, monkeypatch):
+    monkeypatch.setattr("relaax_like.run_folders.run_folder.find_progress", lambda folder: 5)
+    mirror = "relaax-parameter-server.mirror_url=memory://run"
+    with pytest.raises(ConfigError, match=r"or choose another run_dir and another mirror_url$"):
+        begin_run(load(cluster, mirror), force=False)
+    apart = f"relaax-parameter-server.checkpoint_dir={cluster.folder / 'apart'}"
+    with pytest.raises(ConfigError, match=r"another checkpoint_dir and another mirror_url$"):
+        begin_run(load(cluster, mirror, apart), force=False)
+
+
 def test_force_moves_all_folders_aside_and_deletes_none(cluster):
     elsewhere = [
         f"relaax-parameter-server.checkpoint_dir={cluster.folder / 'cps'}",
