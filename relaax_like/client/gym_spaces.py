@@ -11,7 +11,7 @@ import numpy as np
 from relaax_like.client.arrays import validate_array
 from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.ndarray import DTYPES
+from relaax_like.wire.ndarray import DTYPES, make_array
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\-.]")
@@ -218,19 +218,15 @@ def _get_first(space: gym.Space, batch: Any) -> Any:
     return int(batch[0]) if isinstance(space, gym.spaces.Discrete) else batch[0]
 
 
-def to_array(value: Any) -> np.ndarray:
-    """Returns an array; for lists of different lengths, one of shape [] and dtype object."""
-    try:
-        return np.asarray(value)
-    except ValueError:  # lists of different lengths
-        return np.empty((), object)
-
-
 def _make_misfit(leaf: Leaf, array: np.ndarray, where: str = "") -> InvalidInputError:
+    return _make_unusable(leaf, f"{array.dtype} {list(array.shape)}", where)
+
+
+def _make_unusable(leaf: Leaf, came: str, where: str = "") -> InvalidInputError:
     name = _name(leaf)
     return InvalidInputError(
-        f"{name}: {array.dtype} {list(array.shape)}, expected {leaf.space.dtype} "
-        f"{list(leaf.space.shape)} as declared by the space{where}",
+        f"{name}: {came}, expected {leaf.space.dtype} {list(leaf.space.shape)} as declared by the "
+        f"space{where}",
         name,
     )
 
@@ -275,14 +271,13 @@ def _name(leaf: Leaf) -> str:
 def _read_leaf(value: Any, leaf: Leaf) -> np.ndarray:
     """Returns a leaf of a nested observation."""
     try:
-        return to_array(_get(value, leaf.path))
+        found = _get(value, leaf.path)
     except (KeyError, IndexError, TypeError):
-        name = f"observation {leaf.name}"
-        raise InvalidInputError(
-            f"{name}: missing, expected {leaf.space.dtype} {list(leaf.space.shape)} as declared "
-            "by the space",
-            name,
-        ) from None
+        raise _make_unusable(leaf, "missing") from None
+    array = make_array(found)
+    if array is None:
+        raise _make_unusable(leaf, "lists of different lengths")
+    return array
 
 
 def _get(value: Any, path: tuple[str | int, ...]) -> Any:

@@ -75,6 +75,21 @@ def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
     message.data = array.tobytes()
 
 
+def make_array(value: Any) -> np.ndarray | None:
+    """Returns a user's value as an array, of any shape and dtype.
+
+    Args:
+      value: an array, a number, or nested lists of numbers.
+
+    Returns:
+      The array; None: lists of different lengths, which are not an array.
+    """
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return None
+
+
 def is_finite(array: np.ndarray) -> bool:
     """Returns whether an array of floating-point numbers contains neither NaN nor infinity."""
     # NaN and infinity make the sum of squares non-finite, which is the fastest check. Large numbers

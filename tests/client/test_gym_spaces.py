@@ -120,6 +120,14 @@ def test_a_choice_with_a_start_is_named_as_it_came() -> None:
     assert np.asarray(codec.pack(np.array([[2.0, 1.0]]))).tolist() == [[1, 0]]
 
 
+def test_lists_of_different_lengths_are_named() -> None:
+    codec = SpaceCodec(spaces.Dict({"arm": spaces.Box(-1, 1, (2,))}))
+    wrong = {"arm": [[1.0], [1.0, 2.0]]}
+    for convert in (codec.pack, lambda value: codec.write_row(codec.empty(1), 0, value)):
+        with pytest.raises(InvalidInputError, match="observation arm: lists of different lengths"):
+            convert(wrong)
+
+
 def expect_misfit(wrong: str | None) -> AbstractContextManager[object]:
     if wrong is None:
         return nullcontext()
