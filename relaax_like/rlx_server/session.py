@@ -537,9 +537,9 @@ class Session:
         assert self._reader is not None
         greeting = self._greeting
         if step.HasField("present"):
-            self._validate_feature(PRESENT)
+            self._validate_feature(PRESENT, "present")
         if step.executed or step.HasField("overridden"):
-            self._validate_feature(EXECUTED)
+            self._validate_feature(EXECUTED, "executed" if step.executed else "overridden")
         transition = read_step(
             step,
             greeting.observation_spaces,
@@ -590,17 +590,17 @@ class Session:
         self.times.add(now - self._received_at, now)
         return answer
 
-    def _validate_feature(self, name: str) -> None:
+    def _validate_feature(self, name: str, field: str) -> None:
         if not self.has_feature(name):
             reason = self._unsupported.get(name, "the hello did not request it")
             raise ProtocolError(
-                f"received {name}, but Ready.features does not list it: {reason}",
+                f"received {field}, but Ready.features does not list {name}: {reason}",
                 "OUT_OF_ORDER",
-                name,
+                field,
             )
 
     def _take_step_id(self, step_id: int) -> None:
-        self._validate_feature(STEP_ID)
+        self._validate_feature(STEP_ID, "step_id")
         if step_id <= self._step_id:
             raise InvalidInputError(
                 f"step_id: {step_id}, expected more than {self._step_id}, the previous step's (0 "

@@ -110,7 +110,7 @@ class Space:
         if array.shape != want:
             raise InvalidInputError(
                 f"{field}: shape {list(array.shape)}, expected {list(want)} "
-                f"({slots} slots of shape {list(self.shape)})",
+                f"({slots} slot(s) of shape {list(self.shape)})",
                 field,
             )
         if array.dtype != DTYPES[self.dtype]:

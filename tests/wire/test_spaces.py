@@ -213,7 +213,7 @@ def test_values_inside_a_space_pass(space: Space, values: np.ndarray) -> None:
 
 _BAD_VALUES: dict[str, tuple[Space, Any, str]] = {
     "one slot too few": (BOX, np.zeros((1, 2), np.float32), r"shape \[1, 2\], expected \[2, 2\]"),
-    "no slot axis": (BOX, np.zeros(2, np.float32), "2 slots of shape"),
+    "no slot axis": (BOX, np.zeros(2, np.float32), r"2 slot\(s\) of shape"),
     "transposed": (Box(dtype="float32", shape=(3,)), np.zeros((3, 2), np.float32), "expected"),
     "other float": (BOX, np.zeros((2, 2), np.float64), "dtype float64, expected float32"),
     "other byte order": (BOX, np.zeros((2, 2), ">f4"), "expected float32"),
