@@ -296,9 +296,10 @@ class VectorEnvSlots:
         own = _get_plain_attributes(env)
         arrays = {name: value for name, value in saved.items() if isinstance(value, np.ndarray)}
         for name in sorted({*saved, *own}):
-            there, here = saved.get(name), own.get(name)
-            if name in arrays and isinstance(here, np.ndarray):
-                there, here = there.shape, here.shape
+            there, here = (
+                value.shape if isinstance(value, np.ndarray) else value
+                for value in (saved.get(name), own.get(name))
+            )
             if there != here:
                 raise InvalidInputError(
                     f"{env}: {name} was {there!r} when the state was saved, but is {here!r} now; "
