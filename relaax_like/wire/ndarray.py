@@ -120,11 +120,14 @@ def message_to_ndarray(
             field,
         )
     shape = tuple(message.shape[: MAX_AXES + 1])  # a message can have millions
-    if len(shape) > MAX_AXES or min(shape, default=0) < 0:
+    if len(shape) > MAX_AXES:
         raise InvalidInputError(
-            f"{field}: invalid shape {list(shape[:8])}, expected at most {MAX_AXES} axes, each "
-            "of length 0 or more",
+            f"{field}: invalid shape of {len(message.shape)} axes, expected at most {MAX_AXES}",
             field,
+        )
+    if min(shape, default=0) < 0:
+        raise InvalidInputError(
+            f"{field}: invalid shape {list(shape)}, expected axes of length 0 or more", field
         )
     # Python integers, because NumPy's would overflow; a shape must not cause an allocation.
     expected = math.prod(shape) * dtype.itemsize

@@ -229,12 +229,12 @@ _BAD_VALUES: dict[str, tuple[Space, Any, str]] = {
     "multi-discrete above": (
         MultiDiscrete(n=(2, 3), shape=(2,)),
         np.array([[2, 0], [0, 0]]),
-        "outside 0..n-1",
+        r"2 is outside 0\.\.1",
     ),
     "multi-discrete below": (
         MultiDiscrete(n=(2, 3), shape=(2,)),
         np.array([[0, -1], [0, 0]]),
-        "outside 0..n-1",
+        r"-1 is outside 0\.\.2",
     ),
     "multi-binary two": (MultiBinary(shape=(1,)), np.array([[2], [0]], np.int8), "0 and 1"),
 }
