@@ -105,6 +105,7 @@ class SpaceValues:
         name, space = next(iter(self.spaces.items()))
         if not self.bare:
             values = values.get(name) if isinstance(values, Mapping) else None
+            field = f"{field}[{name}]"
         shape = validate_array(values, field, space.shape).shape
         return shape[0] if len(shape) == len(space.shape) + 1 else None
 

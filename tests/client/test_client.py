@@ -320,7 +320,7 @@ def test_lists_of_different_lengths_name_their_leaf() -> None:
     assert raised.value.field == "x[a]"
     with pytest.raises(InvalidInputError, match=r"x\[a\]: lists of .* of shape \[2, 4\]"):
         values.to_leaves({"a": RAGGED, "b": [0, 1]}, 2, "x")
-    with pytest.raises(InvalidInputError, match="x: lists of different lengths"):
+    with pytest.raises(InvalidInputError, match=r"x\[a\]: lists of different lengths"):
         values.count_slots({"a": RAGGED, "b": 0}, "x")
 
 
