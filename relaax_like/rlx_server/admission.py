@@ -152,7 +152,7 @@ class Admission:
                 raise ProtocolError("the connection is already closed", "OVERLOADED")
             if len(self._clients) >= self._max_clients:
                 raise ProtocolError(
-                    f"the maximum of {self._max_clients} clients is connected (max_clients); "
+                    f"the maximum of {self._max_clients} client(s) is connected (max_clients); "
                     "retry later, or use another rlx server",
                     "OVERLOADED",
                 )

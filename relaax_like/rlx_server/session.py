@@ -723,8 +723,8 @@ class Session:
         fields = sum(1 for _ in itertools.islice(walk_fields(body, start, stop), limit + 1))
         if fields > limit:
             raise InvalidInputError(
-                f"the message has more than {limit} fields, expected at most {leaves} leaves "
-                "in each of its parts"
+                f"the message has more than {limit} fields, expected at most {leaves} "
+                f"{'leaf' if leaves == 1 else 'leaves'} in each of its parts"
             )
         if stop - start > _LONG_MESSAGE_BYTES:
             descriptor = _FIELDS_BY_NUMBER[number].message_type
