@@ -448,6 +448,13 @@ class Session:
         agents, self._agents, self._batch_agents = self._agents, None, None
         if agents is None:
             return
+        try:
+            self._note_left()
+            self.points.close()
+        finally:  # even if the recorder fails
+            agents.close()
+
+    def _note_left(self) -> None:
         self.report(Event.LEFT, self.client_name)
         unfinished, steps = self._meter.unfinished
         if self.finished:
@@ -463,8 +470,6 @@ class Session:
             self._metrics.scalar("discarded episodes", unfinished)
         else:
             self.log.write(logging.INFO, "%s: left", self.client_name)
-        self.points.close()
-        agents.close()
 
     def _translate(self, error: Exception) -> ProtocolError:
         if isinstance(error, InvalidInputError):

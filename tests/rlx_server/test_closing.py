@@ -1,11 +1,15 @@
 """What ends with a client's agents, and with a host, when one of them fails in it."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.core.metrics import Metrics
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.plain_slots import PlainSlots
+from relaax_like.rlx_server.session import Session
 from relaax_like.rlx_server.slot_agents import AgentFailure
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import InvalidInputError, NotAllowedError
@@ -53,6 +57,19 @@ def test_an_agent_that_cannot_be_made_leaves_nothing_open():
     with pytest.raises(OSError, match="no third one"):
         PlainSlots(make_agent, clients, {}, {"action": Discrete(n=2)})
     assert [part.closed for part in (*agents, *clients)] == [1] * 5
+
+
+def test_a_recorder_that_fails_leaves_no_agents_open():
+    class Failing(Metrics):
+        def scalar(self, name, y, x=None):
+            raise OSError("disk full")
+
+    session = Session("one", lambda greeting: None, Failing(), max_slots=1, max_message_bytes=1)
+    session._agents = agents = Part()
+    session._meter = SimpleNamespace(unfinished=(1, 5))
+    with pytest.raises(OSError, match="disk full"):
+        session.close()
+    assert agents.closed == 1
 
 
 def test_what_a_learner_raises_at_the_end_is_not_swallowed():
