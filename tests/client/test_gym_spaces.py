@@ -122,10 +122,13 @@ def test_a_choice_with_a_start_is_named_as_it_came() -> None:
 
 def test_lists_of_different_lengths_are_named() -> None:
     codec = SpaceCodec(spaces.Dict({"arm": spaces.Box(-1, 1, (2,))}))
-    wrong = {"arm": [[1.0], [1.0, 2.0]]}
-    for convert in (codec.pack, lambda value: codec.write_row(codec.empty(1), 0, value)):
+    packed = codec.empty(1)
+    for convert in (
+        lambda x: codec.pack({"arm": x}),
+        lambda x: codec.write_row(packed, 0, {"arm": x}),
+    ):
         with pytest.raises(InvalidInputError, match="observation arm: lists of different lengths"):
-            convert(wrong)
+            convert([[1.0], [1.0, 2.0]])
 
 
 def expect_misfit(wrong: str | None) -> AbstractContextManager[object]:
