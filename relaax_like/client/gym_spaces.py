@@ -80,10 +80,10 @@ class SpaceCodec:
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
-            array = _read_leaf(value, leaf)
+            array = _read_leaf(value, leaf, slot)
             # Axes of length 1 are accepted; a number instead of a vector is a mistake.
             if array.size != rows[slot].size or array.dtype.kind not in "biuf":
-                raise _make_misfit(leaf, array, f" (slot {slot})")
+                raise _make_misfit(leaf, array, slot)
             if array.dtype != rows.dtype and rows.dtype.kind in "biu":
                 array = _cast(array, leaf, slot)
             if leaf.offset is not None:
@@ -91,7 +91,7 @@ class SpaceCodec:
             try:
                 rows[slot] = array
             except ValueError:
-                raise _make_misfit(leaf, array, f" (slot {slot})") from None
+                raise _make_misfit(leaf, array, slot) from None
 
     def pack(self, batch: Any, chosen: np.ndarray | None = None) -> Values:
         """Converts a vector environment's nested batch `[k, ...]`; copies it.
@@ -218,12 +218,12 @@ def _get_first(space: gym.Space, batch: Any) -> Any:
     return int(batch[0]) if isinstance(space, gym.spaces.Discrete) else batch[0]
 
 
-def _make_misfit(leaf: Leaf, array: np.ndarray, where: str = "") -> InvalidInputError:
-    return _make_unusable(leaf, f"{array.dtype} {list(array.shape)}", where)
+def _make_misfit(leaf: Leaf, array: np.ndarray, slot: int | None = None) -> InvalidInputError:
+    return _make_unusable(leaf, f"{array.dtype} {list(array.shape)}", slot)
 
 
-def _make_unusable(leaf: Leaf, came: str, where: str = "") -> InvalidInputError:
-    name = _name(leaf)
+def _make_unusable(leaf: Leaf, came: str, slot: int | None) -> InvalidInputError:
+    name, where = _name(leaf), "" if slot is None else f" (slot {slot})"
     return InvalidInputError(
         f"{name}: {came}, expected {leaf.space.dtype} {list(leaf.space.shape)} as declared by the "
         f"space{where}",
@@ -268,15 +268,15 @@ def _name(leaf: Leaf) -> str:
     return f"observation {leaf.name}" if leaf.path else "observation"
 
 
-def _read_leaf(value: Any, leaf: Leaf) -> np.ndarray:
-    """Returns a leaf of a nested observation."""
+def _read_leaf(value: Any, leaf: Leaf, slot: int | None = None) -> np.ndarray:
+    """Returns a leaf of a nested observation; `slot` is for errors, None: a batch."""
     try:
         found = _get(value, leaf.path)
     except (KeyError, IndexError, TypeError):
-        raise _make_unusable(leaf, "missing") from None
+        raise _make_unusable(leaf, "missing", slot) from None
     array = make_array(found)
     if array is None:
-        raise _make_unusable(leaf, "lists of different lengths")
+        raise _make_unusable(leaf, "lists of different lengths", slot)
     return array
 
 
