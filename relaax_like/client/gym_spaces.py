@@ -254,7 +254,8 @@ def _cast(
     if chosen is not None and array.shape[:1] == chosen.shape:
         changed[~chosen] = False
     if changed.any():
-        slot = int(np.argwhere(changed)[0][0]) if slot is None else slot
+        if slot is None:  # a batch, or wrongly a single number
+            slot = int(np.argwhere(np.atleast_1d(changed))[0][0])
         name = _name(leaf)
         raise InvalidInputError(
             f"{name}: {array[changed].flat[0]}, expected numbers that {leaf.space.dtype} can "

@@ -103,6 +103,11 @@ def test_a_number_that_an_integer_cannot_represent_is_refused(
         assert codec.pack({"image": np.array([[7, value]])})["image"].tolist() == [[7, 255]]
 
 
+def test_a_single_number_instead_of_a_batch_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"observation: 1\.5, expected .* \(slot 0\)"):
+        SpaceCodec(spaces.Discrete(4)).pack(1.5)
+
+
 def test_rows_that_do_not_matter_can_be_anything() -> None:
     codec = SpaceCodec(spaces.Box(0, 255, (2,), np.uint8))
     batch, chosen = np.array([[np.nan, 300.0], [7.0, 8.0]]), np.array([False, True])
