@@ -175,14 +175,23 @@ def _find_spec(name: str) -> Any:
             version = find_highest_version(namespace, bare_name)
         return gym.spec(get_env_id(namespace, bare_name, version))
     except Exception as error:  # the user's module can raise anything
-        raise ConfigError(f"environment {name!r}: {_describe(error)}{_suggest(name)}") from error
+        text = _describe(error)
+        # Other errors are those of the module, for which another name is not a cure.
+        is_name = isinstance(error, gym.error.Error) and not isinstance(
+            error, gym.error.DependencyNotInstalled
+        )
+        if is_name and (matches := _find_matches(name)):
+            end = "" if text.endswith((".", "?", "!")) else "."
+            text = f"{text}{end} Close matches: {', '.join(matches)}."
+        raise ConfigError(f"environment {name!r}: {text}") from error
 
 
-def _suggest(name: str) -> str:
+def _find_matches(name: str) -> list[str]:
+    """Returns the registered names that are similar to a name, at most three."""
     env_id = name.rpartition(":")[2]
     by_lower = {known.lower(): known for known in gym.registry}
     close = difflib.get_close_matches(env_id.lower(), by_lower, n=3, cutoff=0.6)
-    return f" Close matches: {', '.join(by_lower[match] for match in close)}." if close else ""
+    return [by_lower[match] for match in close]
 
 
 def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:

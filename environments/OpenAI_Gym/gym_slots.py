@@ -16,10 +16,11 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from relaax_like.client.gym_spaces import SpaceCodec, to_array
+from relaax_like.client.gym_spaces import SpaceCodec
 from relaax_like.client.interactor import Transition
 from relaax_like.client.values import UserSpace, Values
 from relaax_like.wire import ConfigError, InvalidInputError
+from relaax_like.wire.ndarray import make_array
 from relaax_like.wire.spaces import Space
 
 _SUCCESS_KEYS = ("is_success", "success")
@@ -160,7 +161,7 @@ class EnvListSlots:
                 raise InvalidInputError(
                     f"slot {slot}: replaying the actions of its episode led to a different "
                     f"state; {env} draws random numbers outside np_random, or is a different "
-                    "version"
+                    "version, or has other arguments"
                 )
 
     def _replay(self, slot: int, episode: Mapping[str, Any]) -> None:
@@ -295,9 +296,10 @@ class VectorEnvSlots:
         own = _get_plain_attributes(env)
         arrays = {name: value for name, value in saved.items() if isinstance(value, np.ndarray)}
         for name in sorted({*saved, *own}):
-            there, here = saved.get(name), own.get(name)
-            if name in arrays and isinstance(here, np.ndarray):
-                there, here = there.shape, here.shape
+            there, here = (
+                value.shape if isinstance(value, np.ndarray) else value
+                for value in (saved.get(name), own.get(name))
+            )
             if there != here:
                 raise InvalidInputError(
                     f"{env}: {name} was {there!r} when the state was saved, but is {here!r} now; "
@@ -520,18 +522,20 @@ def read_reward(reward: Any) -> float:
     Raises:
       InvalidInputError: the reward is not a number.
     """
-    array = to_array(reward)
-    if array.size != 1 or array.dtype.kind not in "biuf":
+    array = make_array(reward)
+    if array is None or array.size != 1 or array.dtype.kind not in "biuf":
         raise InvalidInputError(f"rewards: expected a number, got {reward!r:.100}", "rewards")
     return float(array.item())
 
 
 def _read_rewards(rewards: Any, slots: int) -> np.ndarray:
-    array = to_array(rewards)
-    if array.shape != (slots,) or array.dtype.kind not in "biuf":
+    array = make_array(rewards)
+    if array is None or array.shape != (slots,) or array.dtype.kind not in "biuf":
+        came = "lists of different lengths"
+        if array is not None:
+            came = f"{array.dtype} {list(array.shape)}"
         raise InvalidInputError(
-            f"rewards: expected numbers of shape [{slots}], got {array.dtype} {list(array.shape)}",
-            "rewards",
+            f"rewards: expected numbers of shape [{slots}], got {came}", "rewards"
         )
     return array.astype(np.float64)
 

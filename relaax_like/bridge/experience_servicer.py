@@ -232,7 +232,7 @@ class _Stream:
         if header.rollout_bytes > limit:
             raise InvalidInputError(
                 f"rollout: {header.rollout_bytes} bytes announced, but at most {limit} are "
-                "allowed in this run",
+                "allowed; send shorter rollouts, or of fewer slots",
                 "rollout_bytes",
             )
         if header.rollout_bytes <= len(header.first_chunk):  # a small rollout

@@ -26,10 +26,11 @@ from relaax_like.wire.errors import InvalidInputError, ProtocolError, ServerUnav
 FORMAT = 1
 _METHOD = "/relaax.v1.LearnerGroup/Join"
 _MAX_NAME, _MAX_TAG, _MAX_GROUPS = 200, 100, 1_000
-_MAX_SUMS = 1 << 20
+# As doubles, with the rest of a header, below the 4 MiB of a message that a learner receives.
+_MAX_SUMS = 1 << 18
 _MAX_UNITS = 1 << 24
-# A header has at most these sums, as doubles.
-_MAX_HEADER_BYTES = 9 * _MAX_SUMS
+# A header has at most these sums, one chunk of a gradient or of values, and names of groups.
+_MAX_HEADER_BYTES = 8 * _MAX_SUMS + 2 * chunks.CHUNK_BYTES
 # Groups, norms, and twice as many as the other fields of a request.
 _MAX_FIELDS = 2 * _MAX_GROUPS + 26
 # Memory for gradients that are being received.

@@ -359,7 +359,11 @@ def messages_to_reply(
     iterator = iter(messages)
     first = next(iterator, None)
     if not isinstance(first, pb.PushPullReply) or first.WhichOneof("part") != "header":
-        raise InvalidInputError("reply: expected the header as the first message", "header")
+        raise InvalidInputError(
+            "reply: received nothing, or a message without a header, expected the header first; "
+            "run the same version of relaax_like on both ends",
+            "header",
+        )
     header = first.header
     values = None
     if header.values_bytes:

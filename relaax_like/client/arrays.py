@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import make_array
 
 
 def validate_array(value: Any, field: str, shape: Sequence[int | str]) -> np.ndarray:
@@ -19,12 +20,12 @@ def validate_array(value: Any, field: str, shape: Sequence[int | str]) -> np.nda
     Raises:
       InvalidInputError: lists of different lengths, which are not an array.
     """
-    try:
-        return np.asarray(value)
-    except ValueError:
+    array = make_array(value)
+    if array is None:
         expected = ", ".join(map(str, shape))
         raise InvalidInputError(
             f"{field}: lists of different lengths, {value!r:.80}; expected an array of shape "
             f"[{expected}]",
             field,
-        ) from None
+        )
+    return array

@@ -11,7 +11,7 @@ import numpy as np
 from relaax_like.client.arrays import validate_array
 from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.ndarray import DTYPES
+from relaax_like.wire.ndarray import DTYPES, make_array
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\-.]")
@@ -80,10 +80,10 @@ class SpaceCodec:
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
-            array = _read_leaf(value, leaf)
+            array = _read_leaf(value, leaf, slot)
             # Axes of length 1 are accepted; a number instead of a vector is a mistake.
             if array.size != rows[slot].size or array.dtype.kind not in "biuf":
-                raise _make_misfit(leaf, array, f" (slot {slot})")
+                raise _make_misfit(leaf, array, slot)
             if array.dtype != rows.dtype and rows.dtype.kind in "biu":
                 array = _cast(array, leaf, slot)
             if leaf.offset is not None:
@@ -91,7 +91,7 @@ class SpaceCodec:
             try:
                 rows[slot] = array
             except ValueError:
-                raise _make_misfit(leaf, array, f" (slot {slot})") from None
+                raise _make_misfit(leaf, array, slot) from None
 
     def pack(self, batch: Any, chosen: np.ndarray | None = None) -> Values:
         """Converts a vector environment's nested batch `[k, ...]`; copies it.
@@ -218,19 +218,15 @@ def _get_first(space: gym.Space, batch: Any) -> Any:
     return int(batch[0]) if isinstance(space, gym.spaces.Discrete) else batch[0]
 
 
-def to_array(value: Any) -> np.ndarray:
-    """Returns an array; for lists of different lengths, one of shape [] and dtype object."""
-    try:
-        return np.asarray(value)
-    except ValueError:  # lists of different lengths
-        return np.empty((), object)
+def _make_misfit(leaf: Leaf, array: np.ndarray, slot: int | None = None) -> InvalidInputError:
+    return _make_unusable(leaf, f"{array.dtype} {list(array.shape)}", slot)
 
 
-def _make_misfit(leaf: Leaf, array: np.ndarray, where: str = "") -> InvalidInputError:
-    name = _name(leaf)
+def _make_unusable(leaf: Leaf, came: str, slot: int | None) -> InvalidInputError:
+    name, where = _name(leaf), "" if slot is None else f" (slot {slot})"
     return InvalidInputError(
-        f"{name}: {array.dtype} {list(array.shape)}, expected {leaf.space.dtype} "
-        f"{list(leaf.space.shape)} as declared by the space{where}",
+        f"{name}: {came}, expected {leaf.space.dtype} {list(leaf.space.shape)} as declared by the "
+        f"space{where}",
         name,
     )
 
@@ -258,7 +254,8 @@ def _cast(
     if chosen is not None and array.shape[:1] == chosen.shape:
         changed[~chosen] = False
     if changed.any():
-        slot = int(np.argwhere(changed)[0][0]) if slot is None else slot
+        if slot is None:  # a batch, or wrongly a single number
+            slot = int(np.argwhere(np.atleast_1d(changed))[0][0])
         name = _name(leaf)
         raise InvalidInputError(
             f"{name}: {array[changed].flat[0]}, expected numbers that {leaf.space.dtype} can "
@@ -272,17 +269,16 @@ def _name(leaf: Leaf) -> str:
     return f"observation {leaf.name}" if leaf.path else "observation"
 
 
-def _read_leaf(value: Any, leaf: Leaf) -> np.ndarray:
-    """Returns a leaf of a nested observation."""
+def _read_leaf(value: Any, leaf: Leaf, slot: int | None = None) -> np.ndarray:
+    """Returns a leaf of a nested observation; `slot` is for errors, None: a batch."""
     try:
-        return to_array(_get(value, leaf.path))
+        found = _get(value, leaf.path)
     except (KeyError, IndexError, TypeError):
-        name = f"observation {leaf.name}"
-        raise InvalidInputError(
-            f"{name}: missing, expected {leaf.space.dtype} {list(leaf.space.shape)} as declared "
-            "by the space",
-            name,
-        ) from None
+        raise _make_unusable(leaf, "missing", slot) from None
+    array = make_array(found)
+    if array is None:
+        raise _make_unusable(leaf, "lists of different lengths", slot)
+    return array
 
 
 def _get(value: Any, path: tuple[str | int, ...]) -> Any:

@@ -390,14 +390,15 @@ class Interactor:
 
 
 def _validate_shapes(transition: Transition, slots: int) -> None:
-    """Checks the shapes of rewards and ends, which are counted before the agent checks the rest.
+    """Checks what is counted before the agent checks the rest: shapes, and kind of the rewards.
 
     Raises:
-      InvalidInputError: one does not have one row per slot.
+      InvalidInputError: rewards are not numbers, or an array does not have one row per slot.
     """
     outcome = transition.rewards, transition.terminated, transition.truncated
     rewards, *ends = (getattr(value, "shape", ()) for value in outcome)
-    if rewards[:1] != (slots,) or len(rewards) > 2 or ends != [(slots,), (slots,)]:
+    is_wrong = rewards[:1] != (slots,) or len(rewards) > 2 or ends != [(slots,), (slots,)]
+    if is_wrong or np.asarray(transition.rewards).dtype.kind not in "biuf":
         validate_outcome(slots, *outcome)
 
 

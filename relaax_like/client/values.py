@@ -105,6 +105,7 @@ class SpaceValues:
         name, space = next(iter(self.spaces.items()))
         if not self.bare:
             values = values.get(name) if isinstance(values, Mapping) else None
+            field = f"{field}[{name}]"
         shape = validate_array(values, field, space.shape).shape
         return shape[0] if len(shape) == len(space.shape) + 1 else None
 
@@ -186,9 +187,14 @@ def _sample_box(space: Space, slots: int, rng: np.random.Generator) -> np.ndarra
     below = np.where(np.isfinite(high_f), high_f - np.abs(noise), noise)
     open_ended = np.where(np.isfinite(low_f), low_f + np.abs(noise), below)
     both = np.isfinite(low_f) & np.isfinite(high_f)
-    start = np.where(both, low_f, 0.0)
-    width = np.where(both, high_f, 0.0) - start
-    return np.where(both, start + rng.random(shape) * width, open_ended).astype(dtype)
+    start, stop = np.where(both, low_f, 0.0), np.where(both, high_f, 0.0)
+    drawn = rng.random(shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        width = stop - start
+        between = start + drawn * width
+    if np.isinf(width).any():  # bounds of about 1.8e308
+        between = np.where(np.isinf(width), start * (1 - drawn) + stop * drawn, between)
+    return np.where(both, between, open_ended).astype(dtype)
 
 
 def _sample_discrete(space: Space, slots: int, rng: np.random.Generator) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.ndarray import make_array
 
 _SCALARS = "[scalars]"
 _HISTOGRAM = "[histogram]"
@@ -123,11 +124,8 @@ def _to_number(name: str, value: Any) -> float:
 
 
 def _to_array(name: str, value: Any) -> np.ndarray:
-    try:
-        array = np.asarray(value)
-    except ValueError:  # lists of different lengths
-        array = np.empty(0, np.object_)
-    if array.dtype.kind in _NO_NUMBERS:
+    array = make_array(value)
+    if array is None or array.dtype.kind in _NO_NUMBERS:
         raise InvalidInputError(
             f"log variable {name!r}: expected numbers, got {type(value).__name__}", name
         )

@@ -244,6 +244,9 @@ class RemotePublisher(Publisher):
                 break
             # The server has crashed, and lost what follows its newest number.
             item = self._merge(item, state.sequence)
+            if len(item.episodes) > MAX_EPISODES:
+                self._sequence -= 1  # the first part gets this number
+                return self._send(item)
         while self._unsafe and self._unsafe[0].sequence <= state.durable_sequence:
             self._unsafe.popleft()
         outcome = state.outcome

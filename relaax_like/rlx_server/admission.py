@@ -142,7 +142,7 @@ class Admission:
         free_mb = psutil.virtual_memory().available / 2**20
         if free_mb < self._min_free_memory_mb:
             raise ProtocolError(
-                f"only {free_mb:.0f} MB of memory is available, below the minimum of "
+                f"only {int(free_mb)} MB of memory is available, below the minimum of "
                 f"{self._min_free_memory_mb:.0f} MB (min_free_memory_mb); retry later, or use "
                 "another rlx server",
                 "OVERLOADED",
@@ -152,7 +152,7 @@ class Admission:
                 raise ProtocolError("the connection is already closed", "OVERLOADED")
             if len(self._clients) >= self._max_clients:
                 raise ProtocolError(
-                    f"the maximum of {self._max_clients} clients is connected (max_clients); "
+                    f"the maximum of {self._max_clients} client(s) is connected (max_clients); "
                     "retry later, or use another rlx server",
                     "OVERLOADED",
                 )

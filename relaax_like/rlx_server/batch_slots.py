@@ -115,10 +115,11 @@ class BatchSlots(BatchAgents):
         if transition.rewards is None:
             self._all_begin = True
         elif transition.rewards.shape[1] != self._rewards and not self._exploit:
+            columns = self._processor.reward_columns
+            names = [f"{name} [{part.stop - part.start}]" for name, part in columns.items()]
             raise InvalidInputError(
                 f"rewards: {transition.rewards.shape[1]} per slot, but the model has "
-                f"{self._rewards} ({', '.join(self._processor.reward_columns)}); send these in "
-                "this order",
+                f"{self._rewards} ({', '.join(names)}); send these in this order",
                 "rewards",
             )
         elif self._needs_finals and transition.final_observations is None:

@@ -331,6 +331,16 @@ class Connection(asyncio.BufferedProtocol):
             MAX_HELLO_BYTES, self._server.max_message_bytes
         )
 
+    def _describe_limit(self) -> str:
+        if self.session.max_message_bytes:
+            limit = "the spaces of the hello and the server's max_message_bytes limit them"
+        else:
+            limit = (
+                f"a hello has at most {MAX_HELLO_BYTES} bytes, and no message more than the "
+                "server's max_message_bytes"
+            )
+        return f"and send shorter messages: {limit}"
+
     def _split_frames(self) -> None:
         data = memoryview(self._input)
         if not self.session.greeted and data[self._start : self._start + 2] == HANDSHAKE:
@@ -340,7 +350,10 @@ class Connection(asyncio.BufferedProtocol):
             )
         while self._end - self._start >= HEADER.size:
             body = self._start + HEADER.size
-            length = unpack_length(data[self._start : body], self._max_message_bytes)
+            try:
+                length = unpack_length(data[self._start : body], self._max_message_bytes)
+            except ProtocolError as error:
+                raise ProtocolError(f"{error}, {self._describe_limit()}") from None
             if length == _PING_LENGTH and self._skip_pings():
                 continue
             if self._end - body < length:

@@ -12,7 +12,7 @@ from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents
 from relaax_like.rlx_server.transition import Transition
-from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
+from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
@@ -76,7 +76,10 @@ class PlainSlots(PlainAgents):
             except Exception as error:
                 owner = type(agent)
                 what = describe_error(error, find_folder(owner), owner.__name__)
-                raise AgentFailure(f"slot {slot}: {what}; correct the agent's code") from error
+                # Others, such as a refused token, have their own cure.
+                is_own = not isinstance(error, RelaaxError) or isinstance(error, InvalidInputError)
+                cure = "; correct the agent's code" if is_own else ""
+                raise AgentFailure(f"slot {slot}: {what}{cure}") from error
             finished = finished or self._parameter_servers[slot].finished
             if action is None and transition.observations is not None:
                 finished = finished or "the agent's budget is used up"

@@ -3,11 +3,12 @@
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 
 from relaax_like.core.metrics import Metrics
 from relaax_like.metrics.buffered import select_valid
-from relaax_like.rlx_server.client_log import ClientLog
+from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.v1 import metrics_pb2
 
 # A client sends one point per second on its own, and a few per episode.
@@ -139,10 +140,18 @@ class ClientPoints:
     def store(self) -> bool:
         """Stores some points of the newest message; returns whether some are left.
 
-        Of the points that the budgets allow, it drops those that are invalid, and no others.
+        Of the points that the budgets allow, it drops those that are invalid, and no others; unless
+        the recorder raises an error, which is logged, and after which the rest is lost.
         """
         if not self._scalars:
             return False
+        try:
+            return self._store_some()
+        except Exception:
+            self._log_failure()
+            return False
+
+    def _store_some(self) -> bool:
         start, self._done = self._done, min(self._done + POINTS_PER_TURN, self._taken)
         valid, mistake = select_valid(
             [
@@ -164,7 +173,20 @@ class ClientPoints:
         """Stores the remaining points, and records how many were dropped."""
         while self.store():
             pass
-        self._drops.flush()
+        try:
+            self._drops.flush()
+        except Exception:
+            self._log_failure()
+
+    def _log_failure(self) -> None:
+        """Logs an error of the recorder, and discards what is left of the newest message."""
+        self._scalars = ()
+        self._log.write(
+            logging.ERROR,
+            "%s: its curve points could not be recorded, and are lost",
+            self._client_name,
+            trace=shorten(traceback.format_exc(), MAX_TRACE_LENGTH),
+        )
 
     def _tell_dropped(self) -> None:
         dropped = len(self._scalars) - self._stored

@@ -448,6 +448,13 @@ class Session:
         agents, self._agents, self._batch_agents = self._agents, None, None
         if agents is None:
             return
+        try:
+            self._note_left()
+            self.points.close()
+        finally:  # even if the recorder fails
+            agents.close()
+
+    def _note_left(self) -> None:
         self.report(Event.LEFT, self.client_name)
         unfinished, steps = self._meter.unfinished
         if self.finished:
@@ -463,8 +470,6 @@ class Session:
             self._metrics.scalar("discarded episodes", unfinished)
         else:
             self.log.write(logging.INFO, "%s: left", self.client_name)
-        self.points.close()
-        agents.close()
 
     def _translate(self, error: Exception) -> ProtocolError:
         if isinstance(error, InvalidInputError):
@@ -537,9 +542,9 @@ class Session:
         assert self._reader is not None
         greeting = self._greeting
         if step.HasField("present"):
-            self._validate_feature(PRESENT)
+            self._validate_feature(PRESENT, "present")
         if step.executed or step.HasField("overridden"):
-            self._validate_feature(EXECUTED)
+            self._validate_feature(EXECUTED, "executed" if step.executed else "overridden")
         transition = read_step(
             step,
             greeting.observation_spaces,
@@ -590,17 +595,17 @@ class Session:
         self.times.add(now - self._received_at, now)
         return answer
 
-    def _validate_feature(self, name: str) -> None:
+    def _validate_feature(self, name: str, field: str) -> None:
         if not self.has_feature(name):
             reason = self._unsupported.get(name, "the hello did not request it")
             raise ProtocolError(
-                f"received {name}, but Ready.features does not list it: {reason}",
+                f"received {field}, but Ready.features does not list {name}: {reason}",
                 "OUT_OF_ORDER",
-                name,
+                field,
             )
 
     def _take_step_id(self, step_id: int) -> None:
-        self._validate_feature(STEP_ID)
+        self._validate_feature(STEP_ID, "step_id")
         if step_id <= self._step_id:
             raise InvalidInputError(
                 f"step_id: {step_id}, expected more than {self._step_id}, the previous step's (0 "
@@ -723,8 +728,8 @@ class Session:
         fields = sum(1 for _ in itertools.islice(walk_fields(body, start, stop), limit + 1))
         if fields > limit:
             raise InvalidInputError(
-                f"the message has more than {limit} fields, expected at most {leaves} leaves "
-                "in each of its parts"
+                f"the message has more than {limit} fields, expected at most {leaves} "
+                f"{'leaf' if leaves == 1 else 'leaves'} in each of its parts"
             )
         if stop - start > _LONG_MESSAGE_BYTES:
             descriptor = _FIELDS_BY_NUMBER[number].message_type

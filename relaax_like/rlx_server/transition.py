@@ -115,16 +115,16 @@ def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
         field = "executed" if step.executed else "overridden"
         raise ProtocolError(
             f"{field} received before any action was sent for this episode; the first step of a "
-            "session, and the step after reward_and_reset, must only have observations (and "
-            "present)",
+            "session, and the step after one without observations, must only have observations "
+            "(and present)",
             "OUT_OF_ORDER",
             field,
         )
     if outcome_parts:
         raise ProtocolError(
             f"{outcome_parts[0]} received before any action was sent for this episode; the first "
-            "step of a session, and the step after reward_and_reset, must only have observations "
-            "(and present)",
+            "step of a session, and the step after one without observations, must only have "
+            "observations (and present)",
             "OUT_OF_ORDER",
             outcome_parts[0],
         )
@@ -180,13 +180,12 @@ def _read_flags(message: ndarray_pb2.NdArray, field: str, slots: int) -> np.ndar
 
 def _read_rewards(message: ndarray_pb2.NdArray, slots: int) -> np.ndarray:
     rewards = message_to_ndarray(message, "rewards")
-    if rewards.dtype not in _REWARDS or rewards.ndim not in (1, 2):
+    if rewards.dtype not in _REWARDS:
         raise InvalidInputError(
-            f"rewards: {rewards.dtype} {list(rewards.shape)}, expected float32 or float64, "
-            f"[{slots}] or [{slots}, r]; convert integers first",
+            f"rewards: dtype {rewards.dtype}, expected float32 or float64; convert them first",
             "rewards",
         )
-    if len(rewards) != slots or rewards.size == 0:
+    if rewards.ndim not in (1, 2) or len(rewards) != slots or rewards.size == 0:
         raise InvalidInputError(
             f"rewards: shape {list(rewards.shape)}, expected [{slots}], or [{slots}, r] with "
             "r of 1 or more",

@@ -7,6 +7,7 @@ Each says in its archive's comment what it holds, and in which version of that f
 import contextlib
 import io
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ from relaax_like.wire.syncing import sync_path
 _SUFFIX = ".npy"
 _OURS = "relaax_like "
 # What zipfile, NumPy and json raise for a file that is something else.
-_DAMAGE = (
+_DAMAGE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
@@ -33,6 +34,12 @@ _DAMAGE = (
     MemoryError,
     RuntimeError,  # an encrypted entry
 )
+with contextlib.suppress(ImportError):  # without it, zipfile refuses such entries
+    import lzma
+
+    _DAMAGE = (*_DAMAGE, lzma.LZMAError)
+# What NumPy raises for a header that it cannot read, or for an impossible shape.
+_NO_ARRAY = (ValueError, SyntaxError, OverflowError, tokenize.TokenError)
 
 
 @contextlib.contextmanager
@@ -137,7 +144,7 @@ def _read_entry(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     data = io.BytesIO(archive.read(name))
     try:
         return np.lib.format.read_array(data, allow_pickle=False)
-    except ValueError as error:
+    except _NO_ARRAY as error:
         raise DamagedError(f"{name.removesuffix(_SUFFIX)}: not a plain array ({error})") from error
 
 

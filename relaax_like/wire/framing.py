@@ -30,7 +30,7 @@ def unpack_length(header: bytes | memoryview, max_message_bytes: int = MAX_MESSA
     if length > max_message_bytes:
         raise ProtocolError(
             f"a message of {length} bytes was announced, but at most {max_message_bytes} are "
-            "allowed (to an rlx server: by its spaces and max_message_bytes); check that both ends "
-            "speak the rlx protocol (4-byte big-endian length, then protobuf)"
+            "allowed; check that both ends speak the rlx protocol (4-byte big-endian length, then "
+            "protobuf)"
         )
     return length

@@ -75,6 +75,21 @@ def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
     message.data = array.tobytes()
 
 
+def make_array(value: Any) -> np.ndarray | None:
+    """Returns a user's value as an array, of any shape and dtype.
+
+    Args:
+      value: an array, a number, or nested lists of numbers.
+
+    Returns:
+      The array; None: lists of different lengths, which are not an array.
+    """
+    try:
+        return np.asarray(value)
+    except ValueError:
+        return None
+
+
 def is_finite(array: np.ndarray) -> bool:
     """Returns whether an array of floating-point numbers contains neither NaN nor infinity."""
     # NaN and infinity make the sum of squares non-finite, which is the fastest check. Large numbers
@@ -105,11 +120,14 @@ def message_to_ndarray(
             field,
         )
     shape = tuple(message.shape[: MAX_AXES + 1])  # a message can have millions
-    if len(shape) > MAX_AXES or min(shape, default=0) < 0:
+    if len(shape) > MAX_AXES:
         raise InvalidInputError(
-            f"{field}: invalid shape {list(shape[:8])}, expected at most {MAX_AXES} axes, each "
-            "of length 0 or more",
+            f"{field}: invalid shape of {len(message.shape)} axes, expected at most {MAX_AXES}",
             field,
+        )
+    if min(shape, default=0) < 0:
+        raise InvalidInputError(
+            f"{field}: invalid shape {list(shape)}, expected axes of length 0 or more", field
         )
     # Python integers, because NumPy's would overflow; a shape must not cause an allocation.
     expected = math.prod(shape) * dtype.itemsize

@@ -222,7 +222,7 @@ def _read_tokens(path: Path) -> _Digests:
         words = line.split()
         if len(words) != 2:
             raise ConfigError(
-                f"{place}: {len(words)} words, expected two: ROLE TOKEN (comments need separate "
+                f"{place}: {len(words)} word(s), expected two: ROLE TOKEN (comments need separate "
                 "lines that start with #)"
             )
         role = _ROLES.get(words[0])

@@ -110,7 +110,7 @@ class Space:
         if array.shape != want:
             raise InvalidInputError(
                 f"{field}: shape {list(array.shape)}, expected {list(want)} "
-                f"({slots} slots of shape {list(self.shape)})",
+                f"({slots} slot(s) of shape {list(self.shape)})",
                 field,
             )
         if array.dtype != DTYPES[self.dtype]:
@@ -257,8 +257,9 @@ class MultiDiscrete(Space):
             not 1 <= n <= _MAX_VALUES for n in self.n
         ):
             raise InvalidInputError(
-                f"space: MultiDiscrete of shape {list(self.shape)} with n={list(self.n)[:8]}; "
-                f"expected one number from 1 to {_MAX_VALUES} for each component",
+                f"space: MultiDiscrete of shape {list(self.shape)} with {len(self.n)} number(s) n "
+                f"from {min(self.n, default=0)} to {max(self.n, default=0)}; expected one number "
+                f"from 1 to {_MAX_VALUES} for each component",
                 "n",
             )
         _validate_integers(self.dtype, "MultiDiscrete", 0, max(self.n, default=1) - 1)
@@ -268,9 +269,8 @@ class MultiDiscrete(Space):
         limits = np.asarray(self.n, np.int64).reshape(self.shape)
         wrong = (array < 0) | (array >= limits)
         if wrong.any():
-            raise InvalidInputError(
-                f"{field}: {array[wrong][0]} is outside 0..n-1 for n={list(self.n)[:8]}", field
-            )
+            last = np.broadcast_to(limits, array.shape)[wrong][0] - 1
+            raise InvalidInputError(f"{field}: {array[wrong][0]} is outside 0..{last}", field)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -105,6 +106,6 @@ def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
     if private and os.name == "posix" and mode & 0o077:
         raise ConfigError(
             f"{what} {path}: users other than its owner have permissions for it (mode "
-            f"{mode & 0o777:03o}); run: chmod 600 {path}"
+            f"{mode & 0o777:03o}); run: chmod 600 {shlex.quote(str(path))}"
         )
     return data

@@ -94,7 +94,9 @@ def test_their_order_survives_dumping(tmp_path: Path) -> None:
 
 def test_another_number_of_rewards_is_refused(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, "a2c", "{speed: 1, fuel: -1}")
-    with pytest.raises(Exception, match=r"rewards: 3 per slot, but the model has 2 \(speed, fuel"):
+    with pytest.raises(
+        Exception, match=r"rewards: 3 per slot, but the model has 2 \(speed \[1\], fuel"
+    ):
         relaax_like.train(file)
 
 

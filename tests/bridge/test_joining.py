@@ -21,7 +21,7 @@ from relaax_like.core.records import GroupRequest
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.v1 import group_pb2 as pb
-from relaax_like.wire.errors import LeasedError, ServerUnavailableError
+from relaax_like.wire.errors import InvalidInputError, LeasedError, ServerUnavailableError
 
 JOIN = "/relaax.v1.LearnerGroup/Join"
 
@@ -115,6 +115,20 @@ def test_two_learners_make_one_step(variables: Sequence[Variable]) -> None:
             assert client.version == 1  # the client has them, too
         for connection in connections:
             connection.close()
+
+
+def test_the_longest_sums_are_answered_and_longer_ones_are_refused(served: Served) -> None:
+    with served.connect("one") as one:
+        connection = one.join_group()
+        entered = connection.exchange(GroupRequest(kind="enter", units=1))
+        place = {"iteration": entered.iteration, "generation": entered.generation}
+        sums = np.full(1 << 18, 0.5)
+        total = connection.exchange(GroupRequest(kind="sum", tag="a", sums=sums, **place))
+        assert total.sums.tolist() == sums.tolist()
+        longer = GroupRequest(kind="sum", tag="b", sums=np.zeros(len(sums) + 1), **place)
+        with pytest.raises(InvalidInputError, match="sums: 262145 numbers, expected at most 2621"):
+            connection.exchange(longer)
+        connection.close()
 
 
 def test_a_learner_whose_connection_ends_is_gone(served: Served) -> None:

@@ -230,6 +230,14 @@ def test_a_bad_value_is_refused_before_it_is_sent(
     assert server.steps == 2
 
 
+def test_values_between_the_largest_bounds_are_finite() -> None:
+    bound = 1.7e308
+    space = Box(dtype="float64", shape=(3,), low=[-bound, -bound, -1], high=[bound, 1, bound])
+    sampled = np.asarray(SpaceValues(space, "x").sample(100, np.random.default_rng(1)))
+    assert ((space.low <= sampled) & (sampled <= space.high)).all()
+    assert (np.sign(sampled[:, 0]) == 1).any()
+
+
 def test_integers_must_keep_their_value() -> None:
     values = SpaceValues(Box(dtype="uint8", shape=()), "observation")
     assert values.to_leaves([7, 255], 2, "x")["observation"].dtype == np.uint8
@@ -312,7 +320,7 @@ def test_lists_of_different_lengths_name_their_leaf() -> None:
     assert raised.value.field == "x[a]"
     with pytest.raises(InvalidInputError, match=r"x\[a\]: lists of .* of shape \[2, 4\]"):
         values.to_leaves({"a": RAGGED, "b": [0, 1]}, 2, "x")
-    with pytest.raises(InvalidInputError, match="x: lists of different lengths"):
+    with pytest.raises(InvalidInputError, match=r"x\[a\]: lists of different lengths"):
         values.count_slots({"a": RAGGED, "b": 0}, "x")
 
 

@@ -103,6 +103,11 @@ def test_a_number_that_an_integer_cannot_represent_is_refused(
         assert codec.pack({"image": np.array([[7, value]])})["image"].tolist() == [[7, 255]]
 
 
+def test_a_single_number_instead_of_a_batch_is_refused() -> None:
+    with pytest.raises(InvalidInputError, match=r"observation: 1\.5, expected .* \(slot 0\)"):
+        SpaceCodec(spaces.Discrete(4)).pack(1.5)
+
+
 def test_rows_that_do_not_matter_can_be_anything() -> None:
     codec = SpaceCodec(spaces.Box(0, 255, (2,), np.uint8))
     batch, chosen = np.array([[np.nan, 300.0], [7.0, 8.0]]), np.array([False, True])
@@ -118,6 +123,17 @@ def test_a_choice_with_a_start_is_named_as_it_came() -> None:
         with pytest.raises(InvalidInputError, match=r"observation: 1\.5, expected"):
             convert(np.array([2.0, 1.5]))
     assert np.asarray(codec.pack(np.array([[2.0, 1.0]]))).tolist() == [[1, 0]]
+
+
+def test_lists_of_different_lengths_are_named() -> None:
+    codec = SpaceCodec(spaces.Dict({"arm": spaces.Box(-1, 1, (2,))}))
+    packed = codec.empty(1)
+    for convert in (
+        lambda x: codec.pack({"arm": x}),
+        lambda x: codec.write_row(packed, 0, {"arm": x}),
+    ):
+        with pytest.raises(InvalidInputError, match="observation arm: lists of different lengths"):
+            convert([[1.0], [1.0, 2.0]])
 
 
 def expect_misfit(wrong: str | None) -> AbstractContextManager[object]:

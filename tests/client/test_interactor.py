@@ -147,6 +147,7 @@ def test_a_bound_out_of_range_is_refused(option: dict[str, int]) -> None:
         ("rewards", 1.0, r"rewards: shape \[\], expected \[2\] or \[2, r\]"),
         ("rewards", [[1.0], [1.0, 2.0]], "rewards: lists of different lengths"),
         ("rewards", np.zeros(3), r"rewards: shape \[3\]"),
+        ("rewards", np.array(["a", "b"]), "rewards: expected numbers of shape"),
         ("rewards", np.zeros((2, 1, 1)), r"rewards: shape \[2, 1, 1\]"),
         ("terminated", np.zeros(3, np.bool_), r"terminated: bool \[3\], expected bool \[2\]"),
         ("truncated", False, r"truncated: bool \[\], expected bool \[2\]"),

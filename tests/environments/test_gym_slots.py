@@ -260,6 +260,14 @@ def test_a_wrong_environment_is_one_line(name: str, options: dict[str, Any], mat
     assert "\n" not in str(raised.value)
 
 
+def test_close_matches_are_for_a_wrong_name_only() -> None:
+    with pytest.raises(ConfigError) as raised:
+        make_slots("no_such_module:CartPole-v1")
+    assert "Close matches" not in str(raised.value)
+    with pytest.raises(ConfigError, match=r"\)\. Close matches: CartPole-v1"):
+        make_slots("Cart Pole-v1")
+
+
 def test_a_module_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "failing_envs.py").write_text("nobody\n")
     monkeypatch.syspath_prepend(str(tmp_path))

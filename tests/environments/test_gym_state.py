@@ -134,6 +134,15 @@ def test_a_state_of_other_environments_is_refused(
         second.set_state(first.get_state())  # type: ignore[attr-defined]
 
 
+def test_an_array_that_the_environment_no_longer_has_is_named() -> None:
+    first, second = (make_slots("CartPole-v1", K, seed=4) for _ in range(2))
+    first.reset()
+    state: Any = first.get_state()  # type: ignore[attr-defined]
+    state["attributes"]["wind"] = np.zeros(3)
+    with pytest.raises(InvalidInputError, match=r"wind was \(3,\) when .*, but is None now"):
+        second.set_state(state)  # type: ignore[attr-defined]
+
+
 def test_what_cannot_be_said_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     toys = VectorEnvSlots(SyncVectorEnv([lambda: Toy(0)]))
     toys.reset()

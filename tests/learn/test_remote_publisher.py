@@ -299,6 +299,23 @@ def test_more_episodes_than_fit_one_message_are_sent_in_several(run: Run) -> Non
         assert (status.episodes, status.global_t, status.version) == (len(episodes), 9, 1)
 
 
+def test_more_lost_episodes_than_fit_one_message_are_sent_in_several(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        publisher = run.make_publisher()
+        lease = publisher.lease()
+        write_no_more(server)
+        episodes = (Episode(1.0, 1),) * MAX_EPISODES
+        publisher.publish(make_publication(lease, 1.0, env_steps=10, episodes=episodes))
+    with serving(run.folder, run.port) as server:
+        assert server.global_t == 0
+        second = make_publication(lease, 2.0, env_steps=2, episodes=episodes[:5])
+        reply = publisher.publish(second)
+        assert (reply.outcome, reply.global_t) == ("applied", 12)
+        assert server.status().episodes == MAX_EPISODES + 5
+        assert server.lease().values.tobytes() == second.values.tobytes()
+        assert publisher.count(Counts(env_steps=1)).global_t == 13
+
+
 @pytest.mark.parametrize(
     ("change", "want"),
     [

@@ -64,7 +64,7 @@ def test_it_is_learned_over_the_network(tmp_path: Path) -> None:
         slots = PayingSlots()
         spaces = (slots.observation_space, slots.action_space)
         address = f"localhost:{cluster.rlx_port}"
-        wanted = r"rewards: 1 per slot, but the model has 3 \(speed, costs\)"
+        wanted = r"rewards: 1 per slot, but the model has 3 \(speed \[1\], costs \[2\]\)"
         with RlxClient(address, *spaces, retry=None) as misfit:
             misfit.act([1.0])
             with pytest.raises(ProtocolError, match=wanted):

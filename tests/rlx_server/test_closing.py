@@ -1,10 +1,18 @@
 """What ends with a client's agents, and with a host, when one of them fails in it."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
+from relaax_like.core.metrics import Metrics
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.plain_slots import PlainSlots
+from relaax_like.rlx_server.session import Session
+from relaax_like.rlx_server.slot_agents import AgentFailure
+from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire.errors import InvalidInputError, NotAllowedError
 from relaax_like.wire.spaces import Discrete
 
 
@@ -51,9 +59,45 @@ def test_an_agent_that_cannot_be_made_leaves_nothing_open():
     assert [part.closed for part in (*agents, *clients)] == [1] * 5
 
 
+def test_a_recorder_that_fails_leaves_no_agents_open():
+    class Failing(Metrics):
+        def scalar(self, name, y, x=None):
+            raise OSError("disk full")
+
+    session = Session("one", lambda greeting: None, Failing(), max_slots=1, max_message_bytes=1)
+    session._agents = agents = Part()
+    session._meter = SimpleNamespace(unfinished=(1, 5))
+    with pytest.raises(OSError, match="disk full"):
+        session.close()
+    assert agents.closed == 1
+
+
 def test_what_a_learner_raises_at_the_end_is_not_swallowed():
     host = BatchHost(None, dict, SimpleRLAgent)
     host._processors = {"one": Part(OSError("disk full")), "two": Part()}
     with pytest.raises(OSError, match="disk full"):
         host.close()
     assert [part.closed for part in host._processors.values()] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_own"),
+    [
+        (ValueError("no"), True),
+        (InvalidInputError("a gradient is missing"), True),
+        (NotAllowedError("the token has another role"), False),
+    ],
+)
+def test_only_a_mistake_of_the_agent_is_to_be_corrected_in_its_code(error, is_own):
+    class Agent:
+        def act(self, state):
+            raise error
+
+        def reward_and_reset(self, reward):
+            """What an agent has."""
+
+    spaces = {"observation": Discrete(n=2)}, {"action": Discrete(n=2)}
+    slots = PlainSlots(lambda client: Agent(), [Part()], *spaces)
+    with pytest.raises(AgentFailure, match=str(error)) as raised:
+        slots.step(Transition(observations={"observation": np.zeros(1, np.int64)}))
+    assert ("correct the agent's code" in str(raised.value)) is is_own

@@ -120,6 +120,21 @@ def test_points_reach_the_recorder_in_bulk_and_in_order(client, recorder):
     assert recorder.get("curve") == [*map(float, range(2 * POINTS_PER_TURN + 1))]
 
 
+def test_a_recorder_that_raises_loses_the_points_and_ends_no_session(client, recorder, caplog):
+    def fail(points):
+        raise OSError("the disk is full")
+
+    recorder.scalars = fail
+    client.send(make_points(3))
+    assert client.ask(make_start()).WhichOneof("body") == "actions"
+    del recorder.scalars
+    client.send(make_points(2))
+    assert client.ask(make_next()).WhichOneof("body") == "actions"
+    assert recorder.get("curve") == [0.0, 1.0]
+    assert "its curve points could not be recorded" in caplog.text
+    assert "OSError: the disk is full" in caplog.text
+
+
 def test_between_two_parts_of_a_message_others_have_their_turn():
     async def play():
         recorder, seen = Recorder(), []

@@ -69,6 +69,22 @@ def test_damage_of_every_kind_is_one_error(tmp_path: Path) -> None:
         read_arrays(tmp_path, KIND)
 
 
+def test_a_damaged_lzma_entry_and_a_header_that_does_not_end_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "arrays.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x.npy", bytes(1000))
+    content = bytearray(path.read_bytes())
+    content[content.index(b"x.npy") + 9] = 0xFF  # properties of the compression
+    path.write_bytes(content)
+    with pytest.raises(DamagedError, match="LZMAError"):
+        read_arrays(path, KIND)
+    header = b"{'descr': ("
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + bytes([len(header), 0]) + header)
+    with pytest.raises(DamagedError, match="x: not a plain array"):
+        read_arrays(path, KIND)
+
+
 def test_a_missing_file_is_not_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_arrays(tmp_path / "arrays.npz", KIND)

@@ -76,8 +76,8 @@ def test_only_digests_are_kept(path: Path) -> None:
     [
         ("", "contains no token"),
         ("# nothing\n\n", "contains no token"),
-        (f"{GOOD}\n", ":1: 1 words"),
-        (f"agent {GOOD} # mine\n", ":1: 4 words"),
+        (f"{GOOD}\n", ":1: 1 word(s)"),
+        (f"agent {GOOD} # mine\n", ":1: 4 word(s)"),
         (f"# a\nmaster {GOOD}\n", ":2: the first word is not a role"),
         (f"{GOOD} agent\n", ":1: the first word is not a role"),
         (f"agent {GOOD[:-1]}\n", ":1: a token of 15 characters"),
