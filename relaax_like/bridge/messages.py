@@ -269,7 +269,8 @@ def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
 def _take_shared(shared: SharedVectors | None, num_bytes: int) -> np.ndarray:
     if shared is None:
         raise InvalidInputError(
-            "gradient: in shared memory, but no shared memory was agreed upon; send an offer first",
+            "gradient: in shared memory, but no shared memory was agreed upon in this call; send "
+            "it in chunks, or open a PushPull stream with an offer, which the server must accept",
             "shared_gradient",
         )
     # A copy: once checked, it stays finite, whatever the client does to its memory.

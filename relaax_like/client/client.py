@@ -606,7 +606,13 @@ class RlxClient:
         self._validate_single_slot(verb)
         self._validate_rewards_due(verb)
         ends = np.array([terminated]), np.array([truncated])
-        return validate_outcome(1, validate_array(reward, "rewards", ("r",))[None], *ends)
+        array = validate_array(reward, "reward", ("r",))
+        if array.dtype.kind not in "biuf" or array.ndim > 1:
+            raise InvalidInputError(
+                f"reward: expected a number, or several of shape [r], got {array.tolist()!s:.100}",
+                "reward",
+            )
+        return validate_outcome(1, array[None], *ends)
 
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:

@@ -99,7 +99,7 @@ _FREQ = "the iterations between two calls (1 or more), or null"
 _FLAG = "true or false"
 _SHORTHANDS = {
     "load_ckpt_before_run": _Shorthand(
-        "load_ckpt", "before_run", 20.0, "load_path", "the path of a checkpoint"
+        "load_ckpt", "before_run", 20.0, "load_path", "the path of a checkpoint as text, or null"
     ),
     "save_ckpt_after_iter": _Shorthand("save_ckpt", "after_iter", 20.0, "freq", _FREQ),
     "save_ckpt_after_run": _Shorthand("save_ckpt", "after_run", 20.0, None, _FLAG),

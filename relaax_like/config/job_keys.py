@@ -273,7 +273,11 @@ def _is_marked(field: FieldInfo) -> bool:
 
 
 def _is_harmless(annotation: Any) -> bool:
-    """Returns whether values of a type cannot contain text that the user chooses."""
+    """Returns whether a job can have values of a type.
+
+    All text in them is one of fixed words, or marked `IN_JOBS` and checked as a name by the caller;
+    keys of mappings do not count.
+    """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return any(one is IN_JOBS for one in arguments[1:]) or _is_harmless(arguments[0])

@@ -1,4 +1,6 @@
-"""Plans: how an algorithm uses experience. Each algorithm declares one.
+"""Plans: how an algorithm uses experience.
+
+An algorithm declares one unless its agents learn by themselves, or push one gradient per batch.
 
 | plan | what an update learns from |
 |---|---|
@@ -282,6 +284,11 @@ class Replay:
     reward_discount: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
+        for name, least in (("warm_up_steps", 0), ("updates_at_once", 1), ("rollout_steps", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(
+                    f"Replay: {name} is {getattr(self, name)}, expected {least} or more"
+                )
         steps, burn_in = self.sequence_steps, self.burn_in_steps
         if steps is None:
             if burn_in:

@@ -1,4 +1,4 @@
-"""Count, mean and spread of rows: agents measure them, and the parameter server merges them."""
+"""Count, mean and spread of rows, measured part by part and merged: for running statistics."""
 
 from dataclasses import dataclass
 

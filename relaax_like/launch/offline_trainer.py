@@ -68,6 +68,7 @@ def _validate_tests(experiment: Experiment, sources: str) -> None:
         assert environment is not None
         raise ConfigError(
             f"environment: {environment.env or experiment.environment_program} does not match "
-            f"the recordings in {sources}, which fit the algorithm's settings ({error}); name "
-            "the recorded environment, or pass --eval-freq 0 to learn without evaluations"
+            f"the algorithm's settings ({error}), which fit the recordings in {sources}; if it is "
+            "not the recorded environment, name that one, otherwise correct the settings; or pass "
+            "--eval-freq 0 to learn without evaluations"
         ) from error

@@ -502,8 +502,8 @@ def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarra
         )
     if gradient.nbytes != manifest.gradient_bytes:
         raise InvalidInputError(
-            f"gradient: {gradient.nbytes} bytes, expected {manifest.gradient_bytes} as in the "
-            "manifest",
+            f"gradient: {gradient.nbytes} bytes, expected {manifest.gradient_bytes} for the "
+            f"trainable variables of the group(s) {', '.join(manifest.groups())}",
             "gradient",
         )
     return np.require(np.ascontiguousarray(gradient).view(np.float32), requirements=["A", "C"])

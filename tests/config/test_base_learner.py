@@ -136,7 +136,7 @@ def test_a_hook_that_is_off_is_none_and_stays_so_in_the_saved_settings(name: str
         ),
         (
             {"hook": {"load_ckpt_before_run": 5}},
-            "load_ckpt_before_run: expected the path of a checkpoint, got 5",
+            "load_ckpt_before_run: expected the path of a checkpoint as text, or null, got 5",
         ),
         (
             {"hook": {"save_ckpt_after_iter": {"freq": 5}}},

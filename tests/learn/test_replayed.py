@@ -244,3 +244,9 @@ def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused():
 def test_plans_of_replay_name_their_defaults():
     plan = Replay(capacity=10, minibatch_size=2)
     assert (plan.updates_at_once, plan.rollout_steps, plan.priority_exponent) == (1, 1, None)
+
+
+@pytest.mark.parametrize("name", ["updates_at_once", "rollout_steps"])
+def test_a_plan_of_replay_refuses_numbers_that_cannot_work(name: str):
+    with pytest.raises(ValueError, match=f"Replay: {name} is 0, expected 1 or more"):
+        Replay(**{"capacity": 10, "minibatch_size": 2, name: 0})

@@ -163,7 +163,7 @@ def test_encrypted_entry_is_refused(tmp_path: Path) -> None:
     whole[whole.index(b"PK\x01\x02") + 8] |= 1
     (tmp_path / "v.npz").write_bytes(whole)
     assert zipfile.is_zipfile(tmp_path / "v.npz")
-    with pytest.raises(InvalidInputError, match=r"not an .npz file of plain arrays"):
+    with pytest.raises(InvalidInputError, match=r"not a file of initial values"):
         load_variables(tmp_path / "v.npz")
 
 
