@@ -33,7 +33,8 @@ class Config(DiscreteConfig):
         if given:
             raise ValueError(
                 f"{', '.join(given)}: the values of sarsa are linear in the observation, without "
-                "layers, images and normalisation; remove what is set here, or use dqn"
+                "layers, images and normalisation; remove those that the file sets, or use dqn; if "
+                "the environment sends images, use dqn"
             )
         make_sgd(self.learning_rate)
         return self

@@ -260,9 +260,10 @@ def trace_policy(model: Model, function: Callable[..., Any], **options: Any) -> 
             return function(*arguments, **named)
         except tf.errors.OperatorNotAllowedInGraphError as error:
             raise ConfigError(
-                f"{describe_place(type(model), 'policy')}: an `if` or a loop depends on the value "
-                f"of a tensor, but autograph is False; "
-                f"{describe_assignment(model, 'autograph', True)}, or use tf.where"
+                f"{describe_place(type(model), 'policy')}: an `if`, a loop or an unpacking "
+                "depends on the value of a tensor, but autograph is False; "
+                f"{describe_assignment(model, 'autograph', True)}, or use tf.where; to unpack a "
+                "tensor, use tf.unstack"
             ) from error
 
     return tf.function(function if model.autograph else trace, autograph=model.autograph, **options)

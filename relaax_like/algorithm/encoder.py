@@ -122,9 +122,10 @@ def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
     if config.lacks_spaces:
         raise ConfigError(
             "algorithm: observations, actions or their mirror images are not defined; set "
-            "state_size, image, num_states or observations, and num_actions, action_size or "
-            "actions, and with mirror also mirror_observation and mirror_action; or take them from "
-            "an environment (add_spaces)"
+            "state_size, image, num_states or observations, and num_actions, actions or "
+            "action_size (with action_low and action_high if the actions are bounded), and with "
+            "mirror also mirror_observation and mirror_action; or take them from an environment "
+            "(add_spaces)"
         )
     shapes = config.input_shapes
     shapes |= {leaf: (sum(sizes),) for leaf, sizes in config.num_values.items()}
