@@ -89,7 +89,7 @@ def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequen
     """Returns the data handler's rollouts for a rollout; without a data handler, the rollout.
 
     Raises:
-      InvalidInputError: the data handler returned no rollout.
+      InvalidInputError: the data handler returned no rollout, or something else.
       Exception: an error of the data handler.
     """
     if data_handler is None:
@@ -104,6 +104,13 @@ def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequen
             "the rollout itself to leave it unchanged",
             "after_interact",
         )
+    for one in rollouts:
+        if not isinstance(one, Rollout):
+            raise InvalidInputError(
+                f"the data handler's after_interact returned {type(handled).__name__} with "
+                f"{type(one).__name__}, expected a Rollout or several; return only rollouts",
+                "after_interact",
+            )
     return rollouts
 
 

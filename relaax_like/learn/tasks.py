@@ -38,10 +38,16 @@ class Tasks:
       algorithms: task -> its Algorithm; the argument.
 
     Raises:
-      ConfigError: no task, a name that cannot be part of variables' names, or not an Algorithm.
+      ConfigError: not a mapping, no task, a name that cannot be part of variables' names, or not
+        an Algorithm.
     """
 
     def __init__(self, algorithms: Mapping[str, Algorithm]):
+        if not isinstance(algorithms, Mapping):
+            raise ConfigError(
+                f"make_algorithms: returned {algorithms!r:.200}, expected a dict with one "
+                "Algorithm per task"
+            )
         self.algorithms = dict(algorithms)
         _validate(self.algorithms)
         users: dict[Any, list[str]] = {}  # variable -> tasks
@@ -118,8 +124,8 @@ def _validate(algorithms: Mapping[str, Any]) -> None:
     for task, algorithm in algorithms.items():
         if not isinstance(task, str) or not _NAME.fullmatch(task):
             raise ConfigError(
-                f"make_algorithms: task {task!r}, expected a name of up to 60 letters, digits, "
-                "_ and - that starts with a letter"
+                f"make_algorithms: task {task!r:.100}, expected a name of up to 60 of A-Z a-z 0-9 "
+                "_ - that starts with a letter"
             )
         if not isinstance(algorithm, Algorithm):
             raise ConfigError(

@@ -430,6 +430,18 @@ def test_a_data_handler_that_returns_nothing_is_named() -> None:
         collector.add(numbered(0, 1))
 
 
+class Names(Goals):
+    def after_interact(self, rollout: Rollout) -> Any:
+        return dict(rollout.inputs)
+
+
+def test_a_data_handler_that_returns_something_else_is_named() -> None:
+    collector = Collector(STEPS, 1, capacity=4, data_handler=Names())
+    with pytest.raises(InvalidInputError, match="after_interact returned dict with str, expected"):
+        collector.add(numbered(0, 1))
+    assert collector.waiting_columns == 0
+
+
 class OnlyGoals(Goals):
     def after_interact(self, rollout: Rollout) -> Rollout:
         return super().after_interact(rollout)[1]

@@ -253,12 +253,13 @@ def test_models_with_common_variables_have_one_lock(shared):
     ("algorithms", "want"),
     [
         ({}, "no task"),
+        (None, "returned None, expected a dict"),
         ({"a/b": None}, "task 'a/b', expected a name"),
         ({"a+b": None}, "expected a name"),
         ({3: None}, "task 3, expected a name"),
         ({"goal": "what"}, "task 'goal' is 'what', expected an Algorithm"),
     ],
-    ids=["none", "slash", "plus", "number", "no algorithm"],
+    ids=["none", "no dict", "slash", "plus", "number", "no algorithm"],
 )
 def test_what_make_algorithms_got_wrong_is_said(algorithms, want):
     with pytest.raises(ConfigError, match=want):
