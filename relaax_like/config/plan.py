@@ -289,6 +289,10 @@ class Replay:
                 raise ValueError(
                     f"Replay: {name} is {getattr(self, name)}, expected {least} or more"
                 )
+        for name in ("priority_exponent", "weight_exponent"):
+            exponent = getattr(self, name)
+            if exponent is not None and not 0 <= exponent <= 1:
+                raise ValueError(f"Replay: {name} is {exponent}, expected 0 to 1")
         steps, burn_in = self.sequence_steps, self.burn_in_steps
         if steps is None:
             if burn_in:

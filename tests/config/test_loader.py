@@ -355,6 +355,10 @@ def test_broken_algorithm_folder_does_not_hide_other_problems(
             "iteration is not known; set rollouts, or minibatch_size=0",
         ),
         ("Replay(capacity=9, minibatch_size=1, burn_in_steps=2)", "ValueError: Replay: burn_in"),
+        (
+            "Replay(capacity=9, minibatch_size=1, priority_exponent=1.5)",
+            "ValueError: Replay: priority_exponent is 1.5, expected 0 to 1",
+        ),
         ("OnPolicy(steps=8)", "TypeError: OnPolicy.__init__() got an unexpected keyword"),
         ("OnPolicy(rollout_steps=self.nothing)", "object has no attribute 'nothing'"),
     ],
