@@ -158,8 +158,9 @@ class Transitions:
     """
 
     def __init__(self, n_step: int = 1, discount: float = 0.99):
-        _validate("Transitions", n_step=(n_step, 1))
-        _validate_discount("Transitions", discount)
+        kind = type(self).__name__
+        _validate(kind, n_step=(n_step, 1))
+        _validate_discount(kind, discount)
         self.n_step = n_step
         self.discount = discount
         self._find = load_kernel("find_transitions")

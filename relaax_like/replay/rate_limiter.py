@@ -1,5 +1,6 @@
 """RateLimiter: keeps the number of updates per environment step in a range."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -71,7 +72,8 @@ class RateLimiter:
                 f"replay: tolerance is {tolerance:g}: a segment of {max_segment_steps} "
                 f"steps makes {updates_per_step * max_segment_steps:g} minibatches due "
                 f"(updates_per_step {updates_per_step:g}), and one request takes "
-                f"{max_minibatches}; set tolerance to {needed:g} or more, or send shorter segments"
+                f"{max_minibatches}; set tolerance to {math.ceil(needed)} or more, or send shorter "
+                "segments, and lower max_segment_steps"
             )
         self.updates_per_step = updates_per_step
         self.warm_up_steps = warm_up_steps

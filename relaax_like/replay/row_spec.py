@@ -100,7 +100,7 @@ class RowSpec:
         if rollout.next_alive.ndim != 2 or not rollout.next_alive.size:
             raise InvalidInputError(
                 f"next_alive has shape {list(rollout.next_alive.shape)}, expected [T, k] with at "
-                "least one step of one slot; send no empty segments",
+                "least one step of one slot; insert only such segments",
                 "next_alive",
             )
         leading = rollout.next_alive.shape
@@ -111,11 +111,17 @@ class RowSpec:
             ("extras", rollout.extras, self.extras),
         ):
             if arrays.keys() != columns.keys():
+                cure = (
+                    "a segment must have the arrays that the replay table was made for, also when "
+                    "a data handler has changed it"
+                )
+                if label == "extras" and not columns:
+                    cure = (
+                        "the replay table was made without columns for extras: if a data handler "
+                        "adds them, return no extras"
+                    )
                 raise InvalidInputError(
-                    f"{label} are {sorted(arrays)}, expected {sorted(columns)}; a segment must "
-                    "have the arrays that the replay table was made for, also when a data handler "
-                    "has changed it",
-                    label,
+                    f"{label} are {sorted(arrays)}, expected {sorted(columns)}; {cure}", label
                 )
             for name, array in arrays.items():
                 column = columns[name]

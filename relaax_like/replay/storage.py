@@ -455,7 +455,8 @@ class Storage:
         if upper > self.capacity:
             raise InvalidInputError(
                 f"a segment of {length} steps of {width} slots takes up to {upper} rows, and the "
-                f"replay table has {self.capacity}; raise capacity, or send shorter segments",
+                f"replay table has {self.capacity}; raise capacity, or send segments of fewer "
+                "steps or slots",
                 "capacity",
             )
         if width > self._max_streams:

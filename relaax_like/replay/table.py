@@ -203,7 +203,7 @@ class Table:
         Raises:
           InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer.
           ConfigError: `compute_rewards` of `Hindsight` did not return two arrays `[N]`.
-          ReplayClosedError: the table is closed, and no minibatches are due any more.
+          ReplayClosedError: the table is closed, and so many minibatches can no longer be drawn.
           Exception: an error of `compute_rewards`.
         """
         limiter = self._limiter
@@ -222,7 +222,8 @@ class Table:
                     return None
                 if not self._can_sample(minibatches):
                     raise ReplayClosedError(
-                        "the replay table is closed and no minibatches are due; stop the learner"
+                        "the replay table is closed, and so many minibatches can no longer be "
+                        "drawn; stop the learner"
                     )
             ids, weights = self._selector.draw(
                 minibatches, self._size, self._random, self._steps, self._minibatches
@@ -344,7 +345,8 @@ class Table:
             except (KeyError, TypeError, ValueError) as error:
                 self._set_parts(empty)
                 raise InvalidInputError(
-                    f"replay: the saved table is incomplete: {error!r}; resume from another state",
+                    f"replay: the saved table is incomplete or damaged: {error!r}; resume from "
+                    "another state",
                     "table",
                 ) from error
             self._changed.notify_all()

@@ -176,6 +176,14 @@ def test_a_rollout_of_another_layout_is_refused():
         source.add(type(step)(**{**vars(step), "inputs": wrong}), [])
 
 
+def test_extras_of_a_data_handler_are_refused_with_the_cure():
+    source, _ = make_source(make_config())
+    step = make_step(0)
+    extras = {"goal": np.zeros((1, 1), np.float32)}
+    with pytest.raises(InvalidInputError, match=r"extras are \['goal'\], .* return no extras"):
+        source.add(type(step)(**{**vars(step), "extras": extras}), [])
+
+
 def test_a_table_that_does_not_fit_into_memory_is_refused_with_the_figure():
     config = make_config(capacity=10**12)
     model = load("model", "dqn").make_model(config, 0)
