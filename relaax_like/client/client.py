@@ -560,7 +560,8 @@ class RlxClient:
         Args:
           reward: a number, or `[r]`.
           state: the final observation. Required if truncated: the return that would have followed
-            is estimated from it.
+            is estimated from it. Also required with `algorithm.hindsight` of the server, for the
+            goal that was achieved with the last step.
           truncated: True when the episode was cut off (a time limit), False when it terminated.
           success: whether the task was solved, if the environment reports it.
           executed: as in `reward_and_act`.
@@ -651,7 +652,8 @@ class RlxClient:
           terminated: `[k]` bool: ended in a terminal state. Default: none.
           truncated: `[k]` bool: cut off, never together with terminated. Default: none.
           final_observations: `[k, ...]`: last observations of the slots that ended; other rows are
-            ignored. Required if a slot was truncated.
+            ignored. Required if a slot was truncated, and, with `algorithm.hindsight` of the
+            server, if one was terminated.
           success: `[k]` int8: 1 solved, 0 not solved, -1 unknown.
           present: `[k]` bool: slots that take part in this step. In the others, observations and
             actions are meaningless, and the next reward counts for their last action. Default: all.

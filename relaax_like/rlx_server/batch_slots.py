@@ -256,7 +256,7 @@ def _validate_continuing(terminated: np.ndarray | None) -> None:
     if terminated is not None and np.any(terminated):
         raise InvalidInputError(
             f"final_observations: missing, but slot {np.flatnonzero(terminated)[0]} was "
-            "terminated; with algorithm.hindsight, send the last observation of that episode, too: "
-            "the goal that was achieved with its last step is in it",
+            "terminated; with algorithm.hindsight, send the last observation of that episode, too "
+            "(in reward_and_reset: state): the goal that was achieved with its last step is in it",
             "final_observations",
         )
