@@ -294,7 +294,8 @@ class ComputationTask:
         for variable, value in zip(self._variables, values, strict=True):
             if value.shape != tuple(variable.shape):
                 raise InvalidInputError(
-                    f"{variable.name}: shape {list(value.shape)}, expected {list(variable.shape)}"
+                    f"{get_name(variable)}: shape {list(value.shape)}, expected "
+                    f"{list(variable.shape)}"
                 )
             by_dtype[variable.dtype].append(value.reshape(-1))
         vectors = [tf.constant(np.concatenate(parts), d) for d, parts in by_dtype.items()]

@@ -125,7 +125,8 @@ def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
     length = math.prod(sizes[0])
     if not 1 <= minibatch <= length:
         raise InvalidInputError(
-            f"minibatch: {minibatch}, expected 1 to {length} (the size of the batch)",
+            f"minibatch: {minibatch}, expected 1 to {length} (the size of the batch); in a plan it "
+            "is minibatch_size",
             "minibatch",
         )
     return length

@@ -480,7 +480,8 @@ def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | No
         if name not in specs:
             raise ConfigError(
                 f"algorithm.hindsight.{key}: there is no observation {name!r}, only "
-                f"{', '.join(map(repr, specs))}; name the one that has the goal"
+                f"{', '.join(map(repr, specs))}; name the one that has the goal, or remove "
+                "hindsight"
             )
     achieved, desired = (tuple(specs[n]["shape"]) for n in (settings.achieved, settings.desired))
     if achieved != desired:

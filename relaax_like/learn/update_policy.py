@@ -179,7 +179,9 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         count = int(mask.sum())
         needed = minibatch if self._plan.minibatch_of == "steps" else 1
         if count < needed:
-            lower = "lower the size of minibatches, or " if needed > 1 else ""
+            lower = ""
+            if needed > 1:
+                lower = "lower the plan's minibatch_size (usually algorithm.batch_size), or "
             raise InvalidInputError(
                 f"an iteration has {count} valid row(s), but a minibatch needs {needed}; {lower}"
                 "make iterations with more valid rows",

@@ -282,11 +282,13 @@ def _validate_box(space: Box, bounded: bool) -> None:
         )
     with np.errstate(over="ignore"):
         width = space.high.astype(np.float32) - space.low.astype(np.float32)
-    if not (np.isfinite(width) & (width > 0)).all():
+    wrong = np.flatnonzero(~(np.isfinite(width) & (width > 0)))
+    if len(wrong):
+        low, high = space.low.ravel()[wrong[0]], space.high.ravel()[wrong[0]]
         raise InvalidInputError(
-            f"action space: Box of shape {shape} with low {space.low.ravel()[:8].tolist()} and "
-            f"high {space.high.ravel()[:8].tolist()}: expected low < high in every component, "
-            "and a finite difference, as float32; correct the bounds, or pass bounded=False",
+            f"action space: Box of shape {shape} with low {low} and high {high} in component "
+            f"{wrong[0]}: expected low < high in every component, and a finite difference, as "
+            "float32; correct the bounds, or pass bounded=False",
             "low",
         )
 

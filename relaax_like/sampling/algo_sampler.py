@@ -226,7 +226,7 @@ class _Player:
         if rewards.size != self._slots:
             raise InvalidInputError(
                 f"rewards: shape {list(rewards.shape)}, expected [{self._slots}], one number per "
-                "slot; sum several rewards in the environment",
+                "slot; if there are several, sum them in the environment",
                 "rewards",
             )
         self._unfinished.put("rewards", {"reward": rewards.reshape(-1)})

@@ -46,8 +46,9 @@ class AlgoWorker:
             if not takes_explore(model):
                 raise
             raise ConfigError(
-                f"AlgoWorker: {type(model).__name__}.policy reads {error} of explore, but there "
-                "are no schedules here; use a policy without explore, or `relaax train --workers`"
+                f"AlgoWorker: {type(model).__name__}.policy reads {error}, which does not exist. "
+                "If it is an entry of explore: there are no schedules here; use a policy without "
+                "explore, or `relaax train --workers`"
             ) from error
         if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
             raise ConfigError(

@@ -236,6 +236,6 @@ def test_a_policy_that_reads_a_schedule_is_refused():
             assert explore["epsilon"] is not None
             return super().policy(inputs, states)
 
-    want = "AlgoWorker: Exploring.policy reads 'epsilon' of explore, but there are no schedules"
+    want = "AlgoWorker: Exploring.policy reads 'epsilon', which does not exist. .* no schedules"
     with pytest.raises(ConfigError, match=want):
         AlgoWorker(Exploring(make_config(), 0), 0)
