@@ -353,8 +353,8 @@ class Replayed(AgentSource):
         except InvalidInputError as error:
             raise ConfigError(
                 f"{self._log.directory}: its experience does not fit this run: "
-                f"{remove_question(error)}; continue with the spaces and settings of the run that "
-                "wrote it, or use another checkpoint_dir"
+                f"{remove_question(error)}; continue with the spaces, settings and data handler of "
+                "the run that wrote it, or use another checkpoint_dir"
             ) from error
 
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:

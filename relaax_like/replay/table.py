@@ -210,8 +210,9 @@ class Table:
         if minibatches < 1 or (limiter and minibatches > limiter.max_minibatches):
             expected = "1 or more"
             if limiter:
-                most = limiter.max_minibatches
-                expected = f"1 to {most}; request fewer, or raise max_minibatches of the limiter"
+                expected = f"1 to {limiter.max_minibatches}"
+            if minibatches >= 1:
+                expected += "; request fewer, or raise max_minibatches of the limiter"
             raise InvalidInputError(
                 f"replay: {minibatches} minibatches requested, expected {expected}",
                 "minibatches",
@@ -262,7 +263,7 @@ class Table:
         if np.shape(ids) != np.shape(errors):
             raise InvalidInputError(
                 f"errors have shape {list(np.shape(errors))}, expected {list(np.shape(ids))} like "
-                "ids; return one error for each item",
+                "ids; pass one error for each item",
                 "errors",
             )
         flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
