@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.algorithm.model import Model, get_learning_specs, get_reward_columns
+from relaax_like.config.places import describe_place
 from relaax_like.config.plan import Replay
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Episode, Origin, Received
@@ -438,8 +439,9 @@ def make_table(
         elsewhere.
 
     Raises:
-      ConfigError: goals are to be replaced, but the observations do not have them, or their shapes
-        differ; the table does not fit into memory; or numbers contradict each other.
+      ConfigError: goals are to be replaced, but the observations do not have them, their shapes
+        differ, or there are several rewards; the table does not fit into memory; or numbers
+        contradict each other.
     """
     limiter = RateLimiter(
         plan.updates_per_step,
@@ -466,8 +468,8 @@ def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | No
     """Returns what minibatches consist of.
 
     Raises:
-      ConfigError: goals are to be replaced, but the observations do not have them, or their shapes
-        differ.
+      ConfigError: goals are to be replaced, but the observations do not have them, their shapes
+        differ, or there are several rewards.
     """
     if plan.sequence_steps is not None:
         return Sequences(plan.sequence_steps, plan.burn_in_steps, discount=plan.discount)
@@ -488,6 +490,13 @@ def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | No
         raise ConfigError(
             f"algorithm.hindsight: {settings.achieved!r} has shape {list(achieved)} and "
             f"{settings.desired!r} {list(desired)}, expected the same; name other observations"
+        )
+    rewards = max(part.stop for part in get_reward_columns(model).values())
+    if rewards > 1:
+        place = describe_place(type(model), "get_reward_specs")
+        raise ConfigError(
+            f"{place}: {rewards} rewards, but algorithm.hindsight replaces only one; define one "
+            "reward of shape [1], or remove hindsight"
         )
     return Hindsight(
         compute_rewards or make_sparse_rewards(settings.tolerance, settings.ends_at_goal),

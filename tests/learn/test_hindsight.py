@@ -73,6 +73,17 @@ def test_goals_that_are_not_there_are_refused(hindsight, settings, want) -> None
         make(hindsight, **settings)
 
 
+def test_several_rewards_are_refused() -> None:
+    config = load("config", "dqn").Config.model_validate({**SETTINGS, "hindsight": {}})
+
+    class TwoRewards(type(load("model", "dqn").make_model(config, 0))):
+        def get_reward_specs(self):
+            return [("a", {"shape": [1]}), ("b", {"shape": [1]})]
+
+    with pytest.raises(ConfigError, match=r"2 rewards, but algorithm\.hindsight replaces"):
+        make_table(config.plan, TwoRewards(config, 0), {}, 1, 0)
+
+
 def test_what_has_the_old_goal_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"hindsight: works with n_step: 1 and .* got 3 and 1"):
         load_experiment(FOLDER / "bit_flip.yaml", ["algorithm.n_step=3"])
