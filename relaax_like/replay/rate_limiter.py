@@ -1,6 +1,5 @@
 """RateLimiter: keeps the number of updates per environment step in a range."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,7 +71,7 @@ class RateLimiter:
                 f"replay: tolerance is {tolerance:g}: a segment of {max_segment_steps} "
                 f"steps makes {updates_per_step * max_segment_steps:g} minibatches due "
                 f"(updates_per_step {updates_per_step:g}), and one request takes "
-                f"{max_minibatches}; set tolerance to {math.ceil(needed)} or more, or send shorter "
+                f"{max_minibatches}; set tolerance to {needed:.17g} or more, or send shorter "
                 "segments, and lower max_segment_steps"
             )
         self.updates_per_step = updates_per_step
