@@ -162,7 +162,10 @@ def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        raise ConfigError(f"initial values: cannot start {_describe(argv)}: {error}") from error
+        raise ConfigError(
+            f"initial values: cannot start {_describe(argv)}: {error}; end other programs, or set "
+            "relaax-parameter-server.initial_values to an .npz file"
+        ) from error
     try:
         status = process.wait(timeout_sec)
     except subprocess.TimeoutExpired:
