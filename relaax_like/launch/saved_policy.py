@@ -3,6 +3,8 @@
 import threading
 from types import TracebackType
 
+import numpy as np
+
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import NullMetrics
@@ -58,9 +60,18 @@ def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
 
 
 def open_server(experiment: Experiment, state: State) -> ParameterServer:
-    """Makes a parameter server in this process with a snapshot's state; it writes nothing."""
-    store = Store(state.manifest, state.values, experiment.optimizers)
-    store.import_state(state)
+    """Makes a parameter server in this process with a snapshot's state; it writes nothing.
+
+    Raises:
+      ConfigError: see `Store`.
+      SnapshotError: see `Store.import_state`.
+      InvalidInputError: see `Store.import_state`.
+    """
+    # Zeros, because errors in initial values have another cure than those in a snapshot.
+    zeros = np.zeros(state.manifest.total_bytes, np.uint8)
+    store = Store(state.manifest, zeros, experiment.optimizers)
+    folder = experiment.parameter_server.checkpoint_dir
+    store.import_state(state, f"the snapshot of version {state.version} in {folder}")
     return ParameterServer(store, metrics=NullMetrics())
 
 
