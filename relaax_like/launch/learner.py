@@ -137,7 +137,8 @@ def run_learner(experiment: Experiment) -> int:
     if settings.placement != "standalone":
         raise ConfigError(
             f"learner.placement: {settings.placement}, but this is the learner of a run with "
-            "placement standalone; add --set learner.placement=standalone, also for the servers"
+            "placement standalone; add --set learner.placement=standalone, also for the servers, "
+            "or do without relaax-learner, which no other placement needs"
         )
     validate_exposure(settings.bind, experiment.security)
     security = make_server_security(experiment)
