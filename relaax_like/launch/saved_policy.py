@@ -23,6 +23,8 @@ from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 LATEST, BEST = "latest", "best"
+# Python does not convert texts of thousands of digits.
+_DIGITS = 20
 
 
 def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
@@ -49,9 +51,9 @@ def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
     elif version == LATEST:
         state = read_latest(directory)
     else:
-        if not (version.isascii() and version.isdecimal()):
+        if not (version.isascii() and version.isdecimal() and len(version) <= _DIGITS):
             raise ConfigError(
-                f"version: {version!r}, expected {LATEST}, {BEST}, or the number of a version"
+                f"version: {version[:40]!r}, expected {LATEST}, {BEST}, or the number of a version"
             )
         return read_version(directory, int(version))
     if state is None:

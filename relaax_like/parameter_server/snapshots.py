@@ -39,6 +39,8 @@ _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"^cp-(\d{20})-(\d{20})$")
 # Suffix of a snapshot that is being replaced by another one of the same name.
 _REPLACED = ".old-"
+# Number of versions that an error lists.
+_LISTED = 20
 
 
 class Snapshots:
@@ -414,8 +416,10 @@ def read_version(directory: Path, version: int) -> State:
     if version not in names:
         existing = "the folder does not exist, or contains no snapshots"
         if names:
+            newest = sorted(names)[-_LISTED:]
             are = "version is" if len(names) == 1 else "versions are"
-            existing = f"the {are} {', '.join(map(str, sorted(names)))}"
+            which = "" if len(names) == len(newest) else f"newest of {len(names)} "
+            existing = f"the {which}{are} {', '.join(map(str, newest))}"
         raise SnapshotError(f"{directory}: no snapshot of version {version}; {existing}")
     path = directory / names[version]
     try:

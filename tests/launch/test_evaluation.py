@@ -41,6 +41,8 @@ def test_a_version_that_is_not_there_is_refused(experiment: Experiment) -> None:
         evaluate_snapshot(experiment, 2, "9")
     with pytest.raises(ConfigError, match="'newest', expected latest, best, or the number"):
         evaluate_snapshot(experiment, 2, "newest")
+    with pytest.raises(ConfigError, match="expected latest, best, or the number"):
+        evaluate_snapshot(experiment, 2, "9" * 5000)
 
 
 def test_a_snapshot_with_nan_is_named(experiment: Experiment) -> None:
