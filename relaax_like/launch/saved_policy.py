@@ -46,7 +46,7 @@ def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
             raise SnapshotError(
                 f"{directory}: no snapshot has a score yet; a score needs an evaluation "
                 "(learner.eval_freq) or, without evaluations, a full window of episodes "
-                "(learner.target_episodes)"
+                "(learner.target_episodes); until then, use version latest"
             )
     elif version == LATEST:
         state = read_latest(directory)
