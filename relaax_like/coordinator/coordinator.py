@@ -163,7 +163,7 @@ class Coordinator:
                 f"{folder}: cannot be the coordinator's folder: {error.strerror or error}; choose "
                 "another folder"
             ) from None
-        self._folder_lock = lock_folder(folder, "coordinator")
+        self._folder_lock = lock_folder(folder, "another coordinator")
         try:
             self._queue = JobQueue(folder, max_jobs)
         except BaseException:

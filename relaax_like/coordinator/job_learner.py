@@ -95,7 +95,7 @@ class JobLearner:
         self._program = program
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._folder_lock = lock_folder(folder, "slave")
+            self._folder_lock = lock_folder(folder, "another slave")
         except OSError as error:
             raise ConfigError(
                 f"{folder}: cannot be the slave's folder: {error.strerror or error}; choose "

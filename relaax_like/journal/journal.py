@@ -261,7 +261,7 @@ class Journal:
                     self._failed = (
                         f"{self.directory}: the journal cannot be synced: {error}; what was "
                         "not synced can be lost, and nothing more is accepted. "
-                        "Restart the server (or learner) once the disk works again"
+                        "Restart the server, learner or coordinator once the disk works again"
                     )
                 raise JournalError(self._failed) from error
             self._note_head(files[-1].first_index, index)
@@ -308,7 +308,9 @@ class Journal:
         if self._failed:
             raise JournalError(self._failed)
         if self._closed:
-            raise JournalError(f"{self.directory}: closed; nothing more can be appended")
+            raise JournalError(
+                f"{self.directory}: the journal is closed; nothing more can be appended"
+            )
 
     def _append(self, pieces: Sequence[memoryview]) -> None:
         file = self._files[-1]
@@ -337,7 +339,7 @@ class Journal:
             self._failed = (
                 f"{file.path}: record {self.next_index} could not be written ({cause}), and "
                 f"its partial data cannot be removed: {error}; nothing more is accepted. "
-                "Restart the server (or learner), which truncates the file"
+                "Restart the server, learner or coordinator, which truncates the file"
             )
             raise JournalError(self._failed) from error
 

@@ -86,7 +86,12 @@ def _measure(run_dir: Path, count: int) -> float:
     logger.info("measuring the update with %d thread(s)", count)
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=_TIMEOUT_SEC, stdin=subprocess.DEVNULL
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_SEC,
+            stdin=subprocess.DEVNULL,
         )
     except subprocess.TimeoutExpired:
         raise _explain(count, f"it took longer than {_TIMEOUT_SEC:.0f} s") from None

@@ -17,6 +17,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Episodes, LearningPlan, OnPolicy
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
+from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.launch.learners import make_learning_tasks, require_plans
 from relaax_like.nn.threads import set_threads
 from relaax_like.supervision.process import run_main, setup_logging, without_native_stderr
@@ -29,7 +30,10 @@ def main() -> int:
     file, threads = sys.argv[1:]
     setup_logging("WARNING")
     set_threads(int(threads))
-    print(measure(load_experiment(file)))
+    experiment = load_experiment(file)
+    with locate_errors(experiment.algorithm_folder):  # in one line, for `backprop`
+        seconds = measure(experiment)
+    print(seconds)
     return 0
 
 

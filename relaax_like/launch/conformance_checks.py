@@ -297,7 +297,9 @@ def _compare_changes(
     for variable, before, one, other in zip(variables, start, values, others, strict=True):
         change = np.linalg.norm((one - before).astype(np.float64))
         difference = np.linalg.norm((one - other).astype(np.float64))
-        if difference > _UPDATE_TOLERANCE * change + 1e-5:
+        # NaN is no difference only if both have it.
+        is_same = difference <= _UPDATE_TOLERANCE * change + 1e-5
+        if not is_same and not np.array_equal(one, other, equal_nan=True):
             raise Failed(
                 f"{subject.folder}: {variable.name} changes by {change:.3g}, but the change "
                 f"{where} differs by {difference:.3g}; expected the same change"

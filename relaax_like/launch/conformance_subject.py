@@ -58,8 +58,8 @@ class Subject:
         """
         if load_model_module(self.experiment) is None:
             raise NotApplicable(
-                "there is no make_model in model.py: the folder has several tasks, or agents with "
-                "a policy of their own"
+                "there is no make_model in model.py, as in a folder with several tasks, or with "
+                "agents that have a policy of their own"
             )
         with without_native_stderr():
             return make_model(self.experiment)

@@ -75,7 +75,7 @@ def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndar
     """
     wanted = [(variable.name, variable.value.shape) for variable in get_variables(model)]
     found = [value.shape for value in values]
-    what = f"{len(found)} variables, but the model has {len(wanted)}"
+    what = f"{len(found)} variable(s), but the model has {len(wanted)}"
     if len(found) == len(wanted):
         pairs = zip(wanted, found, strict=True)
         what = next(

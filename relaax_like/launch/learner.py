@@ -78,7 +78,8 @@ class PublishedValues(ParameterServerBackend):
         """Raises LeasedError: gradients are for a parameter server."""
         raise LeasedError(
             "this is the learner of the run (learner.placement: standalone), which takes "
-            f"experience; send gradients to the parameter server, {self._where}"
+            "experience, but no pushes; send experience instead of gradients and statistics, and "
+            f"other pushes to the parameter server, {self._where}"
         )
 
     def count_refused(self, reason: str) -> None:
@@ -137,7 +138,8 @@ def run_learner(experiment: Experiment) -> int:
     if settings.placement != "standalone":
         raise ConfigError(
             f"learner.placement: {settings.placement}, but this is the learner of a run with "
-            "placement standalone; add --set learner.placement=standalone, also for the servers"
+            "placement standalone; add --set learner.placement=standalone, also for the servers, "
+            "or do without relaax-learner, which no other placement needs"
         )
     validate_exposure(settings.bind, experiment.security)
     security = make_server_security(experiment)
@@ -211,7 +213,7 @@ def _validate_model(experiment: Experiment, manifest: Manifest) -> None:
     if own.fingerprint != manifest.fingerprint:
         raise ConfigError(
             "the parameter server's run has another model; start learner and servers with the same "
-            "algorithm, settings and environment"
+            "settings, environment and algorithm's code"
         )
 
 

@@ -44,6 +44,7 @@ from relaax_like.launch.online_tester import (
     CloseHook,
     OnlineTester,
     TestHook,
+    describe_without_tests,
     require_environment,
 )
 from relaax_like.learn.collected import make_collector
@@ -359,7 +360,8 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
     if learner.eval_freq:
         raise ConfigError(
             "learner.eval_freq: evaluations during training need make_model in model.py, but this "
-            f"algorithm has make_algorithms ({count} task(s)); set it to 0"
+            f"algorithm has make_algorithms ({count} task(s)); set "
+            f"{describe_without_tests(experiment)}"
         )
 
 

@@ -112,9 +112,10 @@ def find_episodes(name: str) -> list[Recording]:
         numbers = [int(index) for index in data_set.episode_indices]
         metadata = data_set.storage.get_episode_metadata(numbers)
         lengths = [int(one["total_steps"]) for one in metadata]
+        files = Path(data_set.storage.data_path).rglob("*")
+        size = sum(file.stat().st_size for file in files if file.is_file())
     if not sum(lengths):
         raise ConfigError(f"learner.offline: {source}: the data set has no steps; name another one")
-    size = sum(p.stat().st_size for p in Path(data_set.storage.data_path).rglob("*") if p.is_file())
     recordings: list[Recording] = []
     chosen: list[int] = []
     steps = 0

@@ -7,7 +7,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.learners import make_offline_learner, validate_recordings
 from relaax_like.launch.local import validate_environment
-from relaax_like.launch.online_tester import require_environment
+from relaax_like.launch.online_tester import describe_without_tests, require_environment
 from relaax_like.launch.recordings import find_recordings
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.reports.modes import LogMode
@@ -69,6 +69,6 @@ def _validate_tests(experiment: Experiment, sources: str) -> None:
         raise ConfigError(
             f"environment: {environment.env or experiment.environment_program} does not match "
             f"the algorithm's settings ({error}), which fit the recordings in {sources}; if it is "
-            "not the recorded environment, name that one, otherwise correct the settings; or pass "
-            "--eval-freq 0 to learn without evaluations"
+            "not the recorded environment, name that one, otherwise correct the settings; or set "
+            f"{describe_without_tests(experiment)} to learn without evaluations"
         ) from error

@@ -35,10 +35,6 @@ _POLL_SEC = 0.2
 # Longest wait for a test that is aborted: at a run's end its weights are saved after that.
 _CLOSE_SEC = 1.0
 _MAX_FAILED = 3
-_NOT_SUPPORTED = (
-    "learner.eval_freq: this algorithm's agents have several tasks, or act by their own code, and "
-    "cannot be evaluated during training; set eval_freq: 0"
-)
 
 
 class OnlineTester:
@@ -101,7 +97,7 @@ class OnlineTester:
         slots = self._stack.enter_context(open_slots(self._experiment, "test"))
 
         def refuse(client_id: str) -> Any:
-            raise RelaaxError(_NOT_SUPPORTED)
+            raise RelaaxError(_describe_unsupported(self._experiment))
 
         host = make_frozen_host(self._experiment, refuse, fixed, "local")
         agents = LocalAgents(slots, host, exploit=True)
@@ -283,7 +279,7 @@ def make_version_tests(experiment: Experiment, server: ParameterServer) -> Versi
     """
     require_environment(experiment)
     if not can_play_fixed(experiment):
-        raise ConfigError(_NOT_SUPPORTED)
+        raise ConfigError(_describe_unsupported(experiment))
     validate_environment(experiment, "test")
     return VersionTests(experiment, server)
 
@@ -297,8 +293,21 @@ def require_environment(experiment: Experiment) -> None:
     if experiment.environment is None:
         raise ConfigError(
             "learner.eval_freq: an evaluation needs an `environment` section; add one, or set "
-            "eval_freq: 0"
+            f"{describe_without_tests(experiment)}"
         )
+
+
+def describe_without_tests(experiment: Experiment) -> str:
+    """Returns the keys of `learner` to set for a run without evaluations, for errors."""
+    has_target = experiment.learner.target_eval_return is not None
+    return f"eval_freq: 0{' and target_eval_return: null' if has_target else ''}"
+
+
+def _describe_unsupported(experiment: Experiment) -> str:
+    return (
+        "learner.eval_freq: this algorithm's agents have several tasks, or act by their own code, "
+        f"and cannot be evaluated during training; set {describe_without_tests(experiment)}"
+    )
 
 
 def _record_test(

@@ -3,6 +3,8 @@
 import threading
 from types import TracebackType
 
+import numpy as np
+
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import NullMetrics
@@ -21,6 +23,8 @@ from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 LATEST, BEST = "latest", "best"
+# Python does not convert texts of thousands of digits.
+_DIGITS = 20
 
 
 def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
@@ -42,14 +46,14 @@ def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
             raise SnapshotError(
                 f"{directory}: no snapshot has a score yet; a score needs an evaluation "
                 "(learner.eval_freq) or, without evaluations, a full window of episodes "
-                "(learner.target_episodes)"
+                "(learner.target_episodes); until then, use version latest"
             )
     elif version == LATEST:
         state = read_latest(directory)
     else:
-        if not (version.isascii() and version.isdecimal()):
+        if not (version.isascii() and version.isdecimal() and len(version) <= _DIGITS):
             raise ConfigError(
-                f"version: {version!r}, expected {LATEST}, {BEST}, or the number of a version"
+                f"version: {version[:40]!r}, expected {LATEST}, {BEST}, or the number of a version"
             )
         return read_version(directory, int(version))
     if state is None:
@@ -58,9 +62,18 @@ def read_snapshot(experiment: Experiment, version: str = LATEST) -> State:
 
 
 def open_server(experiment: Experiment, state: State) -> ParameterServer:
-    """Makes a parameter server in this process with a snapshot's state; it writes nothing."""
-    store = Store(state.manifest, state.values, experiment.optimizers)
-    store.import_state(state)
+    """Makes a parameter server in this process with a snapshot's state; it writes nothing.
+
+    Raises:
+      ConfigError: see `Store`.
+      SnapshotError: see `Store.import_state`.
+      InvalidInputError: see `Store.import_state`.
+    """
+    # Zeros, because errors in initial values have another cure than those in a snapshot.
+    zeros = np.zeros(state.manifest.total_bytes, np.uint8)
+    store = Store(state.manifest, zeros, experiment.optimizers)
+    folder = experiment.parameter_server.checkpoint_dir
+    store.import_state(state, f"the snapshot of version {state.version} in {folder}")
     return ParameterServer(store, metrics=NullMetrics())
 
 

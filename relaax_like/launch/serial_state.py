@@ -184,7 +184,7 @@ def read_document(path: Path) -> dict[str, Any]:
             "its log)"
         ) from None
     except DamagedError as error:
-        raise InvalidInputError(f"damaged ({error})") from error
+        raise InvalidInputError(f"damaged, unreadable or of another version ({error})") from error
     return document
 
 

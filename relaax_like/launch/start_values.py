@@ -133,6 +133,7 @@ def _run_initial_values(experiment: Experiment, overrides: Sequence[str]) -> lis
         try:
             return compute_initial_values([*command, *overrides], _INITIAL_VALUES_TIMEOUT_SEC)
         except ConfigError:
-            if told.exists():
-                raise ConfigError(told.read_text("utf-8")) from None
+            why = told.read_text("utf-8", errors="replace") if told.exists() else ""
+            if why:  # on a full disk, the file is empty
+                raise ConfigError(why) from None
             raise

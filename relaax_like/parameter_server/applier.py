@@ -539,7 +539,8 @@ class Applier:
         self._statistics.count_refused("leased")
         raise LeasedError(
             "this run learns in one place (learner.placement: server or standalone); send "
-            "experience instead of gradients and statistics"
+            "experience instead of gradients and statistics, that is, start the agents with the "
+            "same placement"
         )
 
     def export(self) -> tuple[State, int]:

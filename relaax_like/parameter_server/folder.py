@@ -11,14 +11,16 @@ from relaax_like.wire.errors import SnapshotError
 from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
 
 _LOG = logging.getLogger(__name__)
+# What locks a folder of checkpoints.
+_HOLDERS = "a parameter server, relaax train or relaax fsck"
 
 
-def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
+def lock_folder(directory: Path, what: str = _HOLDERS) -> IO[str]:
     """Locks a folder; the lock is released when the file is closed or the process dies.
 
     Args:
       directory: the folder, which exists.
-      what: kind of server, for the error.
+      what: which processes lock such a folder, for the error.
 
     Raises:
       SnapshotError: the lock is held, and the error names the pid of its holder; or the lock file
@@ -35,17 +37,19 @@ def lock_folder(directory: Path, what: str = "parameter server") -> IO[str]:
 
 
 def _lock(path: Path, what: str) -> IO[str]:
-    file = open(path, "a+", encoding="ascii")  # noqa: SIM115
+    # A damaged file must not hide who has the lock.
+    file = open(path, "a+", encoding="ascii", errors="replace")  # noqa: SIM115
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.seek(0)
-        holder = file.read(20).strip() or "unknown"
+        holder = file.read(20).strip()
         file.close()
         if not isinstance(error, BlockingIOError):
             raise
         raise SnapshotError(
-            f"{path.parent}: in use by another {what}, pid {holder}; stop it, or use another folder"
+            f"{path.parent}: in use by {what} (pid {holder if holder.isdecimal() else 'unknown'}); "
+            "stop it, or use another folder"
         ) from None
     file.truncate(0)
     file.write(str(os.getpid()))

@@ -162,7 +162,10 @@ def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
             start_new_session=True,
         )
     except OSError as error:
-        raise ConfigError(f"initial values: cannot start {_describe(argv)}: {error}") from error
+        raise ConfigError(
+            f"initial values: cannot start {_describe(argv)}: {error}; end other programs, or set "
+            "relaax-parameter-server.initial_values to an .npz file"
+        ) from error
     try:
         status = process.wait(timeout_sec)
     except subprocess.TimeoutExpired:
@@ -176,9 +179,8 @@ def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if status != 0:
-        raise ConfigError(
-            f"initial values: {_describe(argv)} failed with status {status}{_tail(stderr)}"
-        )
+        how = f"failed with status {status}" if status > 0 else f"was killed by signal {-status}"
+        raise ConfigError(f"initial values: {_describe(argv)} {how}{_tail(stderr)}")
 
 
 def _describe(argv: Sequence[str]) -> str:

@@ -129,7 +129,7 @@ class LearnerLease:
             if version == _FORMAT:
                 self.term = int(data["term"])
                 self.holder, self.address = str(data["holder"]), str(data["address"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise SnapshotError(
                 f"{path}: the lease of the run's learner cannot be read "
                 f"({type(error).__name__}: {error}); stop all "

@@ -327,7 +327,7 @@ def fetch_newest(
     raise SnapshotError(
         f"mirror {remote.shown_url}: no snapshot could be downloaded to {directory}, which has "
         f"none: {remote.describe(failure)}; make the mirror available again, or the folder "
-        "writable, or start without mirror_url to start from scratch"
+        "writable, on a disk with space, or start without mirror_url to start from scratch"
     ) from failure
 
 

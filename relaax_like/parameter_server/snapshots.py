@@ -39,6 +39,8 @@ _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"^cp-(\d{20})-(\d{20})$")
 # Suffix of a snapshot that is being replaced by another one of the same name.
 _REPLACED = ".old-"
+# Number of versions that an error lists.
+_LISTED = 20
 
 
 class Snapshots:
@@ -130,7 +132,12 @@ class Snapshots:
                 f"{target}: the snapshot was discarded, because the disk did not return what was "
                 f"written ({error}); older snapshots are untouched. Check the disk"
             ) from error
-        except (OSError, ValueError) as error:
+        except ValueError as error:
+            raise SnapshotError(
+                f"{target}: the snapshot could not be written, because a number in its statistics "
+                f"is not finite ({error}); older snapshots are untouched. Check the rewards"
+            ) from error
+        except OSError as error:
             raise SnapshotError(
                 f"{target}: the snapshot could not be written: {error}; older snapshots are "
                 "untouched. Check the disk's space and the folder's permissions"
@@ -322,12 +329,17 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
     if names != list_names(directory):  # a server has replaced them while they were read
         return read_latest(directory, damaged)
     if names:
-        raise SnapshotError(
-            f"{directory}: no usable snapshot, {len(names)} damaged (see the log). Restore one "
-            "from a backup; a run that is to start from scratch needs another checkpoint_dir (and "
-            "mirror_url, if it is set)"
-        )
+        raise _make_none_usable(directory, len(names))
     return None
+
+
+def _make_none_usable(directory: Path, count: int) -> SnapshotError:
+    """Returns the error for a folder whose snapshots are all damaged or unreadable."""
+    return SnapshotError(
+        f"{directory}: no usable snapshot, {count} damaged or unreadable (see the log). Correct "
+        "the permissions, or restore one from a backup; a run that is to start from scratch needs "
+        "another checkpoint_dir (and mirror_url, if it is set)"
+    )
 
 
 def read_newest_manifest(directory: Path) -> dict[str, Any] | None:
@@ -381,10 +393,12 @@ def read_best(directory: Path) -> State | None:
             damaged += 1
     if names != list_names(directory):  # a server has replaced them while they were read
         return read_best(directory)
+    if damaged and damaged == len(names):
+        raise _make_none_usable(directory, damaged)
     if damaged:
         raise SnapshotError(
-            f"{directory}: no usable snapshot has a score, {damaged} damaged (see the log); use "
-            "version latest, or the number of a version"
+            f"{directory}: no usable snapshot has a score, {damaged} damaged or unreadable (see "
+            "the log); use version latest, or the number of a version"
         )
     return None
 
@@ -402,8 +416,10 @@ def read_version(directory: Path, version: int) -> State:
     if version not in names:
         existing = "the folder does not exist, or contains no snapshots"
         if names:
+            newest = sorted(names)[-_LISTED:]
             are = "version is" if len(names) == 1 else "versions are"
-            existing = f"the {are} {', '.join(map(str, sorted(names)))}"
+            which = "" if len(names) == len(newest) else f"newest of {len(names)} "
+            existing = f"the {which}{are} {', '.join(map(str, newest))}"
         raise SnapshotError(f"{directory}: no snapshot of version {version}; {existing}")
     path = directory / names[version]
     try:
@@ -412,7 +428,8 @@ def read_version(directory: Path, version: int) -> State:
         if not path.exists():  # a server has deleted it while it was read
             return read_version(directory, version)
         raise SnapshotError(
-            f"{path}: the snapshot is damaged ({error}); use another version"
+            f"{path}: the snapshot is damaged or unreadable ({error}); use another version, or "
+            "correct the permissions"
         ) from error
 
 

@@ -248,8 +248,9 @@ class Store:
             if self._unfollowed and optimizers is None:
                 raise InvalidInputError(
                     f"{self._unfollowed}: this target variable follows no trainable variable, so a "
-                    "pushed gradient would not update it; make it with Target, or use "
-                    "learner.placement: server or standalone",
+                    "pushed gradient would not update it; make it with Target, or, if the "
+                    "algorithm declares a plan, use learner.placement: server or standalone (and "
+                    "combine.method: fifo)",
                     self._unfollowed,
                 )
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
@@ -275,7 +276,9 @@ class Store:
             if given is None or given.shape != part.shape:
                 came = "missing" if given is None else list(given.shape)
                 raise InvalidInputError(
-                    f"slots of group {group.name}: {came}, expected {list(part.shape)}", group.name
+                    f"slots of group {group.name}: {came}, expected {list(part.shape)}; start "
+                    "learner and parameter server with the same optimizers",
+                    group.name,
                 )
             if publish.steps.get(group.name, -1) < 0:
                 steps = publish.steps.get(group.name, "missing")

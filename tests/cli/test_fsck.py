@@ -367,7 +367,9 @@ def test_an_older_format_is_refused_by_name(run: Run) -> None:
 
 
 def test_a_running_server_s_folder_is_left_alone(run: Run) -> None:
-    with pytest.raises(SnapshotError, match="in use by another parameter server"):
+    with pytest.raises(
+        SnapshotError, match="in use by a parameter server, relaax train or relaax fsck"
+    ):
         check_folder(run.folder, False)
     run.server.close()
 

@@ -110,7 +110,7 @@ def test_mistakes_are_one_line(commands: Commands) -> None:
     )
     other = commands.start("other", [*RELAAX, "jobs", "serve", "queue", "--bind", "localhost:0"])
     assert other.wait() == 1
-    assert "in use by another coordinator, pid" in other.output
+    assert "in use by another coordinator (pid" in other.output
     exposed = commands.start("exposed", [*RELAAX, "jobs", "serve", "q", "--bind", "0.0.0.0:0"])
     assert exposed.wait() == 2
     assert "has no TLS and no tokens. Configure TLS and tokens with --tls-cert" in exposed.output

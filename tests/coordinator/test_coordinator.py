@@ -541,7 +541,7 @@ def test_a_full_queue_says_so(tmp_path: Path) -> None:
 
 
 def test_the_folder_belongs_to_one_coordinator(site: Site) -> None:
-    with pytest.raises(SnapshotError, match="in use by another coordinator, pid"):
+    with pytest.raises(SnapshotError, match=r"in use by another coordinator \(pid"):
         Site(site.folder)
 
 

@@ -127,7 +127,7 @@ def test_the_end_of_a_job_is_recorded_whatever_its_reason_consists_of(
 
 def test_a_slave_has_one_folder_and_one_name(site: Site, tmp_path: Path) -> None:
     with site.learner(tmp_path / "work"):
-        with pytest.raises(SnapshotError, match="in use by another slave, pid"):
+        with pytest.raises(SnapshotError, match=r"in use by another slave \(pid"):
             JobLearner(tmp_path / "work")
     with JobLearner(tmp_path / "work") as learner:
         with pytest.raises(InvalidInputError, match=r"name: '\.\./x'"):

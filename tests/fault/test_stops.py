@@ -44,7 +44,7 @@ def test_a_frozen_server_keeps_folder_and_port_and_goes_on(
     assert same_port.wait() == 1
     assert f"port {cluster.ps_port} is in use by pid {server.pid}" in same_port.output
     assert same_folder.wait() == 1
-    assert f"in use by another parameter server, pid {server.pid}" in same_folder.output
+    assert f"relaax train or relaax fsck (pid {server.pid})" in same_folder.output
     for program in (same_port, same_folder):
         assert TRACE not in program.output
     time.sleep(max(0.0, thawed_at - time.monotonic()))

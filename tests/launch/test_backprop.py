@@ -12,7 +12,7 @@ from support.cluster import ROOT
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import dump_experiment, load_experiment
-from relaax_like.launch import backprop
+from relaax_like.launch import backprop, backprop_main
 from relaax_like.launch.backprop import FILE_NAME, set_backprop_workers
 from relaax_like.launch.backprop_main import make_fake_rollout
 from relaax_like.nn.threads import get_threads, set_threads
@@ -83,6 +83,18 @@ def test_a_measurement_that_fails_says_so(tmp_path, monkeypatch):
     with pytest.raises(RelaaxError, match=r"1 thread\(s\) could not be measured: .*algorithm"):
         set_backprop_workers(experiment)
     assert not (tmp_path / FILE_NAME).exists()
+
+
+def test_any_error_of_a_measurement_is_one_line(tmp_path, monkeypatch):
+    def fail(experiment):
+        raise OSError(24, "Too many open files")
+
+    make_experiment(tmp_path, 1)
+    monkeypatch.setattr(backprop_main, "measure", fail)
+    monkeypatch.setattr(backprop_main, "setup_logging", lambda level: None)
+    monkeypatch.setattr(sys, "argv", ["backprop_main", str(tmp_path / "config.yaml"), "1"])
+    with pytest.raises(ConfigError, match=r"Too many open files$"):
+        backprop_main.main()
 
 
 def test_a_measurement_without_a_process_says_so(tmp_path, monkeypatch):

@@ -6,12 +6,16 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from support.cluster import ROOT
 
-from relaax_like.launch import conformance
+from relaax_like.launch import conformance, conformance_checks
 from relaax_like.launch.conformance import CheckResult, check_algorithm, find_folder_experiment
+from relaax_like.launch.conformance_subject import Failed
 from relaax_like.wire.errors import ConfigError
 
 CHECKS = (
@@ -191,3 +195,13 @@ def test_a_folder_without_one_experiment_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(ConfigError, match=r"no YAML file that is named .*\.yaml or check\.yaml"):
         find_folder_experiment(str(tmp_path / "a"))
+
+
+def test_a_change_to_nan_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = [SimpleNamespace(name="w")]
+    monkeypatch.setattr(conformance_checks, "_get_variables", lambda model: variables)
+    subject: Any = SimpleNamespace(make_model=lambda: None, folder="folder")
+    start, one, other = [np.zeros(4)], [np.ones(4)], [np.full(4, np.nan)]
+    with pytest.raises(Failed, match="w changes by 2, but the change here differs by nan"):
+        conformance_checks._compare_changes(subject, start, one, other, "here")
+    conformance_checks._compare_changes(subject, start, other, other, "here")

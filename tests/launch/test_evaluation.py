@@ -1,6 +1,7 @@
 """`relaax eval` of a run's own environment: which snapshot, and what it says while nothing ends."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.launch import evaluation
 from relaax_like.launch.evaluation import Video, evaluate_snapshot
-from relaax_like.wire.errors import ConfigError, SnapshotError
+from relaax_like.launch.saved_policy import open_server, read_snapshot
+from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +41,16 @@ def test_a_version_that_is_not_there_is_refused(experiment: Experiment) -> None:
         evaluate_snapshot(experiment, 2, "9")
     with pytest.raises(ConfigError, match="'newest', expected latest, best, or the number"):
         evaluate_snapshot(experiment, 2, "newest")
+    with pytest.raises(ConfigError, match="expected latest, best, or the number"):
+        evaluate_snapshot(experiment, 2, "9" * 5000)
+
+
+def test_a_snapshot_with_nan_is_named(experiment: Experiment) -> None:
+    state = read_snapshot(experiment)
+    values = state.values.copy()
+    values[:4] = 255  # NaN in float32
+    with pytest.raises(InvalidInputError, match=r"in the snapshot of version 3 in .*; move this"):
+        open_server(experiment, replace(state, values=values))
 
 
 def test_it_says_once_that_no_episode_ends(

@@ -144,6 +144,21 @@ def test_a_data_set_that_is_not_there_is_named(name: str, words: str) -> None:
         find_recordings([f"minari:{name}"])
 
 
+def test_files_whose_size_cannot_be_read_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = SimpleNamespace(
+        get_episode_metadata=lambda numbers: [{"total_steps": 7}], data_path="data"
+    )
+    data_set = SimpleNamespace(episode_indices=[0], storage=storage)
+    monkeypatch.setattr(minari_data, "_load", lambda name: data_set)
+
+    def fail(self: Path, pattern: str) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rglob", fail)
+    with pytest.raises(ConfigError, match=r"not a readable Minari .*Permission denied"):
+        find_recordings([f"minari:{ID}"])
+
+
 def test_a_space_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded data cannot be converted with a wrapper."""
     data_set = SimpleNamespace(observation_space=gym.spaces.Text(3), action_space=FORCE)

@@ -208,7 +208,12 @@ def test_other_spaces_than_the_recorded_ones_are_told_before_anything_is_begun(
     with pytest.raises(ConfigError, match=words):
         make(acrobot)
     experiment = load_experiment(BC, [f"learner.offline={trajectories}"])
-    with pytest.raises(ConfigError, match="eval_freq: an evaluation needs an `environment`"):
+    with pytest.raises(ConfigError, match=r"an evaluation needs an `env.* set eval_freq: 0$"):
+        make_trainer(dataclasses.replace(experiment, environment=None))
+    experiment = load_experiment(
+        BC, [f"learner.offline={trajectories}", "learner.target_eval_return=100"]
+    )
+    with pytest.raises(ConfigError, match=r"set eval_freq: 0 and target_eval_return: null$"):
         make_trainer(dataclasses.replace(experiment, environment=None))
     # Where nothing is tested, no environment is made.
     make("environment.env=NoSuchEnvironment-v0", "learner.eval_freq=0")

@@ -87,6 +87,19 @@ def test_initial_values_are_not_read_where_there_is_a_snapshot(
     assert damage != "damaged" or kept.stat().st_size == 100
 
 
+def test_an_error_that_could_not_be_written_is_still_explained(
+    open_run: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(argv: list[str], timeout_sec: float) -> list[Variable]:
+        (told,) = (Path(one.removeprefix("--error=")) for one in argv if "--error=" in one)
+        told.touch()  # the disk was full
+        raise ConfigError("initial values: it failed with status 1")
+
+    monkeypatch.setattr(start_values, "compute_initial_values", fail)
+    with pytest.raises(ConfigError, match="it failed with status 1"):
+        open_run()
+
+
 def test_another_model_than_the_snapshot_s_is_still_refused(tmp_path: Path, open_run: Open) -> None:
     with open_run() as server:
         push(server)

@@ -277,7 +277,7 @@ def test_a_damaged_state_is_named_and_the_run_goes_on_without(damage, begun, tmp
     with pytest.raises(InvalidInputError, match="damaged"):
         read_document(path)
     assert train(write_experiment(tmp_path, **PPO), stop_at=3) == STOPPED
-    assert re.search(r"serial.npz: damaged \(.*episodes restart", caplog.text)
+    assert re.search(r"serial.npz: damaged, .* \(.*episodes restart", caplog.text)
 
 
 def test_a_state_that_the_agents_cannot_take_names_its_file(tmp_path):

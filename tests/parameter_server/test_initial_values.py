@@ -221,7 +221,7 @@ def test_command_makes_the_values(tmp_path: Path) -> None:
     [
         ("raise RuntimeError('no such layer')", r"(?s)status 1.*no such layer"),
         ("import sys; sys.exit('wrong config')", r"(?s)status 1.*wrong config"),
-        ("import os; os.kill(os.getpid(), 9)", "status -9"),
+        ("import os; os.kill(os.getpid(), 9)", "was killed by signal 9"),
         ("", "did not write the file"),
     ],
 )

@@ -1,6 +1,7 @@
 """LearnerLease: one holder, with a term that no later start grants again."""
 
 import json
+import math
 import time
 from pathlib import Path
 
@@ -95,6 +96,7 @@ def test_a_term_that_could_not_be_written_is_not_granted(tmp_path: Path) -> None
     [
         ("{", "cannot be read"),
         (json.dumps({"format": 1, "term": 3}), "cannot be read"),
+        (json.dumps({"format": 1, "term": math.inf}), "cannot be read"),
         (json.dumps({"format": 9, "term": 3, "holder": "x", "address": "y"}), "format 9, but"),
         (json.dumps({"format": 9, "learners": []}), "format 9, but"),
     ],

@@ -154,6 +154,20 @@ def test_next_best_is_read_where_the_best_is_damaged(
         read_best(tmp_path)
 
 
+def test_the_best_of_damaged_snapshots_is_an_error_without_another_version(tmp_path: Path) -> None:
+    with Snapshots(tmp_path) as snapshots:
+        (snapshots.save(make_state(10, 1), 1.0) / "values.npy").unlink()
+    with pytest.raises(SnapshotError, match="no usable snapshot, 1 damaged or unreadable"):
+        read_best(tmp_path)
+
+
+def test_a_damaged_lock_file_does_not_hide_that_the_folder_is_in_use(tmp_path: Path) -> None:
+    with Snapshots(tmp_path):
+        (tmp_path / "lock").write_bytes(b"\xff\xfe")
+        with pytest.raises(SnapshotError, match=r"in use by .* \(pid unknown\); stop it"):
+            Snapshots(tmp_path)
+
+
 def test_the_score_of_a_damaged_snapshot_is_not_the_best_one(tmp_path: Path) -> None:
     with Snapshots(tmp_path) as snapshots:
         snapshots.save(make_state(10, 1), 1.0)
@@ -513,7 +527,7 @@ def test_statistics_that_are_no_json_are_a_snapshot_error(tmp_path: Path) -> Non
     state = State(**{**vars(make_state()), "statistics": {"mean": float("nan")}})
     with (
         Snapshots(tmp_path) as snapshots,
-        pytest.raises(SnapshotError, match="could not be written"),
+        pytest.raises(SnapshotError, match=r"not finite .* untouched\. Check the rewards"),
     ):
         snapshots.save(state)
 
