@@ -94,8 +94,8 @@ class EncoderConfig(AlgorithmConfig):
         if self.network.begins_with_convolution:
             raise ValueError(
                 "network: the first layer is a convolution, but the joined branches of "
-                "observations are not an image; move the convolution into the layers of an "
-                "image's branch"
+                "observations are not an image; use dense layers, and convolutions only in the "
+                "layers of an image's branch"
             )
         if self.has_normalizer and not self.vectors:
             raise ValueError(
