@@ -235,10 +235,11 @@ class Manifest:
         """
         segments = self.trainable if gradient else self.segments
         if len(arrays) != len(segments):
+            names = ", ".join(segment.name for segment in segments[:8])
             more = ", ..." if len(segments) > 8 else ""
             raise InvalidInputError(
-                f"received {len(arrays)} arrays, expected {len(segments)}: "
-                f"{', '.join(segment.name for segment in segments[:8])}{more}"
+                f"received {len(arrays)} array(s), expected {len(segments)}"
+                f"{f': {names}{more}' if names else ''}"
             )
         flat = out
         if flat is None:
