@@ -57,6 +57,7 @@ class EncoderConfig(AlgorithmConfig):
                 "leaf its own size, image or num), or none of them to use the environment's "
                 "observations"
             )
+        self._validate_kind()
         if self.observations is not None:
             self._validate_observations(self.observations)
             return self
@@ -89,6 +90,13 @@ class EncoderConfig(AlgorithmConfig):
                 "choose another one"
             )
         return self
+
+    def _validate_kind(self) -> None:
+        """Refuses kinds of observations that the algorithm cannot read; by default accepts all.
+
+        Raises:
+          ValueError: the settings describe such observations.
+        """
 
     def _validate_observations(self, observations: dict[str, ObservationConfig]) -> None:
         if self.network.begins_with_convolution:
