@@ -330,8 +330,9 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
     known = manifest.groups()
     for name in sorted(groups - known.keys()):
         raise InvalidInputError(
-            f"groups: unknown variable group {name[:60]!r}; this run has {', '.join(known)}; name "
-            "one of them, or use the same algorithm folder for client and server",
+            f"groups: unknown variable group {name[:60]!r}; this run has "
+            f"{', '.join(known) or 'no groups'}; {'name one of them, or ' if known else ''}use the "
+            "same algorithm folder for client and server",
             "groups",
         )
     segments, end = [], 0

@@ -187,6 +187,15 @@ def test_one_bound_alone_is_not_replaced_by_the_environment_s(key: str, other: s
         load_experiment("ppo", ["algorithm.bounded=true", f"algorithm.{key}=1"])
 
 
+@pytest.mark.parametrize(
+    ("key", "other"), [("action_low", "action_high"), ("action_high", "action_low")]
+)
+def test_one_bound_alone_has_no_effect_without_bounded(key: str, other: str) -> None:
+    want = rf"{key} has no effect without .*; remove {key}, or set bounded: true and {other}"
+    with pytest.raises(ConfigError, match=want):
+        load_experiment("ppo", [f"algorithm.{key}=1"])
+
+
 def test_the_mirror_loss_of_ppo_is_refused(tmp_path: Path) -> None:
     mirror = "mirror_observation: [1, 0.1, 2, 3]\n  mirror_action: [1, 0.1]"
     with pytest.raises(ConfigError, match="the leaves of actions cannot be mirrored"):

@@ -516,7 +516,7 @@ def test_a_limit_is_shown_with_all_its_digits() -> None:
         load_experiment("ppo", ["relaax-rlx-server.max_message_bytes=1073741825"])
 
 
-@pytest.mark.parametrize("name", ["dqn", "sac", "policy_gradient"])
+@pytest.mark.parametrize("name", ["dqn", "sac", "policy_gradient/policy_gradient"])
 def test_more_actions_than_a_space_can_have_are_refused_by_the_name_of_the_key(name: str) -> None:
     want = "algorithm.num_actions: expected 2147483648 or less, got 2147483649"
     with pytest.raises(ConfigError, match=want):
