@@ -11,7 +11,7 @@ class Config(AlgorithmConfig):
 
     state_size: int = Field(default=4, ge=1)
     """Number of values in one observation, flattened."""
-    num_actions: int = Field(default=2, ge=2)
+    num_actions: int = Field(default=2, ge=2, le=2**31)
     """Number of actions to choose from."""
     hidden_layer_size: int = Field(default=10, ge=1)
     """Units of the hidden layer."""

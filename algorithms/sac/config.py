@@ -12,7 +12,7 @@ from relaax_like.config import (
     hyper,
     validate_discrete,
 )
-from relaax_like.wire.spaces import ACTION, Discrete, Spaces
+from relaax_like.wire.spaces import ACTION, MAX_DISCRETE, Discrete, Spaces
 
 TEMPERATURE = "temperature"
 
@@ -22,7 +22,7 @@ class Config(ContinuousReplayConfig):
 
     needed_action: ClassVar[str] = "one continuous action (Box) or one discrete action (Discrete)"
 
-    num_actions: int | None = Field(default=None, ge=2)
+    num_actions: int | None = Field(default=None, ge=2, le=MAX_DISCRETE)
     """Number of actions, if the action is discrete; by default it comes from the environment."""
     entropy_target: Tunable | None = None
     """Entropy that the temperature is tuned for, in nats, of actions scaled to [-1, 1]; null: minus

@@ -69,9 +69,20 @@ def _import_check(name: str) -> Callable[[], str]:
         )
         if done.returncode:
             raise RelaaxError(f"cannot be imported: {_describe_failure(done)}; reinstall it")
-        return importlib.metadata.version(name)
+        return _find_version(name, module)
 
     return check
+
+
+def _find_version(name: str, module: str) -> str:
+    """Returns the version of a library, and the distribution's name if it has another one."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        # Such as tensorflow-cpu, or a module that belongs to no distribution.
+        others = importlib.metadata.packages_distributions().get(module, [])
+        found = [f"{other} {importlib.metadata.version(other)}" for other in sorted(set(others))]
+        return ", ".join(found) or "unknown version"
 
 
 def _describe_failure(done: "subprocess.CompletedProcess[str]") -> str:
@@ -103,5 +114,8 @@ def _check_port(port: int, section: str) -> str:
 def _check_display() -> str:
     display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if not display:
-        raise RelaaxError("none; environments can train, but not be watched")
+        raise RelaaxError(
+            "DISPLAY and WAYLAND_DISPLAY are not set, so environments can train, but not be "
+            "watched; to watch them, set one of the two"
+        )
     return display

@@ -50,7 +50,7 @@ def copy_examples(target: Path) -> int:
     """
     copies = {get_shipped_folder(kind): target / kind for kind in (ALGORITHMS, ENVIRONMENTS)}
     for copy in copies.values():
-        if os.path.exists(copy):  # unlike Path's, it does not raise if the system refuses a name
+        if os.path.lexists(copy):  # unlike Path's, it does not raise if the system refuses a name
             raise ConfigError(
                 f"--copy {target}: {copy} already exists, and nothing is overwritten; choose "
                 "another folder"

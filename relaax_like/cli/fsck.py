@@ -19,6 +19,9 @@ from relaax_like.parameter_server.snapshots import list_names
 from relaax_like.supervision.process import EXIT_ERROR
 from relaax_like.wire.errors import ConfigError
 
+# Of a run, also of a copy of its snapshots, such as a job's version, which has no lock.
+_FILES = ("replay*-head", "cp-[0-9]*-[0-9]*")
+
 
 def check_folder(folder: Path, to_last_good: bool) -> int:
     """Prints the state of the files; returns 1 if a server would not start from them, else 0.
@@ -113,12 +116,14 @@ def _find_checkpoints(folder: Path) -> Path:
         )
     for candidate in (folder / "checkpoints", folder):
         is_used = os.path.exists(candidate / "lock") or os.path.isdir(candidate / "journal")
-        if is_used or (os.path.isdir(candidate) and any(candidate.glob("replay*-head"))):
+        if is_used or (
+            os.path.isdir(candidate) and any(True for name in _FILES for _ in candidate.glob(name))
+        ):
             return candidate
     raise ConfigError(
         f"{folder}: not a run's folder, because neither it nor its subfolder checkpoints has a "
-        "file lock, a folder journal or a file replay*-head, or no access to it; pass run_dir or "
-        "checkpoint_dir of the YAML file"
+        "file lock, a folder journal, a snapshot cp-* or a file replay*-head, or no access to it; "
+        "pass run_dir or checkpoint_dir of the YAML file"
     )
 
 

@@ -17,7 +17,14 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from relaax_like.config.base import Settings
 from relaax_like.config.problems import describe_list, describe_names
-from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from relaax_like.wire.spaces import (
+    MAX_DISCRETE,
+    Box,
+    Discrete,
+    MultiBinary,
+    MultiDiscrete,
+    Space,
+)
 
 LEARNED: Final = "learned"
 
@@ -26,11 +33,12 @@ def _parse_choices(value: Any) -> Any:
     several = isinstance(value, list | tuple)
     sizes, least = (list(value), 1) if several else ([value], 2)
     whole = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
-    if value is None or (sizes and whole and min(sizes) >= least):
+    fits = sizes and whole and min(sizes) >= least and max(sizes) <= MAX_DISCRETE
+    if value is None or fits:
         return tuple(value) if several else value
     raise ValueError(
-        "expected an integer of 2 or more, or a list of integers of 1 or more (one per "
-        f"choice), got {describe_list(value)}"
+        f"expected an integer of 2 to {MAX_DISCRETE}, or a list of integers of 1 to "
+        f"{MAX_DISCRETE} (one per choice), got {describe_list(value)}"
     )
 
 
@@ -173,7 +181,7 @@ class ActionConfig(Settings):
             )
         if isinstance(self.std, tuple) and len(self.std) != self.size:
             raise ValueError(
-                f"std: {len(self.std)} numbers, expected one number, or {self.size} (one per "
+                f"std: {len(self.std)} number(s), expected one number, or {self.size} (one per "
                 f"component, {size_key})"
             )
 
@@ -181,14 +189,20 @@ class ActionConfig(Settings):
         """Returns one number per component, `[size] float32`.
 
         Raises:
-          ValueError: the bound has neither one number nor `size` numbers; the error names both
-            keys.
+          ValueError: the bound has neither one number nor `size` numbers, and the error names both
+            keys; or a number is too large for float32.
         """
         assert self.size is not None
-        array = np.asarray(bound, np.float32)
+        with np.errstate(over="ignore"):
+            array = np.asarray(bound, np.float32)
         if array.shape not in ((), (self.size,)):
             raise ValueError(
-                f"{key}: {len(array)} numbers, expected one number, or {self.size} "
+                f"{key}: {len(array)} number(s), expected one number, or {self.size} "
                 f"(one per component, {size_key})"
+            )
+        if not np.isfinite(array).all():
+            raise ValueError(
+                f"{key}: {describe_list(bound)}, expected numbers that fit into "
+                "float32, at most 3.4e38 in magnitude"
             )
         return np.broadcast_to(array, (self.size,)).copy()

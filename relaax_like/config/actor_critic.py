@@ -75,9 +75,10 @@ class ActorCriticConfig(EncoderConfig):
             own = " and ".join(key.removeprefix("action_") for key in given)
             is_not, them = ("is not", "it") if len(given) == 1 else ("are not", "them")
             raise ValueError(
-                f"{' and '.join(given)} {is_not} for actions with several leaves or switches; "
-                f"remove {them}, and, if a leaf needs {them}, list the leaves in actions, each "
-                f"with its own {own}"
+                f"{' and '.join(given)} {is_not} for leaves in actions (of the file, or of an "
+                "environment with several leaves, switches, or a leaf with a name other than "
+                f"{ACTION!r}); remove {them}, and, if a leaf needs {them}, list the leaves in "
+                f"actions, each with its own {own}"
             )
         if _TAKEN_NAME in self.actions:
             raise ValueError(
@@ -91,6 +92,11 @@ class ActorCriticConfig(EncoderConfig):
         given = [key for key in ("action_low", "action_high") if getattr(self, key) is not None]
         if len(given) == 1:
             other = "action_high" if given == ["action_low"] else "action_low"
+            if not self.bounded:
+                raise ValueError(
+                    f"{given[0]} has no effect without bounded: true, which is only for continuous "
+                    f"actions; remove {given[0]}, or set bounded: true and {other}"
+                )
             raise ValueError(
                 f"{given[0]} is set without {other}; set both, or remove {given[0]} to use the "
                 "environment's bounds"

@@ -44,8 +44,8 @@ class ContinuousConfig(EncoderConfig):
     adam_epsilon: float = Field(default=1e-8, gt=0)
     """Epsilon of Adam."""
 
-    @model_validator(mode="after")
-    def _validate_vector(self) -> Self:
+    def _validate_kind(self) -> None:
+        # Before the checks of the other keys of observations, whose cures would not help.
         given = [name for name in ("image", "num_states") if getattr(self, name) is not None]
         for leaf, own in (self.observations or {}).items():
             found = [key for key in ("image", "num", "layers") if getattr(own, key)]
@@ -57,7 +57,11 @@ class ContinuousConfig(EncoderConfig):
                 "environment whose observations are integers also needs a wrapper that makes "
                 "vectors of them), or choose another algorithm"
             )
-        return self
+        if self.network.begins_with_convolution:
+            raise ValueError(
+                f"network: the first layer is a convolution, but {self._own_name} observes "
+                "vectors; use dense layers, or choose another algorithm"
+            )
 
     @model_validator(mode="after")
     def _validate_action(self) -> Self:

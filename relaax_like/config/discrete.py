@@ -8,7 +8,7 @@ from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.found_spaces import describe_actions
 from relaax_like.config.spaces import describe_leaves, validate_discrete
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import ACTION, Discrete, Spaces
+from relaax_like.wire.spaces import ACTION, MAX_DISCRETE, Discrete, Spaces
 
 
 class DiscreteConfig(EncoderConfig):
@@ -17,7 +17,7 @@ class DiscreteConfig(EncoderConfig):
     Fields are read from the keys of the YAML's `algorithm` section.
     """
 
-    num_actions: int | None = Field(default=None, ge=2)
+    num_actions: int | None = Field(default=None, ge=2, le=MAX_DISCRETE)
     """Number of actions; by default it comes from the environment."""
 
     @property

@@ -57,8 +57,9 @@ class EncoderConfig(AlgorithmConfig):
                 "leaf its own size, image or num), or none of them to use the environment's "
                 "observations"
             )
+        self._validate_kind()
         if self.observations is not None:
-            self._validate_observations(self.observations)
+            self._validate_observations()
             return self
         if not given:
             return self
@@ -90,12 +91,19 @@ class EncoderConfig(AlgorithmConfig):
             )
         return self
 
-    def _validate_observations(self, observations: dict[str, ObservationConfig]) -> None:
+    def _validate_kind(self) -> None:
+        """Refuses kinds of observations that the algorithm cannot read; by default accepts all.
+
+        Raises:
+          ValueError: the settings describe such observations.
+        """
+
+    def _validate_observations(self) -> None:
         if self.network.begins_with_convolution:
             raise ValueError(
                 "network: the first layer is a convolution, but the joined branches of "
-                "observations are not an image; move the convolution into the layers of an "
-                "image's branch"
+                "observations are not an image; use dense layers, and convolutions only in the "
+                "layers of an image's branch"
             )
         if self.has_normalizer and not self.vectors:
             raise ValueError(
@@ -103,7 +111,7 @@ class EncoderConfig(AlgorithmConfig):
                 "scaled to [0, 1]) or integers (one-hot vectors); set "
                 f"{self.normalizing_keys} to false, or use another algorithm"
             )
-        if self.has_normalizer and RETURN_STATISTIC in observations:
+        if self.has_normalizer and RETURN_STATISTIC in self.vectors:
             raise ValueError(
                 f"observations: a leaf named {RETURN_STATISTIC!r} cannot be normalised, "
                 "because the statistic of returns has the same name; rename the leaf in the "

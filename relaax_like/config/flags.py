@@ -54,7 +54,8 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
             hint = f"; did you mean --{near[0].replace('_', '-')}?" if near else ""
             raise ConfigError(
                 f"{flag}: neither an option of this command, nor a top-level key, nor a key of the "
-                f"sections algorithm, learner, environment or wandb{hint}"
+                "sections algorithm, learner or environment, nor --wandb-KEY (for keys of other "
+                f"sections, use --set SECTION.KEY=VALUE){hint}"
             )
         if used.setdefault(known[name], name) != name:
             first = used[known[name]].replace("_", "-")

@@ -7,6 +7,7 @@ import numpy as np
 
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.observations import MAX_VALUES
+from relaax_like.config.spaces import describe_leaves
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import (
     ACTION,
@@ -97,7 +98,13 @@ def describe_mirrors(observation_spaces: Spaces, action_spaces: Spaces) -> dict[
         ("action", ACTION, action_spaces),
     ):
         space = spaces.get(leaf)
-        if space is None or space.mirror is None:
+        if space is None or len(spaces) > 1:
+            raise InvalidInputError(
+                f"mirror: got {describe_leaves(spaces)}, but only {kind}s of one leaf, named "
+                f"{leaf!r}, can be mirrored; wrap the environment, or set algorithm.mirror: 0",
+                f"{kind}_spaces",
+            )
+        if space.mirror is None:
             raise InvalidInputError(
                 f"mirror: the environment does not define the mirror image of its {kind}s; add a "
                 f"method get_{kind}_mirror_indices to it, or set algorithm.mirror_observation and "
@@ -158,14 +165,16 @@ def _describe_action(leaf: str, space: Space) -> dict[str, Any]:
 
 def _describe_bounds(space: Space) -> dict[str, Any]:
     assert isinstance(space, Box)
-    bounds = {"action_low": space.low, "action_high": space.high}
+    with np.errstate(over="ignore"):
+        bounds = {
+            key: None if bound is None else np.asarray(bound, np.float32).reshape(-1)
+            for key, bound in (("action_low", space.low), ("action_high", space.high))
+        }
     if any(bound is None or not np.isfinite(bound).all() for bound in bounds.values()):
         raise InvalidInputError(
-            "action_spaces: some components of the environment's action have no finite bounds, but "
-            "this algorithm needs bounds; set algorithm.action_low and algorithm.action_high, or "
-            "algorithm.bounded: false, if the algorithm has that key",
+            "action_spaces: some components of the environment's action have no finite bounds (as "
+            "float32), but this algorithm needs bounds; set algorithm.action_low and "
+            "algorithm.action_high, or algorithm.bounded: false, if the algorithm has that key",
             "action_spaces",
         )
-    return {
-        key: np.asarray(bound, np.float32).reshape(-1).tolist() for key, bound in bounds.items()
-    }
+    return {key: np.asarray(bound).tolist() for key, bound in bounds.items()}

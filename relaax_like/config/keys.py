@@ -21,6 +21,7 @@ from relaax_like.config.address import Address
 from relaax_like.config.aliases import get_key
 from relaax_like.config.base import Settings
 from relaax_like.config.network import LayerConfig
+from relaax_like.config.problems import show_limit
 
 _NAMES: dict[Any, str] = {
     bool: "true or false",
@@ -94,7 +95,7 @@ def _find_section(annotation: Any) -> tuple[type[BaseModel] | None, str]:
 
 def _describe_field(field: FieldInfo) -> str:
     bounds = [
-        f"{sign} {value:g}"
+        f"{sign} {show_limit(value)}"
         for constraint in field.metadata
         for name, sign in _BOUNDS.items()
         if (value := getattr(constraint, name, None)) is not None

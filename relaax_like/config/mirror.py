@@ -42,7 +42,7 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
       ValueError: the numbers are not such a permutation; the error names the entry.
     """
     if len(numbers) != size:
-        raise ValueError(f"{name}: {len(numbers)} numbers, expected {size} (one for each {what})")
+        raise ValueError(f"{name}: {len(numbers)} number(s), expected {size} (one for each {what})")
     indices: list[int] = []
     for place, number in enumerate(numbers):
         index = 0 if abs(number) == _FIRST else int(abs(number))

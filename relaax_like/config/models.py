@@ -83,7 +83,8 @@ class TopConfig(Settings):
     def _refuse_paths(cls, value: str | None) -> str | None:
         if value is not None and (not value or "/" in value or value.startswith(".")):
             raise ValueError(
-                f"expected a name without / that does not begin with a period, got {value!r}"
+                "expected one or more characters without /, the first of them not a period, "
+                f"got {value!r}"
             )
         return value
 

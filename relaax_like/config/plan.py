@@ -355,7 +355,7 @@ def get_task_plan(config: Any, task: str) -> Plan | None:
     if task not in plan:
         raise ConfigError(
             f"{describe_place(type(config), 'plan')}: no plan for task {task!r}, only for "
-            f"{', '.join(plan)}; add one"
+            f"{', '.join(map(str, plan))}; add one"
         )
     return plan[task]
 
@@ -405,7 +405,7 @@ def get_rollout_steps(config: Any, task: str) -> int:
     if task not in steps:
         raise ConfigError(
             f"algorithm.rollout_steps: no number for task {task!r}, only for "
-            f"{', '.join(steps)}; add one"
+            f"{', '.join(map(str, steps))}; add one"
         )
     return steps[task]
 

@@ -24,10 +24,10 @@ _EXPECTED = {
     "list_type": "a list",
     "tuple_type": "a list",
     "literal_error": "{expected}",
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "{ge:g} or more",
-    "less_than": "less than {lt:g}",
-    "less_than_equal": "{le:g} or less",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "{ge} or more",
+    "less_than": "less than {lt}",
+    "less_than_equal": "{le} or less",
     "too_short": "at least {min_length} item(s)",
     "too_long": "at most {max_length} item(s)",
     "string_too_short": "at least {min_length} character(s)",
@@ -157,7 +157,14 @@ def _describe(detail: dict[str, Any], value: Any) -> str:
     expected = _EXPECTED.get(detail["type"])
     if expected is None:
         return f"{detail['msg']}, got {describe_value(value)}"
-    return f"expected {expected.format(**context)}, got {describe_value(value)}"
+    limits = {key: show_limit(context[key]) for key in ("gt", "ge", "lt", "le") if key in context}
+    return f"expected {expected.format(**context | limits)}, got {describe_value(value)}"
+
+
+def show_limit(limit: float) -> str:
+    """Returns a limit of a key with all its digits, as short as possible."""
+    short = f"{limit:g}"
+    return short if float(short) == limit else str(limit)
 
 
 def _join_alternatives(texts: list[str]) -> str:

@@ -121,6 +121,8 @@ def _parse(value: Any) -> Schedule:
     if isinstance(value, Schedule):
         return value
     if _is_number(value):
+        if not math.isfinite(value):
+            raise ValueError(f"expected a finite number, got {value}")
         return Constant(float(value))
     keys = {"start", "end", "steps"}
     if isinstance(value, Mapping) and keys <= set(value) <= keys | {"kind"}:

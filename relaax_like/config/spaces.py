@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from relaax_like.config.observations import MAX_VALUES
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import (
     ACTION,
@@ -36,10 +37,12 @@ def validate_vector(spaces: Spaces, size: int) -> None:
             "environment's observations",
             "observation_spaces",
         )
-    if math.prod(space.shape) != size:
+    numbers = math.prod(space.shape)
+    if numbers != size:
+        cure = f"set it to {numbers}" if numbers else "wrap the environment to add numbers"
         raise InvalidInputError(
-            f"observation_spaces: shape {list(space.shape)} has {math.prod(space.shape)} "
-            f"numbers, but algorithm.state_size is {size}; set it to {math.prod(space.shape)}",
+            f"observation_spaces: shape {list(space.shape)} has {_count(numbers, 'number')}, but "
+            f"algorithm.state_size is {size}; {cure}",
             "observation_spaces",
         )
 
@@ -88,9 +91,12 @@ def validate_integers(spaces: Spaces, want: Space) -> None:
         )
     if _get_n(space) != _get_n(want):
         n = _show_n(_get_n(space))
+        cure = f"set it to {n}, or remove it"
+        if np.max(_get_n(space), initial=0) > MAX_VALUES:
+            cure = f"wrap the environment, because an integer can have at most {MAX_VALUES} values"
         raise InvalidInputError(
             f"observation_spaces: the environment has {n} values, but algorithm.num_states is "
-            f"{_show_n(_get_n(want))}; set it to {n}, or remove it",
+            f"{_show_n(_get_n(want))}; {cure}",
             "observation_spaces",
         )
 
@@ -157,6 +163,10 @@ def _show_n(n: int | Sequence[int]) -> str:
     return f"[{shown}]" if len(n) <= _MAX_SHOWN else f"[{shown}, ...] ({len(n)} numbers)"
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False) -> None:
     """Checks that the action is one of `num_actions`, counted from 0.
 
@@ -179,10 +189,12 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
             "action_spaces",
         )
     if space.n != num_actions:
+        cure = f"set algorithm.num_actions to {space.n}, if the algorithm has that key"
+        if space.n == 1:
+            cure = "wrap the environment to add actions"
         raise InvalidInputError(
-            f"action_spaces: the environment has {space.n} actions, but this algorithm is "
-            f"configured for {num_actions}; set algorithm.num_actions to {space.n}, if the "
-            "algorithm has that key",
+            f"action_spaces: the environment has {_count(space.n, 'action')}, but this algorithm "
+            f"is configured for {num_actions}; {cure}",
             "action_spaces",
         )
 
@@ -225,17 +237,18 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
     if len(spaces) != 1 or not isinstance(space, Box):
         raise InvalidInputError(
             f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
-            f"continuous action (a Box) named {ACTION!r}. Remove algorithm.action_size to use the "
-            "environment's actions, or set algorithm.num_actions (discrete actions) or "
-            "algorithm.actions instead, if the algorithm has that key, or else choose another "
-            "algorithm",
+            f"continuous action (a Box) named {ACTION!r}. Remove algorithm.action_size, and other "
+            "keys of continuous actions such as action_low, to use the environment's actions; or "
+            "set algorithm.num_actions (discrete actions) or algorithm.actions instead of them, "
+            "if the algorithm has that key; or else choose another algorithm",
             "action_spaces",
         )
-    if math.prod(space.shape) != size:
+    components = math.prod(space.shape)
+    if components != size:
+        cure = f"set it to {components}" if components else "wrap the environment to add components"
         raise InvalidInputError(
-            f"action_spaces: shape {list(space.shape)} has {math.prod(space.shape)} "
-            f"components, but algorithm.action_size is {size}; set it to "
-            f"{math.prod(space.shape)}",
+            f"action_spaces: shape {list(space.shape)} has {_count(components, 'component')}, but "
+            f"algorithm.action_size is {size}; {cure}",
             "action_spaces",
         )
 

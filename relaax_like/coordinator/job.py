@@ -134,8 +134,8 @@ def validate_name(name: str, field: str) -> str:
     """
     if not is_name(name):
         raise InvalidInputError(
-            f"{field}: {name[:100]!r}, expected 1 to 100 letters, digits, '-', '_' and '.', not "
-            "beginning with '-' or '.'",
+            f"{field}: {name!r:.120}, expected 1 to 100 characters of A-Z a-z 0-9 _ - ., not "
+            "beginning with - or .",
             field,
         )
     return name
@@ -148,7 +148,7 @@ def validate_key(key: str) -> str:
       InvalidInputError: the key is not valid.
     """
     if not _KEY.fullmatch(key):
-        raise InvalidInputError(f"key: {key[:64]!r}, expected 16 to 64 letters and digits", "key")
+        raise InvalidInputError(f"key: {key!r:.80}, expected 16 to 64 letters and digits", "key")
     return key
 
 

@@ -213,6 +213,7 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         )
     left = header.bytes
     folders = {target}
+    files: set[Path] = set()
     for _ in range(header.files):
         file = _take(parts, "file").file
         path = target / validate_path(file.path)
@@ -223,6 +224,13 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
                 "bytes",
             )
         left -= file.bytes
+        if path in files or path in folders or not files.isdisjoint(path.parents):
+            raise InvalidInputError(
+                f"path: {file.path[:100]!r} is the path of an earlier file, of a folder with "
+                "earlier files, or in an earlier file; expected a path of its own for each file",
+                "path",
+            )
+        files.add(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         folders.update(path.parents[: len(path.relative_to(target).parts)])
         _write(path, file, parts)

@@ -235,10 +235,11 @@ class Manifest:
         """
         segments = self.trainable if gradient else self.segments
         if len(arrays) != len(segments):
+            names = ", ".join(segment.name for segment in segments[:8])
             more = ", ..." if len(segments) > 8 else ""
             raise InvalidInputError(
-                f"received {len(arrays)} arrays, expected {len(segments)}: "
-                f"{', '.join(segment.name for segment in segments[:8])}{more}"
+                f"received {len(arrays)} array(s), expected {len(segments)}"
+                f"{f': {names}{more}' if names else ''}"
             )
         flat = out
         if flat is None:
@@ -329,8 +330,9 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
     known = manifest.groups()
     for name in sorted(groups - known.keys()):
         raise InvalidInputError(
-            f"groups: unknown variable group {name[:60]!r}; this run has {', '.join(known)}; name "
-            "one of them, or use the same algorithm folder for client and server",
+            f"groups: unknown variable group {name[:60]!r}; this run has "
+            f"{', '.join(known) or 'no groups'}; {'name one of them, or ' if known else ''}use the "
+            "same algorithm folder for client and server",
             "groups",
         )
     segments, end = [], 0

@@ -177,7 +177,11 @@ class RayLauncher:
             self.ray.kill(actor)
             raise RelaaxError(self._describe_shortage([node])) from None
         except self.ray.exceptions.RayError as error:
-            raise RelaaxError(f"{node.name}: cannot be placed: {_shorten(error)}") from error
+            cure = "; check that all machines of the cluster run, with this version of relaax_like"
+            if isinstance(getattr(error, "cause", None), RelaaxError):  # its text has a cure
+                cure = ""
+            reason = _shorten(error).rstrip(".")
+            raise RelaaxError(f"{node.name}: cannot be placed: {reason}{cure}") from error
         place = _Place(actor, address)
         with self._changed:
             before = self._addresses.get(node.name)

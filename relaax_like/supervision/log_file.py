@@ -43,8 +43,8 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
         handler = _LogFile(path, maxBytes=_MAX_BYTES, backupCount=1, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"run_dir: {path} cannot be written: {error.strerror}; make it writable, or "
-            "choose another run_dir"
+            f"run_dir: {path} cannot be written: {error.strerror}; free disk space, make it "
+            "writable, or choose another run_dir"
         ) from None
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     for name in names:

@@ -30,7 +30,7 @@ MAX_LEAVES = 1000
 # Maximum size of the array of one leaf for all slots: no message is longer.
 MAX_LEAF_BYTES = 64 << 20
 _LEAF_NAME = re.compile(r"[A-Za-z0-9_\-./]{1,200}")
-_MAX_VALUES = 1 << 31
+MAX_DISCRETE = 1 << 31  # values of one integer
 # Maximum number of components of all MultiDiscrete leaves.
 MAX_COMPONENTS = 1 << 16
 # Limits of the spaces of a run, which a client proposes.
@@ -222,10 +222,10 @@ class Discrete(Space):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.n <= _MAX_VALUES or self.shape != ():
+        if not 1 <= self.n <= MAX_DISCRETE or self.shape != ():
             raise InvalidInputError(
                 f"space: Discrete with n={self.n}, shape {list(self.shape)}; expected n from 1 to "
-                f"{_MAX_VALUES} and shape []",
+                f"{MAX_DISCRETE} and shape []",
                 "n",
             )
         _validate_integers(self.dtype, "Discrete", self.start, self.start + self.n - 1)
@@ -254,12 +254,12 @@ class MultiDiscrete(Space):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not _has_components(self.shape, len(self.n)) or any(
-            not 1 <= n <= _MAX_VALUES for n in self.n
+            not 1 <= n <= MAX_DISCRETE for n in self.n
         ):
             raise InvalidInputError(
                 f"space: MultiDiscrete of shape {list(self.shape)} with {len(self.n)} number(s) n "
                 f"from {min(self.n, default=0)} to {max(self.n, default=0)}; expected one number "
-                f"from 1 to {_MAX_VALUES} for each component",
+                f"from 1 to {MAX_DISCRETE} for each component",
                 "n",
             )
         _validate_integers(self.dtype, "MultiDiscrete", 0, max(self.n, default=1) - 1)
@@ -369,7 +369,7 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
             if not _has_components(shape, len(message.n)):
                 raise InvalidInputError(
                     f"MULTI_DISCRETE of shape {list(shape)} with {len(message.n)} number(s) n, "
-                    f"expected one number from 1 to {_MAX_VALUES} for each component",
+                    f"expected one number from 1 to {MAX_DISCRETE} for each component",
                     "n",
                 )
             return MultiDiscrete(n=tuple(message.n), **common)

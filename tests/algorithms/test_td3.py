@@ -86,6 +86,8 @@ def test_spaces_come_from_the_environment():
             ["algorithm.observations={a: {size: 2}, b: {size: 3, layers: [4]}}"],
             r"observations\.b\.layers: td3 observes vectors without layers of their own",
         ),
+        (["algorithm.image=[8, 8, 3]"], "image: td3 observes vectors"),
+        (["algorithm.network={layers: [nature]}"], "convolution, but td3 observes vectors; use d"),
         (["algorithm.policy_delay=0"], "policy_delay"),
         (["algorithm.target_noise=-1"], "target_noise"),
         (["algorithm.exploration_noise=0"], "exploration_noise: 0 to 0, expected more than 0"),

@@ -168,6 +168,7 @@ def test_spaces_come_from_the_environment(name):
             ["algorithm.num_states=4", "algorithm.normalize_observations=false"],
             "observes vectors without layers",
         ),
+        (["algorithm.num_states=4"], "observes vectors without layers"),  # not: normalised
         (["algorithm.network={layers: [{gru: 4}]}"], "learns from single steps"),
         (["learner.placement=agent"], "plan is Offline"),
     ],

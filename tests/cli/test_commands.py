@@ -1,5 +1,6 @@
 """The installed commands: help, settings mistakes, doctor, status. covers R17, R24"""
 
+import importlib.metadata
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
 
+from relaax_like.cli.doctor import _find_version
 from relaax_like.cli.options import to_overrides
 
 SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server")
@@ -247,3 +249,13 @@ def test_the_text_of_an_option_stays_text() -> None:
         "ps.interval=7.5",
         "seed=1",
     ]
+
+
+def test_doctor_names_the_distribution_that_provides_a_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    providers = {"yaml": ["PyYAML"]}
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: providers)
+    version = importlib.metadata.version("PyYAML")
+    assert _find_version("no-such-distribution", "yaml") == f"PyYAML {version}"
+    assert _find_version("no-such-distribution", "no_such_module") == "unknown version"

@@ -60,6 +60,10 @@ def test_examples_are_copied_and_nothing_is_overwritten(
         copy_examples(copied)
     assert mine.read_text() == "mine\n"
     assert not (copied / "environments").exists()  # all or nothing
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "algorithms").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match="algorithms already exists, and nothing is overwr"):
+        copy_examples(tmp_path / "other")
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="copying failed: Not a directory"):
         copy_examples(tmp_path / "file")

@@ -96,6 +96,21 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
+def test_a_copy_of_the_snapshots_alone_is_checked(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.push(3)
+    run.save()
+    run.kill()
+    copy = run.folder.with_name("copy")
+    for path in run.folder.glob("cp-*"):
+        shutil.copytree(path, copy / "checkpoints" / path.name)
+    run.folder = copy
+    printed = run.check(capsys)
+    assert "newest snapshot: version 3, step 6" in printed
+    assert "the parameter server starts at version 3, step 6" in printed
+
+
 def test_a_complete_run_starts_where_fsck_says(
     run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

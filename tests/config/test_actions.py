@@ -62,21 +62,24 @@ _BAD = {
     "a key for all leaves": (
         "{a: {num: 3}}",
         "std: 0.5",
-        "algorithm: std is not for actions with several leaves or switches; remove it, and, if a "
-        "leaf needs it, list the leaves in actions, each with its own std",
+        "algorithm: std is not for leaves in actions (of the file, or of an environment with "
+        "several leaves, switches, or a leaf with a name other than 'action'); remove it, and, if "
+        "a leaf needs it, list the leaves in actions, each with its own std",
     ),
     "bounds for all leaves": (
         "{a: {size: 3}}",
         "action_low: -1",
-        "algorithm: action_low is not for actions with several leaves or switches; remove it, "
+        "algorithm: action_low is not for leaves in actions (of the file, or of an environment "
+        "with several leaves, switches, or a leaf with a name other than 'action'); remove it, "
         "and, if a leaf needs it, list the leaves in actions, each with its own low",
     ),
     "two keys for all leaves": (
         "{a: {size: 3}}",
         "action_low: -1\n  action_high: 1",
-        "algorithm: action_low and action_high are not for actions with several leaves or "
-        "switches; remove them, and, if a leaf needs them, list the leaves in actions, each with "
-        "its own low and high",
+        "algorithm: action_low and action_high are not for leaves in actions (of the file, or of "
+        "an environment with several leaves, switches, or a leaf with a name other than 'action'); "
+        "remove them, and, if a leaf needs them, list the leaves in actions, each with its own low "
+        "and high",
     ),
     "no leaf": ("{}", "", "3: algorithm.actions: expected at least 1 item(s), got a section"),
     "no kind": (
@@ -92,7 +95,7 @@ _BAD = {
     "one action": (
         "{a: {num: 1}}",
         "",
-        "3: algorithm.actions.a.num: expected an integer of 2 or more, or a list",
+        "3: algorithm.actions.a.num: expected an integer of 2 to 2147483648, or a list",
     ),
     "no switch": ("{a: {binary: 0}}", "", "3: algorithm.actions.a.binary: expected 1 or more"),
     "no component": ("{a: {size: 0}}", "", "3: algorithm.actions.a.size: expected 1 or more"),
@@ -128,7 +131,7 @@ _BAD = {
     "a bound too many": (
         "{a: {size: 1, bounded: true, low: [0, 0], high: 1}}",
         "",
-        "3: algorithm.actions.a: low: 2 numbers, expected one number, or 1 (one per component, "
+        "3: algorithm.actions.a: low: 2 number(s), expected one number, or 1 (one per component, "
         "size)",
     ),
     "deviation of a choice": (
@@ -182,6 +185,15 @@ def test_an_action_without_its_bounds_is_refused(name: str, sets: list[str], wan
 def test_one_bound_alone_is_not_replaced_by_the_environment_s(key: str, other: str) -> None:
     with pytest.raises(ConfigError, match=rf"algorithm: {key} is set without {other}; set both"):
         load_experiment("ppo", ["algorithm.bounded=true", f"algorithm.{key}=1"])
+
+
+@pytest.mark.parametrize(
+    ("key", "other"), [("action_low", "action_high"), ("action_high", "action_low")]
+)
+def test_one_bound_alone_has_no_effect_without_bounded(key: str, other: str) -> None:
+    want = rf"{key} has no effect without .*; remove {key}, or set bounded: true and {other}"
+    with pytest.raises(ConfigError, match=want):
+        load_experiment("ppo", [f"algorithm.{key}=1"])
 
 
 def test_the_mirror_loss_of_ppo_is_refused(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """Keys of the section learner that contradict the algorithm or each other. covers J11, J15"""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.cluster import ROOT
 
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.config.plan import OnPolicy, get_task_plan
 from relaax_like.wire.errors import ConfigError
 
 
@@ -178,3 +180,9 @@ def test_recordings_without_a_plan_are_refused_once() -> None:
         load("policy_gradient", "learner.offline=/x", "learner.target_return=null")
     [line] = str(caught.value).splitlines()
     assert "learner.offline: '/x', but this algorithm only learns from what" in line
+
+
+def test_a_task_without_a_plan_is_named_if_another_task_is_a_number() -> None:
+    config = SimpleNamespace(plan={1: OnPolicy(rollout_steps=4)})
+    with pytest.raises(ConfigError, match="no plan for task 'goal', only for 1; add one"):
+        get_task_plan(config, "goal")

@@ -512,3 +512,16 @@ def test_experiment_cannot_be_changed(write: Any) -> None:
         experiment.seed = 1  # type: ignore[misc]
     with pytest.raises(ValueError, match="frozen"):
         experiment.learner.target_episodes = 1
+
+
+def test_a_limit_is_shown_with_all_its_digits() -> None:
+    want = "max_message_bytes: expected 1073741824 or less, got 1073741825"
+    with pytest.raises(ConfigError, match=want):
+        load_experiment("ppo", ["relaax-rlx-server.max_message_bytes=1073741825"])
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac", "policy_gradient/policy_gradient"])
+def test_more_actions_than_a_space_can_have_are_refused_by_the_name_of_the_key(name: str) -> None:
+    want = "algorithm.num_actions: expected 2147483648 or less, got 2147483649"
+    with pytest.raises(ConfigError, match=want):
+        load_experiment(name, ["algorithm.num_actions=2147483649"])

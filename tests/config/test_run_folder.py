@@ -103,7 +103,7 @@ def test_all_processes_of_a_run_are_told_the_same_folder(file: Path) -> None:
         ),
         (
             ["run_name=a/b"],
-            "run_name: expected a name without / that does not begin with a period, ",
+            "run_name: expected one or more characters without /, the first of them not a period, ",
         ),
         (["run_name=.a"], "run_name"),
         (["run_name=''"], "run_name"),

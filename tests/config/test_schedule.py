@@ -67,6 +67,12 @@ def test_other_forms_are_refused_with_the_ones_expected(written):
         Config.model_validate({"epsilon": written})
 
 
+@pytest.mark.parametrize("written", [float("inf"), float("nan")])
+def test_a_number_that_is_not_finite_is_refused_as_it_was_written(written):
+    with pytest.raises(ValueError, match=f"expected a finite number, got {written}"):
+        Config.model_validate({"epsilon": written})
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -2,7 +2,14 @@
 
 import pytest
 
-from relaax_like.config.spaces import validate_leaves, validate_multi_discrete, validate_vector
+from relaax_like.config.spaces import (
+    validate_continuous,
+    validate_discrete,
+    validate_integers,
+    validate_leaves,
+    validate_multi_discrete,
+    validate_vector,
+)
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space
 
@@ -38,3 +45,16 @@ def test_the_wrapper_is_not_named_where_it_does_not_help() -> None:
         with pytest.raises(InvalidInputError) as raised:
             validate()
         assert WRAPPER not in str(raised.value)
+
+
+def test_a_size_that_no_setting_can_have_is_for_a_wrapper() -> None:
+    empty = Box(dtype="float32", shape=(0,))
+    for validate in (
+        lambda: validate_vector({"observation": empty}, 4),
+        lambda: validate_continuous({"action": empty}, 4),
+        lambda: validate_discrete({"action": Discrete(n=1)}, 4),
+        lambda: validate_integers({"observation": Discrete(n=5000)}, Discrete(n=4)),
+    ):
+        with pytest.raises(InvalidInputError, match="; wrap the environment") as raised:
+            validate()
+        assert "set it to" not in str(raised.value)

@@ -17,7 +17,7 @@ from relaax_like.coordinator.versions import (
     validate_path,
 )
 from relaax_like.v1 import coordinator_pb2 as pb
-from relaax_like.wire.errors import InvalidInputError, ServerUnavailableError
+from relaax_like.wire.errors import InvalidInputError
 
 FILES = {
     "config.yaml": b"seed: 0",
@@ -125,10 +125,11 @@ def test_a_path_that_leads_anywhere_else_is_refused(tmp_path: Path, path: str) -
         assert read(tmp_path) == {}
 
 
-def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:
-    parts = make_parts(header={"files": 2, "bytes": 14})
-    with pytest.raises(ServerUnavailableError, match="File exists"):
-        VersionStore(tmp_path, 1000).receive(Attempt(1, 1), iter([*parts, *parts[1:]]))
+@pytest.mark.parametrize(("first", "second"), [("a", "a"), ("a", "a/b/c"), ("a/b/c", "a/b")])
+def test_the_path_of_an_earlier_file_is_refused(tmp_path: Path, first: str, second: str) -> None:
+    parts = make_parts(first, header={"files": 2, "bytes": 14})
+    with pytest.raises(InvalidInputError, match=f"path: '{second}' is the path of an earlier"):
+        VersionStore(tmp_path, 1000).receive(Attempt(1, 1), iter([*parts, *make_parts(second)[1:]]))
     assert read(tmp_path) == {}
 
 

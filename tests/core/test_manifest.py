@@ -144,7 +144,7 @@ def test_unpacked_arrays_are_views(mixed: Manifest) -> None:
 @pytest.mark.parametrize(
     ("arrays", "want"),
     [
-        ([_float32(2, 3), _float32(1)], "received 2 arrays, expected 3: actor/W1"),
+        ([_float32(2, 3), _float32(1)], r"received 2 array\(s\), expected 3: actor/W1"),
         (
             [_float32(3, 2), _float32(1), _float32(4)],
             r"actor/W1: expected float32 \[2, 3\], got float32 \[3, 2\]",

@@ -21,7 +21,7 @@ from ray import cloudpickle
 from support.cluster import ROOT, wait_until
 
 from relaax_like.ray_engine.node_actor import NodeActor, find_free_address
-from relaax_like.ray_engine.ray_launcher import _RayProcess, _shorten
+from relaax_like.ray_engine.ray_launcher import RayLauncher, _RayProcess, _shorten
 from relaax_like.supervision.topology import Node
 from relaax_like.wire.errors import RelaaxError
 
@@ -134,6 +134,25 @@ def test_what_a_method_of_an_actor_raises_is_shown_without_ray_s_traceback() -> 
     assert _shorten(error) == "ray::NodeActor.find_address() (pid=7)"
     error.cause = RelaaxError("127.0.0.1: no free port")
     assert _shorten(error) == "127.0.0.1: no free port"
+
+
+def test_a_node_that_cannot_be_placed_has_a_cure() -> None:
+    error: Any = Exception("The actor died.")
+
+    def get(*_: object, **__: object) -> None:
+        raise error
+
+    exceptions = SimpleNamespace(GetTimeoutError=TimeoutError, RayError=Exception)
+    launcher: Any = SimpleNamespace(
+        ray=SimpleNamespace(get=get, exceptions=exceptions), placement_sec=1.0
+    )
+    node: Any = SimpleNamespace(name="rlx")
+    actor: Any = SimpleNamespace(find_address=SimpleNamespace(remote=lambda: None))
+    with pytest.raises(RelaaxError, match="rlx: cannot be placed: The actor died; check that all"):
+        RayLauncher._place(launcher, node, actor)
+    error.cause = RelaaxError("127.0.0.1: no free port; end a program")
+    with pytest.raises(RelaaxError, match=r"no free port; end a program$"):
+        RayLauncher._place(launcher, node, actor)
 
 
 def test_a_cluster_that_is_lost_before_a_start_has_a_place_is_said() -> None:
