@@ -144,9 +144,10 @@ class EnvListSlots:
         """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: the state has another number of slots, or the replay leads to a
-            different state; the error names the slot.
+          InvalidInputError: the state is of another class or has another number of slots, or the
+            replay leads to a different state; the error names the slot.
         """
+        _validate_keys(state, ("episodes", "observations", "generators"))
         if len(state["episodes"]) != self.slots:
             raise InvalidInputError(
                 f"saved state has {len(state['episodes'])} slots, expected {self.slots}; use "
@@ -289,8 +290,10 @@ class VectorEnvSlots:
         """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: the state belongs to other environments, or to another version of them.
+          InvalidInputError: the state is of another class, or belongs to other environments, or to
+            another version of them.
         """
+        _validate_keys(state, ("attributes", "observations", "generator"))
         env, saved = self._env, state["attributes"]
         self.reset()  # creates all of its arrays
         own = _get_plain_attributes(env)
@@ -368,7 +371,8 @@ class VectorEnvSlots:
         if "final_obs" not in infos:
             raise ConfigError(
                 f"{self._env}: autoreset mode is SAME_STEP, but an episode ended without "
-                "infos['final_obs']; correct the environment, or use vectorization mode sync"
+                "infos['final_obs']; correct the environment, or use vectorization mode sync, or "
+                "a single slot (environment.slots: 1)"
             )
         final = infos["final_obs"]
         if not (isinstance(final, np.ndarray) and final.dtype == object):
@@ -438,8 +442,10 @@ class JoinedSlots:
         """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: the state belongs to other environments, or to another version of them.
+          InvalidInputError: the state is of another class, or belongs to other environments, or to
+            another version of them.
         """
+        _validate_keys(state, ("parts",))
         if len(state["parts"]) != self.slots:
             raise InvalidInputError(
                 f"saved state has {len(state['parts'])} slots, expected {self.slots}; use "
@@ -624,6 +630,16 @@ def _get_plain_attributes(env: VectorEnv) -> dict[str, Any]:
         for name, value in vars(env).items()
         if isinstance(value, np.ndarray | int | float | str) and name != "_np_random_seed"
     }
+
+
+def _validate_keys(state: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Checks that a saved state is of the class that is to continue from it."""
+    if state.keys() != set(keys):
+        raise InvalidInputError(
+            f"saved state has {', '.join(map(str, state)) or 'nothing'}, expected "
+            f"{', '.join(keys)}: the environments were made in another form (single, vectorised, "
+            "or vectorised with one slot each); use the arguments with which it was saved"
+        )
 
 
 def _export_episode(episode: _Episode | None) -> dict[str, Any] | None:

@@ -134,6 +134,17 @@ def test_a_state_of_other_environments_is_refused(
         second.set_state(first.get_state())  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("there", ["vectorised", "vectorised, one by one", "single"])
+@pytest.mark.parametrize("here", ["vectorised", "vectorised, one by one", "single"])
+def test_a_state_of_another_form_of_environments_is_refused(there: str, here: str) -> None:
+    if there == here:
+        return
+    first, second = KINDS[there](), KINDS[here]()
+    first.reset()
+    with pytest.raises(InvalidInputError, match="the environments were made in another form"):
+        second.set_state(first.get_state())
+
+
 def test_an_array_that_the_environment_no_longer_has_is_named() -> None:
     first, second = (make_slots("CartPole-v1", K, seed=4) for _ in range(2))
     first.reset()
