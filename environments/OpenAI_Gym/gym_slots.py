@@ -161,8 +161,8 @@ class EnvListSlots:
             if not same or not _equal(_get_generator(env), state["generators"][slot]):
                 raise InvalidInputError(
                     f"slot {slot}: replaying the actions of its episode led to a different "
-                    f"state; {env} draws random numbers outside np_random, or is a different "
-                    "version, or has other arguments"
+                    f"state; {env} depends on more than np_random and these actions, such as on "
+                    "earlier episodes, or is a different version, or has other arguments"
                 )
 
     def _replay(self, slot: int, episode: Mapping[str, Any]) -> None:
