@@ -145,7 +145,7 @@ class EnvListSlots:
 
         Raises:
           InvalidInputError: the state is of another class or has another number of slots, or the
-            replay leads to a different state; the error names the slot.
+            replay fails or leads to a different state; the error names the slot.
         """
         _validate_keys(state, ("episodes", "observations", "generators"))
         if len(state["episodes"]) != self.slots:
@@ -154,7 +154,16 @@ class EnvListSlots:
                 "the number of slots with which it was saved"
             )
         for slot, episode in enumerate(state["episodes"]):
-            self._replay(slot, episode)
+            try:
+                self._replay(slot, episode)
+            except InvalidInputError:
+                raise
+            except Exception as error:  # an environment can raise anything
+                raise InvalidInputError(
+                    f"slot {slot}: replaying the actions of its episode failed "
+                    f"({type(error).__name__}: {error!s:.200}); {self._envs[slot]} is a different "
+                    "version, or has other arguments"
+                ) from error
         now = self._pack_now()
         for slot, env in enumerate(self._envs):
             same = _equal(_get_row(now, slot), _get_row(state["observations"], slot))
@@ -169,7 +178,7 @@ class EnvListSlots:
         env, actions = self._envs[slot], episode["actions"]
         self._seeds[slot] = episode["seed"]
         if episode["generator"] is not None:
-            env.unwrapped.np_random.bit_generator.state = episode["generator"]
+            _set_generator(env, episode["generator"])
         self._reset_slot(slot)
         if actions is None:
             return
@@ -311,7 +320,7 @@ class VectorEnvSlots:
                 )
         for name, array in arrays.items():
             setattr(env, name, array.copy())
-        env.np_random.bit_generator.state = state["generator"]
+        _set_generator(env, state["generator"])
         if not _equal(self._observations.pack(env.state.T), state["observations"]):
             raise InvalidInputError(
                 f"{env}: the saved state leads to a different observation; use the same version of "
@@ -621,6 +630,21 @@ def _get_generator(env: gym.Env | VectorEnv) -> Any:
     """Returns the state of an environment's random generator; None: no known generator."""
     generator = getattr(env.unwrapped, "np_random", None)
     return getattr(getattr(generator, "bit_generator", None), "state", None)
+
+
+def _set_generator(env: gym.Env | VectorEnv, state: Any) -> None:
+    """Sets what `_get_generator` returned.
+
+    Raises:
+      InvalidInputError: it is the state of another kind of generator.
+    """
+    try:
+        env.unwrapped.np_random.bit_generator.state = state
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{env}: the saved state of its random generator does not fit the generator that it "
+            f"has now ({type(error).__name__}: {error}); use the same version of the environment"
+        ) from None
 
 
 def _get_plain_attributes(env: VectorEnv) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def test_a_real_server_is_told_the_success() -> None:
     ("args", "match"),
     [
         (["--env-arg", "cues=1"], "memory: cues: expected an integer of 2 or more, got 1"),
-        (["--env-arg", "delay"], "'delay', expected KEY=VALUE with a JSON value, such as delay=4"),
+        (["--env-arg", "delay"], "'delay', expected KEY=VALUE with a VALUE in JSON, such as 4 or"),
         (["--env-arg", "wheels=4"], "unknown argument 'wheels'"),
         (["--num-envs", "0"], "--num-envs: '0', expected an integer of 1 or more"),
         (["--env", "Recall"], "unrecognized arguments: --env Recall"),
