@@ -617,9 +617,13 @@ class RlxClient:
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
             self._open_connection()  # if it is lost, this error says so
+            how = (
+                "act(state), or with step(observations)"
+                if self.slots == 1
+                else "step(observations)"
+            )
             raise OutOfOrderError(
-                f"{verb}: no action precedes this reward; start the episode with act(state), "
-                "or with step(observations)"
+                f"{verb}: no action precedes this reward; start the episode with {how}"
             )
 
     # All slots at once.
