@@ -180,8 +180,8 @@ def test_an_agent_that_chooses_by_itself_draws_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("observation", "want"),
     [
-        (np.zeros(5), r"observation: shape \[1, 5\], expected \[1, 3\]"),
-        (np.zeros((2, 2, 3)), r"shape \[1, 2, 2, 3\], expected \[1, 3\]"),
+        (np.zeros(5), r"observation: shape \[5\], expected \[3\]"),
+        (np.zeros((2, 2, 3)), r"shape \[2, 2, 3\], expected \[3\]"),
         (np.zeros((0, 3)), "an empty batch"),
         (np.full(3, np.nan), "NaN or infinity"),
         ("left", "observation: "),

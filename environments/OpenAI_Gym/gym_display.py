@@ -78,7 +78,7 @@ class Display:
         frame = self._render()
         if frame is None:
             raise _NoDisplayError("the environment draws no frames; it needs render_mode rgb_array")
-        if frame.ndim != 3:
+        if frame.ndim != 3 or frame.shape[2] < 3:
             raise _NoDisplayError(
                 f"a frame has shape {list(frame.shape)}, expected [height, width, 3]"
             )

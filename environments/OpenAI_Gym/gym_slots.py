@@ -144,31 +144,41 @@ class EnvListSlots:
         """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: the state has another number of slots, or the replay leads to a
-            different state; the error names the slot.
+          InvalidInputError: the state is of another class or has another number of slots, or the
+            replay fails or leads to a different state; the error names the slot.
         """
+        _validate_keys(state, ("episodes", "observations", "generators"))
         if len(state["episodes"]) != self.slots:
             raise InvalidInputError(
                 f"saved state has {len(state['episodes'])} slots, expected {self.slots}; use "
                 "the number of slots with which it was saved"
             )
         for slot, episode in enumerate(state["episodes"]):
-            self._replay(slot, episode)
+            try:
+                self._replay(slot, episode)
+            except InvalidInputError:
+                raise
+            except Exception as error:  # an environment can raise anything
+                raise InvalidInputError(
+                    f"slot {slot}: replaying the actions of its episode failed "
+                    f"({type(error).__name__}: {error!s:.200}); {self._envs[slot]} is a different "
+                    "version, or has other arguments"
+                ) from error
         now = self._pack_now()
         for slot, env in enumerate(self._envs):
             same = _equal(_get_row(now, slot), _get_row(state["observations"], slot))
             if not same or not _equal(_get_generator(env), state["generators"][slot]):
                 raise InvalidInputError(
                     f"slot {slot}: replaying the actions of its episode led to a different "
-                    f"state; {env} draws random numbers outside np_random, or is a different "
-                    "version, or has other arguments"
+                    f"state; {env} depends on more than np_random and these actions, such as on "
+                    "earlier episodes, or is a different version, or has other arguments"
                 )
 
     def _replay(self, slot: int, episode: Mapping[str, Any]) -> None:
         env, actions = self._envs[slot], episode["actions"]
         self._seeds[slot] = episode["seed"]
         if episode["generator"] is not None:
-            env.unwrapped.np_random.bit_generator.state = episode["generator"]
+            _set_generator(env, episode["generator"])
         self._reset_slot(slot)
         if actions is None:
             return
@@ -289,8 +299,10 @@ class VectorEnvSlots:
         """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: the state belongs to other environments, or to another version of them.
+          InvalidInputError: the state is of another class, or belongs to other environments, or to
+            another version of them.
         """
+        _validate_keys(state, ("attributes", "observations", "generator"))
         env, saved = self._env, state["attributes"]
         self.reset()  # creates all of its arrays
         own = _get_plain_attributes(env)
@@ -308,7 +320,7 @@ class VectorEnvSlots:
                 )
         for name, array in arrays.items():
             setattr(env, name, array.copy())
-        env.np_random.bit_generator.state = state["generator"]
+        _set_generator(env, state["generator"])
         if not _equal(self._observations.pack(env.state.T), state["observations"]):
             raise InvalidInputError(
                 f"{env}: the saved state leads to a different observation; use the same version of "
@@ -368,7 +380,8 @@ class VectorEnvSlots:
         if "final_obs" not in infos:
             raise ConfigError(
                 f"{self._env}: autoreset mode is SAME_STEP, but an episode ended without "
-                "infos['final_obs']; correct the environment, or use vectorization mode sync"
+                "infos['final_obs']; correct the environment, or use vectorization mode sync, or "
+                "a single slot (environment.slots: 1)"
             )
         final = infos["final_obs"]
         if not (isinstance(final, np.ndarray) and final.dtype == object):
@@ -438,8 +451,10 @@ class JoinedSlots:
         """Restores the slots to a state that `get_state` returned.
 
         Raises:
-          InvalidInputError: the state belongs to other environments, or to another version of them.
+          InvalidInputError: the state is of another class, or belongs to other environments, or to
+            another version of them.
         """
+        _validate_keys(state, ("parts",))
         if len(state["parts"]) != self.slots:
             raise InvalidInputError(
                 f"saved state has {len(state['parts'])} slots, expected {self.slots}; use "
@@ -617,6 +632,21 @@ def _get_generator(env: gym.Env | VectorEnv) -> Any:
     return getattr(getattr(generator, "bit_generator", None), "state", None)
 
 
+def _set_generator(env: gym.Env | VectorEnv, state: Any) -> None:
+    """Sets what `_get_generator` returned.
+
+    Raises:
+      InvalidInputError: it is the state of another kind of generator.
+    """
+    try:
+        env.unwrapped.np_random.bit_generator.state = state
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidInputError(
+            f"{env}: the saved state of its random generator does not fit the generator that it "
+            f"has now ({type(error).__name__}: {error}); use the same version of the environment"
+        ) from None
+
+
 def _get_plain_attributes(env: VectorEnv) -> dict[str, Any]:
     """Returns copies of an environment's arrays, numbers and strings, except its first seed."""
     return {
@@ -624,6 +654,16 @@ def _get_plain_attributes(env: VectorEnv) -> dict[str, Any]:
         for name, value in vars(env).items()
         if isinstance(value, np.ndarray | int | float | str) and name != "_np_random_seed"
     }
+
+
+def _validate_keys(state: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Checks that a saved state is of the class that is to continue from it."""
+    if state.keys() != set(keys):
+        raise InvalidInputError(
+            f"saved state has {', '.join(map(str, state)) or 'nothing'}, expected "
+            f"{', '.join(keys)}: the environments were made in another form (single, vectorised, "
+            "or vectorised with one slot each); use the arguments with which it was saved"
+        )
 
 
 def _export_episode(episode: _Episode | None) -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ from relaax_like.client.values import UserSpace
 from relaax_like.wire import Box, ConfigError, Discrete, InvalidInputError
 
 BITS = 20
+# Of all slots together, so that memory suffices.
+_MAX_BITS = 1 << 24
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 
 
@@ -38,7 +40,7 @@ class BitSlots:
           seed: of bits and goals.
 
         Raises:
-          ConfigError: a number is out of range.
+          ConfigError: a number is out of range, or there are more than 2^24 bits in all slots.
         """
         least_of = {"slots": (slots, 1), "bits": (bits, 1)}
         if seed is not None:
@@ -47,6 +49,11 @@ class BitSlots:
             # True is an int too.
             if type(value) is not int or value < least:
                 raise ConfigError(f"{name}: expected an integer of {least} or more, got {value!r}")
+        if slots * bits > _MAX_BITS:
+            raise ConfigError(
+                f"bits: {slots!s:.20} slot(s) of {bits!s:.20} bits, expected at most {_MAX_BITS:,} "
+                "bits in all slots together; use fewer bits or slots"
+            )
         self.slots = slots
         box = Box(
             dtype="float32",

@@ -11,6 +11,8 @@ from relaax_like.wire import Box, ConfigError, Discrete, InvalidInputError
 
 DELAY = 8
 CUES = 2
+# Of all slots together, so that memory suffices.
+_MAX_CUES = 1 << 24
 
 
 class RecallSlots:
@@ -40,7 +42,7 @@ class RecallSlots:
           seed: seed for drawing all cues.
 
         Raises:
-          ConfigError: a number is out of range.
+          ConfigError: a number is out of range, or there are more than 2^24 cues in all slots.
         """
         least_of = {"slots": (slots, 1), "delay": (delay, 0), "cues": (cues, 2)}
         if seed is not None:
@@ -49,6 +51,11 @@ class RecallSlots:
             # True is an int too.
             if type(value) is not int or value < least:
                 raise ConfigError(f"{name}: expected an integer of {least} or more, got {value!r}")
+        if slots * cues > _MAX_CUES:
+            raise ConfigError(
+                f"cues: {slots!s:.20} slot(s) of {cues!s:.20} cues, expected at most {_MAX_CUES:,} "
+                "cues in all slots together; use fewer cues or slots"
+            )
         self.slots = slots
         self.observation_space: UserSpace = Box(
             dtype="float32",

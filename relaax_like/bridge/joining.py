@@ -107,7 +107,9 @@ class GroupServicer:
         expected = layout.gradient_bytes if kind == "step" else 0
         if header.gradient_bytes != expected:
             raise InvalidInputError(
-                f"gradient_bytes: {header.gradient_bytes}, expected {expected}", "gradient_bytes"
+                f"gradient_bytes: {header.gradient_bytes}, expected {expected} in a request of "
+                f"kind {kind} of these groups",
+                "gradient_bytes",
             )
         if expected and chunks.fits_one(expected):
             gradient = _read_whole(header.gradient, expected, "gradient")

@@ -4,6 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
+from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.security import ClientSecurity
 
 _TOKEN_VARIABLE = "RELAAX_TOKEN"
@@ -45,6 +46,11 @@ def make_security(args: argparse.Namespace) -> ClientSecurity:
     token = args.token or ""
     if not token and args.token_file is None:
         token = os.environ.get(_TOKEN_VARIABLE, "")
+        if not (token.isascii() and token.isprintable()):
+            raise ConfigError(
+                f"{_TOKEN_VARIABLE}: contains a line end, or another character that is not "
+                "printable ASCII; set it to the token alone, or pass --token-file"
+            )
     return ClientSecurity(
         token=token,
         token_file=args.token_file,

@@ -511,7 +511,7 @@ class RlxClient:
             raise OutOfOrderError(
                 "act() starts an episode, but the last action has no reward yet; call "
                 "reward_and_act(reward, state), or reward_and_reset(reward) to end the "
-                "episode"
+                f"episode{self._describe_late()}"
             )
         message = rlx_pb2.Step()
         leaves = self._observations.row_to_leaves(state, "state")
@@ -618,9 +618,13 @@ class RlxClient:
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
             self._open_connection()  # if it is lost, this error says so
+            how = (
+                "act(state), or with step(observations)"
+                if self.slots == 1
+                else "step(observations)"
+            )
             raise OutOfOrderError(
-                f"{verb}: no action precedes this reward; start the episode with act(state), "
-                "or with step(observations)"
+                f"{verb}: no action precedes this reward; start the episode with {how}"
             )
 
     # All slots at once.
@@ -721,6 +725,7 @@ class RlxClient:
                 "step without rewards is only allowed as the first step after connecting, or "
                 "after a step without observations, and then takes only observations and present; "
                 "otherwise call step(observations, rewards, terminated, truncated)"
+                f"{self._describe_late()}"
             )
 
     def _pack_ends(
@@ -829,6 +834,14 @@ class RlxClient:
             raise OutOfOrderError(
                 f"executed: missing, but the last step was not answered in time; {cure}"
             )
+
+    def _describe_late(self) -> str:
+        """Returns what a step with rewards also needs after a late answer; "" otherwise."""
+        if not self._is_unanswered:
+            return ""
+        if "executed" in self.features:
+            return ", with executed, because the last step was not answered in time"
+        return "; but the last step was not answered in time, so call reconnect() first"
 
     def _number_step(self) -> int:
         """Returns the next step's number; 0 if the steps of this session have no numbers."""

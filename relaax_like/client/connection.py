@@ -43,17 +43,19 @@ def parse_address(address: str) -> tuple[str, int]:
         f"[::1]:{DEFAULT_PORT}"
     )
     if "/" in address:
-        raise ConfigError(f"address {address!r}: a URL or a path; {expected}")
+        raise ConfigError(f"address {address!r:.100}: a URL or a path; {expected}")
     host, colon, port = address.rpartition(":")
     # An IPv6 address contains colons, so it must be in brackets.
     if not (colon and port) or port.endswith("]") or (":" in host and not host.startswith("[")):
         raise ConfigError(
-            f"address {address!r}: port missing, or an IPv6 address without brackets; {expected}"
+            f"address {address!r:.100}: port missing, or an IPv6 address without brackets; "
+            f"{expected}"
         )
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not host or not (port.isascii() and port.isdigit()) or not 1 <= int(port) <= 65535:
-        raise ConfigError(f"address {address!r}: {expected}")
+    is_number = port.isascii() and port.isdigit() and len(port) <= 9
+    if not host or "[" in host or not is_number or not 1 <= int(port) <= 65535:
+        raise ConfigError(f"address {address!r:.100}: {expected}")
     return host, int(port)
 
 

@@ -315,8 +315,7 @@ class Interactor:
     def _advance(self, actions: Any) -> Transition:
         """Steps all slots and applies the step limit and the random first actions."""
         start, mark = time.perf_counter(), tracing.begin()
-        transition = self._env_slots.step(actions)
-        _validate_shapes(transition, len(self._lengths))
+        transition = _validate_shapes(self._env_slots.step(actions), len(self._lengths))
         self._lengths += 1
         ended = transition.terminated | transition.truncated
         over = (
@@ -389,8 +388,11 @@ class Interactor:
             self._on_episode(episode)
 
 
-def _validate_shapes(transition: Transition, slots: int) -> None:
+def _validate_shapes(transition: Transition, slots: int) -> Transition:
     """Checks what is counted before the agent checks the rest: shapes, and kind of the rewards.
+
+    Returns:
+      The transition; with arrays instead of lists.
 
     Raises:
       InvalidInputError: rewards are not numbers, or an array does not have one row per slot.
@@ -399,7 +401,9 @@ def _validate_shapes(transition: Transition, slots: int) -> None:
     rewards, *ends = (getattr(value, "shape", ()) for value in outcome)
     is_wrong = rewards[:1] != (slots,) or len(rewards) > 2 or ends != [(slots,), (slots,)]
     if is_wrong or np.asarray(transition.rewards).dtype.kind not in "biuf":
-        validate_outcome(slots, *outcome)
+        rewards, terminated, truncated = validate_outcome(slots, *outcome)
+        return replace(transition, rewards=rewards, terminated=terminated, truncated=truncated)
+    return transition
 
 
 def _merge(mask: np.ndarray, chosen: Values, other: Values) -> Values:

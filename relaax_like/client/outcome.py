@@ -81,9 +81,9 @@ def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
         )
     if not np.isfinite(rewards).all():
         bad = np.unique(np.argwhere(~np.isfinite(rewards))[:, 0]).tolist()
-        where = ", ".join(map(str, bad[:8]))
+        where = f"slot{'s' * (len(bad) > 1)} {', '.join(map(str, bad[:8]))}"
         raise InvalidInputError(
-            f"rewards: NaN or infinity in slot {where}, expected finite numbers", "rewards"
+            f"rewards: NaN or infinity in {where}, expected finite numbers", "rewards"
         )
     return rewards
 

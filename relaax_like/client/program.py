@@ -126,7 +126,7 @@ def _parse_env_arg(text: str) -> tuple[str, object]:
         return key, json.loads(value)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r}, expected KEY=VALUE with a JSON value, such as delay=4"
+            f"{text!r}, expected KEY=VALUE with a VALUE in JSON, such as 4 or true"
         ) from None
 
 

@@ -135,7 +135,14 @@ class SpaceValues:
     ) -> np.ndarray:
         space = self.spaces[name]
         if slots is None:
-            array, slots = validate_array(value, field, space.shape)[None], 1
+            row = validate_array(value, field, space.shape)
+            if row.shape != space.shape:
+                raise InvalidInputError(
+                    f"{field}: shape {list(row.shape)}, expected {list(space.shape)} as declared "
+                    "by the space",
+                    field,
+                )
+            array, slots = row[None], 1
         else:
             array = validate_array(value, field, (slots, *space.shape))
         cast = _cast(array, DTYPES[space.dtype], field, chosen)

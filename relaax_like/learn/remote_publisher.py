@@ -229,12 +229,14 @@ class RemotePublisher(Publisher):
     def _send(self, item: Publication | Counts) -> Reply:
         """Sends an item, in parts if it has many episodes, until it has taken effect.
 
-        If the server has lost earlier items, their steps and episodes are added.
+        If the server has lost earlier items, their steps and episodes are added. The first part has
+        all but the other episodes: if this process ends before they are sent, only they are lost.
         """
-        while len(item.episodes) > MAX_EPISODES:
+        if len(item.episodes) > MAX_EPISODES:
             first, rest = item.episodes[:MAX_EPISODES], item.episodes[MAX_EPISODES:]
-            self._send(Counts(env_steps=0, episodes=first, received=item.received))
-            item = replace(item, episodes=rest)
+            reply = self._send(replace(item, episodes=first))
+            newest = self._send(Counts(env_steps=0, episodes=rest, received=item.received))
+            return replace(newest, outcome=reply.outcome, reason=reply.reason)
         self._sequence += 1
         while True:
             counted = _Counted(self._sequence, item.env_steps, item.episodes)

@@ -257,7 +257,7 @@ class Session:
         self.last_message = "nothing"
         self._has_stepped = False
         self._make_agents = make_agents
-        self._metrics = metrics
+        self._metrics = _SafeMetrics(metrics, self._log_recorder_failure)
         self._max_slots = max_slots
         self._message_bytes_limit = max_message_bytes
         self._score_lines = score_lines
@@ -271,8 +271,8 @@ class Session:
         self._running = False
         self._episodes = 0
         self._meter = EpisodeMeter(0)
-        self.times = AnswerTimes(metrics, None, time.monotonic())
-        self._success = MeanMetric(metrics, "success")
+        self.times = AnswerTimes(self._metrics, None, time.monotonic())
+        self._success = MeanMetric(self._metrics, "success")
         self._transition: Transition | None = None
         # Of the newest answer.
         self._packed_version = -1
@@ -451,7 +451,7 @@ class Session:
         try:
             self._note_left()
             self.points.close()
-        finally:  # even if the recorder fails
+        finally:  # even if a report fails
             agents.close()
 
     def _note_left(self) -> None:
@@ -470,6 +470,14 @@ class Session:
             self._metrics.scalar("discarded episodes", unfinished)
         else:
             self.log.write(logging.INFO, "%s: left", self.client_name)
+
+    def _log_recorder_failure(self) -> None:
+        self.log.write(
+            logging.ERROR,
+            "%s: a curve point of its session could not be recorded, and is lost",
+            self.client_name,
+            trace=shorten(traceback.format_exc(), MAX_TRACE_LENGTH),
+        )
 
     def _translate(self, error: Exception) -> ProtocolError:
         if isinstance(error, InvalidInputError):
@@ -741,6 +749,26 @@ class Session:
                 )
 
 
+class _SafeMetrics(Metrics):
+    """Records points; an error of the recorder loses the point, and ends no session.
+
+    Args:
+      metrics: the recorder.
+      on_error: called for each point that is lost, within the `except` block.
+    """
+
+    def __init__(self, metrics: Metrics, on_error: Callable[[], None]):
+        self._metrics = metrics
+        self._on_error = on_error
+
+    def scalar(self, name: str, y: float, x: float | None = None) -> None:
+        """See `Metrics`; raises nothing."""
+        try:
+            self._metrics.scalar(name, y, x)
+        except Exception:
+            self._on_error()
+
+
 class MeanMetric:
     """Sends the mean of many measurements about once a second: a point per step is too many."""
 
@@ -793,17 +821,18 @@ def _make_actions_layout(
 
 def _validate_points(body: bytes | memoryview, start: int, stop: int) -> None:
     if stop - start > _MAX_SCALARS_BYTES:
-        came = f"{stop - start} bytes, expected at most {_MAX_SCALARS_BYTES}"
+        came = (
+            f"{stop - start} bytes, expected at most {_MAX_SCALARS_BYTES}; send fewer points per "
+            "message, or shorter names"
+        )
     # Counts bytes first: for valid messages that is nearly always enough.
     elif bytes(body[start:stop]).count(_POINT_BYTE) > 4 * MAX_POINTS and has_more_fields(
         body, start, stop, 2 * MAX_POINTS
     ):
-        came = f"more than {2 * MAX_POINTS} points"
+        came = f"more than {2 * MAX_POINTS} points; send at most {MAX_POINTS} points per message"
     else:
         return
-    raise InvalidInputError(
-        f"scalars: {came}; send at most {MAX_POINTS} points per message", "scalars"
-    )
+    raise InvalidInputError(f"scalars: {came}", "scalars")
 
 
 def _find_token(body: bytes | memoryview) -> str | None:

@@ -201,9 +201,8 @@ class Box(Space):
         """See `Space`."""
         if array.dtype.kind in "fV" and not is_finite(array):
             slots = np.unique(np.argwhere(~np.isfinite(array))[:, 0]).tolist()
-            raise InvalidInputError(
-                f"{field}: NaN or infinity in slot {', '.join(map(str, slots[:8]))}", field
-            )
+            where = f"slot{'s' * (len(slots) > 1)} {', '.join(map(str, slots[:8]))}"
+            raise InvalidInputError(f"{field}: NaN or infinity in {where}", field)
 
 
 @dataclass(frozen=True, kw_only=True)

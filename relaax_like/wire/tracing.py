@@ -91,8 +91,8 @@ class Recorder:
             self.path, self._map = _make_file(folder, role, _ROWS_AT + capacity * _ROW_BYTES)
         except OSError as error:
             raise ConfigError(
-                f"{str(folder)[:200]}: cannot write a trace there: {error}; choose another "
-                f"folder with {ENVIRONMENT_VARIABLE}, without --trace, or run without tracing"
+                f"{str(folder)[:200]}: cannot write a trace there: {error}; set "
+                f"{ENVIRONMENT_VARIABLE} to another folder and omit --trace, or run without tracing"
             ) from None
         self._numbers = itertools.count()
         self._written = memoryview(self._map)[_COUNT_AT:_LINES_AT].cast("Q")

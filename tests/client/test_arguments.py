@@ -8,7 +8,13 @@ from collections.abc import Callable
 import pytest
 from support.cluster import ROOT
 
-from relaax_like.client.arguments import parse_count, parse_positive
+from relaax_like.client.arguments import (
+    add_security_arguments,
+    make_security,
+    parse_count,
+    parse_positive,
+)
+from relaax_like.wire.errors import ConfigError
 
 
 @pytest.mark.parametrize(("parse", "least"), [(parse_count, 0), (parse_positive, 1)])
@@ -17,6 +23,18 @@ def test_an_integer_below_the_least_is_refused(parse: Callable[[str], int], leas
     for text in (str(least - 1), "1.5", "many", ""):
         with pytest.raises(argparse.ArgumentTypeError, match=f"an integer of {least} or more"):
             parse(text)
+
+
+def test_a_token_in_the_environment_with_a_line_end_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RELAAX_TOKEN", "secret\n")
+    parser = argparse.ArgumentParser()
+    add_security_arguments(parser)
+    with pytest.raises(ConfigError, match="RELAAX_TOKEN: contains a line end") as raised:
+        make_security(parser.parse_args([]))
+    assert "secret" not in str(raised.value)
+    assert make_security(parser.parse_args(["--token-file", "token"])).token == ""
 
 
 @pytest.mark.parametrize("name", ["bandit", "bit_flip", "memory", "OpenAI_Gym"])

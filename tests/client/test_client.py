@@ -189,7 +189,7 @@ def test_a_single_slot_verb_on_many_slots_is_refused(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("call", "match"),
     [
-        (lambda c: c.reward_and_act(1.0, [0, 0, 0]), r"state: shape \[1, 3\], expected \[1, 4\]"),
+        (lambda c: c.reward_and_act(1.0, [0, 0, 0]), r"state: shape \[3\], expected \[4\] as"),
         (lambda c: c.reward_and_act(1.0, [0, 0, 0, np.nan]), "NaN or infinity in slot 0"),
         (lambda c: c.reward_and_act(1.0, [0, 0, 0, 1e300]), "NaN or infinity in slot 0"),
         (lambda c: c.reward_and_act(np.nan, ZEROS), "rewards: NaN or infinity"),
@@ -361,7 +361,13 @@ def test_parse_address(address: str, want: tuple[str, int]) -> None:
     assert parse_address(address) == want
 
 
-@pytest.mark.parametrize("address", ["", ":7001", "host:", "host:0", "host:65536", "host:x"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("", ":7001", "host:", "host:0", "host:65536", "host:x", "host:" + "9" * 5000),
+        *("[::1:7001", "[host:7001"),
+    ],
+)
 def test_a_bad_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         parse_address(address)
@@ -539,6 +545,9 @@ def test_after_a_late_answer_executed_is_due_until_a_step_is_sent(
                 refused()
             with pytest.raises(OutOfOrderError, match="executed: missing"):
                 client.reward_and_act(1.0, ZEROS)
+            for too_early in (lambda: client.act(ZEROS), lambda: client.step(ZEROS[None])):
+                with pytest.raises(OutOfOrderError, match="with executed, because the last step"):
+                    too_early()
         client.reward_and_act(1.0, ZEROS, executed=1)
         client.reward_and_act(1.0, ZEROS)
     _, second, third = server.sessions[0].steps
@@ -555,6 +564,8 @@ def test_after_a_late_answer_without_executed_the_cure_is_to_reconnect(
         with pytest.raises(LateAnswerError, match=r"call reconnect\(\) and begin new episodes"):
             client.act(ZEROS)
         answers.set()
+        with pytest.raises(OutOfOrderError, match=r"in time, so call reconnect\(\) first"):
+            client.act(ZEROS)
         with pytest.raises(OutOfOrderError, match=r"executed: missing.*; call reconnect\(\) and"):
             client.reward_and_act(1.0, ZEROS)
         with pytest.raises(OutOfOrderError, match="do not pass it"):

@@ -164,6 +164,20 @@ def test_an_outcome_of_a_wrong_shape_is_refused(field: str, value: Any, message:
     assert len(agent.told) == 1  # the first observations
 
 
+def test_an_outcome_of_lists_counts_like_one_of_arrays() -> None:
+    class ListSlots(CountingSlots):
+        def step(self, actions: np.ndarray) -> Transition:
+            came = super().step(actions)
+            names = ("rewards", "terminated", "truncated")
+            return replace(came, **{name: getattr(came, name).tolist() for name in names})
+
+    agents = [ListeningAgent(2), ListeningAgent(2)]
+    for slots, agent in zip((CountingSlots([2, 4]), ListSlots([2, 4])), agents, strict=True):
+        Interactor(slots, agent, max_episode_steps=3, max_steps=12).run()
+    for told, same in zip(agents[0].told, agents[1].told, strict=True):
+        np.testing.assert_equal(same, told)
+
+
 def test_finish_ends_the_run_and_says_why() -> None:
     agent = ListeningAgent(2, finish_after=5)
     summary = Interactor(CountingSlots([2, NEVER]), agent).run()

@@ -87,6 +87,7 @@ def test_observations_fit_their_spaces() -> None:
     [
         ({"bits": 0}, "bits: expected an integer of 1 or more, got 0"),
         ({"bits": True}, "bits: expected an integer of 1 or more, got True"),
+        ({"bits": 10**30}, r"bits: 1 slot\(s\) of 1.* bits, expected at most 16,777,216"),
         ({"bit": 3}, "unknown argument 'bit', expected bits"),
     ],
 )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from OpenAI_Gym.gym_display import Display
 from OpenAI_Gym.gym_make import make_slots
 from OpenAI_Gym.gym_slots import EnvListSlots, JoinedSlots, VectorEnvSlots
 from toy_envs import NESTED, Nested, Toy, ToyVector
@@ -150,6 +151,21 @@ def test_a_step_limit_on_slots_that_cannot_be_reset_alone_says_so() -> None:
     slots.reset()
     with pytest.raises(ConfigError, match="use vectorization mode sync"):
         slots.reset(np.array([True, False]))
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 1)])
+def test_a_frame_of_another_shape_is_named(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    lines: list[str] = []
+    display = Display("toy", lines.append)
+    display.attach(lambda: np.zeros(shape, np.uint8), 30)
+    display.toggle()
+    display.update()
+    assert len(lines) == 1
+    assert f"a frame has shape {list(shape)}, expected [height, width, 3]" in lines[0]
+    assert not display.wanted
 
 
 def test_returned_arrays_are_the_callers_to_keep() -> None:

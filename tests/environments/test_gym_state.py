@@ -2,6 +2,7 @@
 
 # covers J18
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -132,6 +133,44 @@ def test_a_state_of_other_environments_is_refused(
     second = make_slots(made, **{"slots": K, "seed": 4, **other})
     with pytest.raises(InvalidInputError, match=want):
         second.set_state(first.get_state())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("there", "here"), itertools.permutations(["vectorised", "vectorised, one by one", "single"], 2)
+)
+def test_a_state_of_another_form_of_environments_is_refused(there: str, here: str) -> None:
+    first, second = KINDS[there](), KINDS[here]()
+    first.reset()
+    with pytest.raises(InvalidInputError, match="the environments were made in another form"):
+        second.set_state(first.get_state())
+
+
+@pytest.mark.parametrize("kind", ["vectorised", "no seed"])
+def test_a_state_of_another_kind_of_generator_is_refused(kind: str) -> None:
+    first, second = KINDS[kind](), KINDS[kind]()
+    first.reset()
+    state = first.get_state()
+    other = np.random.MT19937(1).state
+    if kind == "vectorised":
+        state["generator"] = other
+    else:
+        state["episodes"][0]["generator"] = other
+    with pytest.raises(InvalidInputError, match="random generator does not fit"):
+        second.set_state(state)
+
+
+def test_an_environment_that_fails_in_the_replay_is_named() -> None:
+    class Failing(Toy):
+        def step(self, action: Any) -> Any:
+            raise KeyError("no such action")
+
+    first = EnvListSlots([Toy(0)], seed=1)
+    first.reset()
+    first.step(np.array([1]))
+    with pytest.raises(
+        InvalidInputError, match=r"slot 0: replaying .* failed \(KeyError: 'no such"
+    ):
+        EnvListSlots([Failing(0)]).set_state(first.get_state() or {})
 
 
 def test_an_array_that_the_environment_no_longer_has_is_named() -> None:

@@ -172,6 +172,7 @@ def test_returned_arrays_are_the_callers_to_keep_and_fit_the_space() -> None:
         ({"cues": 1}, "cues: expected an integer of 2 or more, got 1"),
         ({"cues": 2.5}, r"cues: expected an integer of 2 or more, got 2\.5"),
         ({"delay": True}, "delay: expected an integer of 0 or more, got True"),
+        ({"cues": 10**30}, r"cues: 1 slot\(s\) of 1.* cues, expected at most 16,777,216"),
         ({"dealy": 3}, "unknown argument 'dealy', expected delay or cues"),
     ],
 )
@@ -281,7 +282,7 @@ def test_a_real_server_is_told_the_success() -> None:
     ("args", "match"),
     [
         (["--env-arg", "cues=1"], "memory: cues: expected an integer of 2 or more, got 1"),
-        (["--env-arg", "delay"], "'delay', expected KEY=VALUE with a JSON value, such as delay=4"),
+        (["--env-arg", "delay"], "'delay', expected KEY=VALUE with a VALUE in JSON, such as 4 or"),
         (["--env-arg", "wheels=4"], "unknown argument 'wheels'"),
         (["--num-envs", "0"], "--num-envs: '0', expected an integer of 1 or more"),
         (["--env", "Recall"], "unrecognized arguments: --env Recall"),

@@ -3,7 +3,7 @@
 covers R2, N1
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -297,6 +297,31 @@ def test_more_episodes_than_fit_one_message_are_sent_in_several(run: Run) -> Non
         publisher.publish(make_publication(lease, 1.0, env_steps=9, episodes=episodes))
         status = server.status()
         assert (status.episodes, status.global_t, status.version) == (len(episodes), 9, 1)
+
+
+def test_the_first_of_several_parts_has_all_but_the_other_episodes(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        stub = run.link.publisher_stub()
+        publish = stub.publish
+        sent: list[tuple[type, int, Mapping[str, Received]]] = []
+
+        def note(item: Publication | Counts) -> RunState:
+            sent.append((type(item), item.env_steps, item.received))
+            return publish(item)
+
+        stub.publish = note  # type: ignore[method-assign]
+        publisher = run.make_publisher(stub=stub)
+        lease = publisher.lease()
+        before, after = {"rlx": Received(7, 3, 2)}, {"rlx": Received(7, 9, 8)}
+        publisher.count(Counts(env_steps=1, received=before))
+        episodes = (Episode(1.0, 1),) * (MAX_EPISODES + 5)
+        reply = publisher.publish(
+            make_publication(lease, 1.0, env_steps=9, episodes=episodes, received=after)
+        )
+        # If this learner ends between the two parts, no steps are lost.
+        assert sent == [(Counts, 1, before), (Publication, 9, after), (Counts, 0, after)]
+        assert (reply.outcome, reply.version, reply.global_t) == ("applied", 1, 10)
+        assert server.lease().received == after
 
 
 def test_more_lost_episodes_than_fit_one_message_are_sent_in_several(run: Run) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
-from relaax_like.core.metrics import Metrics
+from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Session
@@ -59,7 +59,7 @@ def test_an_agent_that_cannot_be_made_leaves_nothing_open():
     assert [part.closed for part in (*agents, *clients)] == [1] * 5
 
 
-def test_a_recorder_that_fails_leaves_no_agents_open():
+def test_a_recorder_that_fails_does_not_keep_a_session_from_closing(caplog):
     class Failing(Metrics):
         def scalar(self, name, y, x=None):
             raise OSError("disk full")
@@ -67,7 +67,20 @@ def test_a_recorder_that_fails_leaves_no_agents_open():
     session = Session("one", lambda greeting: None, Failing(), max_slots=1, max_message_bytes=1)
     session._agents = agents = Part()
     session._meter = SimpleNamespace(unfinished=(1, 5))
-    with pytest.raises(OSError, match="disk full"):
+    session.close()
+    assert agents.closed == 1
+    assert "a curve point of its session could not be recorded" in caplog.text
+
+
+def test_a_report_that_fails_leaves_no_agents_open():
+    def fail(event, client):
+        raise OSError("broken pipe")
+
+    metrics = NullMetrics()
+    session = Session("one", lambda greeting: None, metrics, max_slots=1, max_message_bytes=1)
+    session._agents = agents = Part()
+    session.report = fail
+    with pytest.raises(OSError, match="broken pipe"):
         session.close()
     assert agents.closed == 1
 

@@ -10,7 +10,7 @@ from support.connections import Listener, feed, make_connection
 from support.rlx import RawClient, make_next, make_start, serve_rlx
 
 from relaax_like.core.metrics import Metrics
-from relaax_like.rlx_server import points
+from relaax_like.rlx_server import answer_times, points
 from relaax_like.rlx_server.client_log import ClientLog
 from relaax_like.rlx_server.points import POINTS_PER_TURN, PointBudget
 from relaax_like.v1 import metrics_pb2, rlx_pb2
@@ -132,6 +132,22 @@ def test_a_recorder_that_raises_loses_the_points_and_ends_no_session(client, rec
     assert client.ask(make_next()).WhichOneof("body") == "actions"
     assert recorder.get("curve") == [0.0, 1.0]
     assert "its curve points could not be recorded" in caplog.text
+    assert "OSError: the disk is full" in caplog.text
+
+
+def test_a_recorder_that_raises_during_a_step_ends_no_session(
+    backend, recorder, caplog, monkeypatch
+):
+    def fail(name, y, x=None):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(answer_times, "_INTERVAL_SEC", 0.0)  # a point of each answer
+    recorder.scalar = fail
+    with serve_rlx(backend, metrics=recorder) as port, RawClient(port) as client:
+        client.greet()
+        for message in (make_start(), make_next(), make_next()):
+            assert client.ask(message).WhichOneof("body") == "actions"
+    assert "a curve point of its session could not be recorded" in caplog.text
     assert "OSError: the disk is full" in caplog.text
 
 
