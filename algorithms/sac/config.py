@@ -89,7 +89,7 @@ class Config(ContinuousReplayConfig):
 
         Raises:
           InvalidInputError: an observation cannot be used, or the action is neither one Discrete
-            nor one Box with finite bounds.
+            nor one Box with finite bounds; `action_low` in the file replaces these.
         """
         space = action_spaces.get(ACTION)
         comes = len(action_spaces) == 1 and isinstance(space, Discrete)

@@ -301,7 +301,7 @@ def _message_to_reply(
         if header.values_bytes != manifest.total_bytes:
             raise ProtocolError(
                 f"join: the answer has values of {header.values_bytes} bytes, expected "
-                f"{manifest.total_bytes}; use the same algorithm folder on both ends"
+                f"{manifest.total_bytes}; run the same version of relaax_like on both ends"
             )
         if chunks.fits_one(header.values_bytes):
             flat = _read_whole(header.values, header.values_bytes, "values")

@@ -920,6 +920,8 @@ class RlxClient:
         return body
 
     def _open_connection(self) -> Connection:
+        if self._connection is not None and self._connection.closed:  # lost, by a ping or by points
+            self._drop_connection()
         if self._connection is None:
             if self._closed:
                 raise OutOfOrderError(

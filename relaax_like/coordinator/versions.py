@@ -290,7 +290,9 @@ def _write(path: Path, file: pb.VersionFile, parts: Iterator[pb.VersionPart]) ->
             left -= len(chunk)
         if crc != file.crc:
             raise InvalidInputError(
-                f"{file.path}: the content does not match its CRC; send the version again", "crc"
+                f"{file.path}: the content does not match its CRC: the file was changed while it "
+                "was sent, or damaged on the way; the next version can succeed",
+                "crc",
             )
         output.flush()
         os.fsync(output.fileno())

@@ -28,7 +28,10 @@ _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
 _PADDING = 3
 # Tolerance between two compiled forms of an update in single precision, relative to the change.
 _UPDATE_TOLERANCE = 1e-3
-_KEEP = "keep all that an update changes in the model's variables, as nothing else is saved"
+_KEEP = (
+    "keep all that an update changes in the model's variables, as nothing else is saved, and draw "
+    "random numbers from self.random"
+)
 
 
 def check_specs(subject: Subject) -> None:

@@ -432,7 +432,12 @@ class ComputationTask:
         next_states: Arrays | None = None,
         extras: Arrays | None = None,
     ) -> Parts:
-        """Returns the arguments of `Algorithm.learn`, checked; see `compute_gradients`."""
+        """Returns the arguments of `compute_gradients` as tensors, by part and name.
+
+        Raises:
+          InvalidInputError: an array, other than those of `extras`, is missing or has a shape other
+            than its spec.
+        """
         action_specs = self._action_specs
         if LOG_PROB in actions:
             action_specs = {**action_specs, **self._log_prob_spec}

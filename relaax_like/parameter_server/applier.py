@@ -393,7 +393,7 @@ class Applier:
         self._stop_condition.check(self._store.global_t, self._statistics)
 
     def record_curves(self, now: bool = False) -> None:
-        """Records a point of each curve if there was an update and it is time, or `now` is True."""
+        """Records a point of each curve if there was an update, and it is time or `now` is True."""
         counts = vars(self._combiner.counts)
         self._curves.record(self._store.global_t, self._store.compute_learning_rates, counts, now)
 

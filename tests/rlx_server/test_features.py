@@ -7,11 +7,13 @@ import threading
 import pytest
 from support.connections import Listener, feed, make_connection
 from support.rlx import RawClient, RecordingAgent, make_hello, make_next, make_start, serve_rlx
+from support.threads import wait_until
 
 from relaax_like.client import RlxClient
 from relaax_like.client.connection import Connection
 from relaax_like.rlx_server.session import PENDING
 from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import ServerUnavailableError
 from relaax_like.wire.framing import pack_frame
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -74,6 +76,21 @@ def test_our_client_pings_when_it_is_told_to(backend):
         assert environment.reward_and_act(1.0, [0.0, 0.0]) is not None
         environment.close()
         environment.ping()  # nobody to tell
+
+
+def test_a_connection_that_a_ping_finds_lost_is_reported_by_the_next_step(backend):
+    spaces = Box(dtype="float32", shape=(2,)), Discrete(n=3)
+    with serve_rlx(backend) as port:
+        environment = RlxClient(f"127.0.0.1:{port}", *spaces)
+        environment.act([0.0, 0.0])
+
+    def is_found() -> bool:
+        environment.ping()
+        return environment._connection.closed
+
+    wait_until(is_found, "a ping finds the connection lost")
+    with pytest.raises(ServerUnavailableError, match=r"call reconnect\(\) and start new episodes"):
+        environment.reward_and_act(1.0, [0.0, 0.0])
 
 
 class SlowAgent(RecordingAgent):
