@@ -308,6 +308,6 @@ def test_a_policy_can_decide_by_what_it_observes_unless_autograph_is_off(xla):
         found = actor.act(inputs, {"count": np.zeros((1, 1), np.float32)})
         assert found.next_states["count"].tolist() == [[count]]
     model.autograph = False
-    cure = r"test_acting.py:\d+: an `if` .* set self.autograph = True at the end of __init__"
+    cure = r"test_acting.py:\d+: an `if`, .* set self.autograph = True at the end of __init__"
     with pytest.raises(ConfigError, match=cure):
         CompiledActor(model, seed=1).act(inputs, {"count": np.zeros((1, 1), np.float32)})

@@ -391,7 +391,7 @@ PUSHES: dict[str, tuple[dict, str, str]] = {
     ),
     "two million axes": (
         {"statistics": statistics(1, mean=LONG_SHAPE)},
-        "at most 32 axes",
+        "2000000 axes, expected at most 32",
         "malformed",
     ),
     "a statistic's long name": (

@@ -132,7 +132,7 @@ def test_damaged_initial_values_of_a_fresh_run_are_built_again(
     kept.write_bytes(b"")  # as a power cut leaves what was not synced
     with caplog.at_level(logging.WARNING), open_run() as server:
         np.testing.assert_array_equal(server.get_values()[0], want)
-    assert f"{kept}: not an .npz file" in caplog.text
+    assert f"{kept}: not a file of initial values" in caplog.text
     assert "building them again" in caplog.text
     assert kept.read_bytes() == whole
     assert built == [1, 1]
