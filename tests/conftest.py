@@ -14,8 +14,9 @@ from relaax_like.wire.errors import ConfigError
 # A shell has what it starts in the background ignore Ctrl-C, and so would all that tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# All tests and TensorFlow are in one process: a full collection takes half a second.
-gc.set_threshold(700, 10, 100)
+# All tests and TensorFlow are in one process: a full collection takes half a second, and the many
+# objects of a graph stay for as long as it is needed.
+gc.set_threshold(20_000, 10, 100)
 # The machine is shared: a slow example says nothing about the code.
 settings.register_profile("relaax", deadline=None)
 settings.load_profile("relaax")
