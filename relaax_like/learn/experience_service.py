@@ -1,4 +1,4 @@
-"""ExperienceService: learns from the experience of all agents (`placement: server, standalone`)."""
+"""ExperienceService: learns from the rollouts of other processes (`placement: server, standalone`)."""
 
 import logging
 import math
@@ -161,7 +161,8 @@ class ExperienceService(ExperienceSink):
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
         """Stops learning after the current iteration, and logs what was not learned from.
 
-        Agents are not notified of publications after `timeout_sec`. A second call does not wait.
+        Agents are not notified of publications after `timeout_sec`. A second call does not wait,
+        nor does a call before the learner is loaded: see `join`.
 
         Args:
           timeout_sec: longest wait; None: until the learning thread has ended.

@@ -1,4 +1,4 @@
-"""RewardScale: divides rewards by the running standard deviation of their discounted sums."""
+"""Scales rewards by the standard deviation of their discounted sums: RewardScale, scale_rewards."""
 
 import numpy as np
 

@@ -43,7 +43,8 @@ class PPOOptim(LearningPolicy):
       run_dir: see `LearningPolicy`.
 
     Raises:
-      ConfigError: the model has several rewards, or lacks running statistics that the plan needs.
+      ConfigError: the model does not have one reward of one number, or lacks running statistics
+        that the plan needs.
     """
 
     def __init__(
