@@ -72,7 +72,7 @@ GRADIENT_NORM = "gradient norm"
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of a batch.
+    """The gradient of a batch, or of one phase of a minibatch.
 
     Attributes:
       groups: variable groups to which it belongs, as in a push; (): all.

@@ -1,4 +1,4 @@
-"""ExperienceService: learns from the rollouts of other processes (`placement: server, standalone`)."""
+"""ExperienceService: learns from other processes' rollouts (`placement: server, standalone`)."""
 
 import logging
 import math
@@ -274,7 +274,7 @@ class ExperienceService(ExperienceSink):
     def _try_to_add(
         self, source: "AgentSource", experience: Experience, rollout: Rollout | None
     ) -> bool:
-        """Adds experience once; False: the queue is full, or the service is stopping.
+        """Adds experience once; False: the source takes none now, or the service is stopping.
 
         Raises:
           ConfigError: the data handler has failed, as it would again; the service stops.
