@@ -43,7 +43,7 @@ class Iteration(Protocol):
 
     @property
     def env_steps(self) -> int:
-        """Number of environment steps that no earlier iteration had, for rates."""
+        """Number of environment steps that are new in it, or all of a recording's; for rates."""
 
     @property
     def tickets(self) -> Sequence[int]:
