@@ -4,8 +4,8 @@ Each loop is plain Python that numba compiles, once, into its cache. Without num
 is interpreted: a hundred times slower, and bit-identical.
 
 A *row* is a step, or an observation alone: the last one of an episode, the last one before a gap,
-or, for a model with a history, an earlier one than that of a chain's first step. Rows are numbered
-in the order of their arrival; row `id` is at the position `id % capacity` of every column.
+or, for a model with a history, one from before the first step of a chain. Rows are numbered in the
+order of their arrival; row `id` is at the position `id % capacity` of every column.
 
 | column of `links` | meaning |
 |---|---|

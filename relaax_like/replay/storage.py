@@ -232,7 +232,7 @@ class Storage:
         self._pending = np.zeros((self._max_streams, most_pending), np.int64)
 
     def insert(self, rollout: Rollout, remover: Remover) -> Change:
-        """Adds the steps of a segment, `[T, k]`; evicts rows first, for all that it can take.
+        """Adds the steps of a segment, `[T, k]`, after evicting rows for the most it can take.
 
         Args:
           rollout: the segment; its arrays are copied.
