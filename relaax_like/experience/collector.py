@@ -82,7 +82,8 @@ class DataHandler(Protocol):
             `relaax_like.replay`), whose `ids` and `keys` identify the steps.
           policy_data: the results of the update: its log variables, such as the means of costs and
             metrics, by name, and `Losses.rows`, `[T, k]` like the batch; with `Replay` `[U * B]`,
-            or `[L, U * B]` of sequences.
+            or `[L, U * B]` of sequences. Only `updates`, 0, of a batch that only feeds running
+            statistics (`prenormalize_steps`).
         """
 
 
