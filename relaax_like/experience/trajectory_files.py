@@ -5,8 +5,8 @@
 
 contains the arrays of one `Rollout`, which NumPy reads like any `.npz`: `inputs/NAME`,
 `next_inputs/NAME`, `actions/NAME`, `states/NAME`, `extras/NAME`, `next_alive`, `rewards`,
-`log_prob`, `versions`, `starts`, `history/NAME` with `observation_history`, and `valid` if there
-are holes.
+`log_prob`, `versions`, `history/NAME` with `observation_history`, `starts` if they are known, and
+`valid` if there are holes.
 """
 
 import logging
