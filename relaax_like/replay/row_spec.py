@@ -57,7 +57,7 @@ class RowSpec:
       observations: by name, without earlier observations.
       actions: by name.
       num_rewards: r.
-      extras: by name, columns that a data handler adds.
+      extras: by name, see `Rollout.extras`; {} with the plan `Replay`.
     """
 
     observations: Columns
@@ -95,7 +95,8 @@ class RowSpec:
         """Checks that the arrays that a table stores of a segment are those of this spec.
 
         Raises:
-          InvalidInputError: an array is missing, additional or differs; the error names the first.
+          InvalidInputError: an array is missing, additional or differs, of which the error names
+            the first; or the segment has no steps or slots.
         """
         if rollout.next_alive.ndim != 2 or not rollout.next_alive.size:
             raise InvalidInputError(
@@ -190,7 +191,7 @@ def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | 
 
     Raises:
       ConfigError: the table does not fit; the error names needed and available memory, and about
-        the largest capacity that fits.
+        the largest capacity that fits, if any does.
     """
     if available is None or needed <= available:
         return
