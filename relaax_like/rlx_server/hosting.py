@@ -46,7 +46,8 @@ class AgentHost(abc.ABC):
     """Makes the agents that serve a client.
 
     Attributes:
-      on_ready: called, from any thread, when a waiting agent can continue.
+      on_ready: called, from any thread, when the learner has answered an agent, which can have waited
+        for it; not when an agent's longest wait is over.
     """
 
     def __init__(self) -> None:
@@ -108,8 +109,8 @@ class BatchHost(AgentHost):
 
     Args:
       config: the algorithm's `Config`; its `rollout_steps` is a number, or one for each task.
-      make_processors: opens the shared processors, task -> processor, for the first client;
-        returns them without starting them.
+      make_processors: opens the shared processors, task -> processor, for the first agent; returns
+        them without starting them.
       agent_class: of the agents.
       rollouts_ahead: see `OnlineHelper`.
       max_segment_sec: see `OnlineHelper`; for plans that can learn from steps with gaps.
