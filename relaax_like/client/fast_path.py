@@ -1,4 +1,4 @@
-"""Ordinary steps and answers: those in the middle of episodes, which differ only in their data.
+"""Ordinary steps and answers, as in the middle of episodes, which differ only in their data.
 
 They are written and read by their layout, at a fraction of the cost of building and parsing
 messages.

@@ -46,8 +46,8 @@ class AgentHost(abc.ABC):
     """Makes the agents that serve a client.
 
     Attributes:
-      on_ready: called, from any thread, when the learner has answered an agent, which can have waited
-        for it; not when an agent's longest wait is over.
+      on_ready: called, from any thread, when the learner has answered an agent, which might have
+        waited for it; not when an agent's longest wait is over.
     """
 
     def __init__(self) -> None:

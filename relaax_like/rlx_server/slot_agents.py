@@ -63,8 +63,8 @@ class BatchAgents(abc.ABC):
         if agents.ready: decision = agents.decide(prediction_of(agents.request()))
 
     Attributes:
-      ready: False while the agents must wait for the learner: until it has answered, when `on_ready`
-        is called (see `AgentHost`), or until their longest wait is over, without a call.
+      ready: False while the agents must wait for the learner: until it has answered, which calls
+        `AgentHost.on_ready`, or until their longest wait is over, which calls nothing.
       discarded_steps: environment steps that were not learned from because no learner was ready.
       unsupported: feature of the protocol -> why these agents cannot use it.
     """
