@@ -30,7 +30,8 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
 
     Args:
       run_dir: an existing folder.
-      names: names of the loggers whose lines are written; "": all loggers.
+      names: names of the loggers whose lines are written; "": all loggers that propagate their
+        lines.
 
     Returns:
       The handler that was added to the loggers; it writes until it is removed from them.
