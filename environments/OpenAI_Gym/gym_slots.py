@@ -58,7 +58,8 @@ class _Episode:
 
     Attributes:
       seed: seed of its reset; None: none.
-      generator: state of the environment's random generator before the reset; None: unknown.
+      generator: state of the environment's random generator before the reset; None: unknown, or not
+        needed because there is a seed.
       actions: rows without a slot axis.
     """
 
