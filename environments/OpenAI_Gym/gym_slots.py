@@ -255,7 +255,7 @@ class VectorEnvSlots:
     """One vector environment of any autoreset mode; slots are stepped together only.
 
     Mode SAME_STEP is used unchanged. In the modes DISABLED and NEXT_STEP, the slots that ended are
-    reset at once, as are slots that reach a step limit in any mode; see `find_masked_reset`.
+    reset at once; see `find_masked_reset`. Without such a function, slots cannot have a step limit.
     """
 
     def __init__(self, env: VectorEnv, seed: int | None = None) -> None:

@@ -97,11 +97,20 @@ class AgentHost(abc.ABC):
         """
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
-        """Answers the requests of batch-native agents; plain agents make no requests."""
+        """Answers the requests of batch-native agents; plain agents make no requests.
+
+        Raises:
+          NotImplementedError: the host makes plain agents.
+          RelaaxError: see `BatchHost.predict`.
+        """
         raise NotImplementedError("plain agents do not request predictions")
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Releases what the agents share."""
+        """Releases what the agents share.
+
+        Raises:
+          Exception: see `BatchHost.close`.
+        """
 
 
 class BatchHost(AgentHost):
@@ -112,7 +121,7 @@ class BatchHost(AgentHost):
       make_processors: opens the shared processors, task -> processor, for the first agent; returns
         them without starting them.
       agent_class: of the agents.
-      rollouts_ahead: see `OnlineHelper`.
+      rollouts_ahead: see `ahead` of `OnlineHelper`.
       max_segment_sec: see `OnlineHelper`; for plans that can learn from steps with gaps.
     """
 
