@@ -123,7 +123,7 @@ class ActionsReader:
         """Returns the actions, leaf -> `[k, ...]`; None: the answer has to be parsed.
 
         Raises:
-          InvalidInputError: a value is out of range; the error names the leaf.
+          InvalidInputError: a value is out of range, NaN or infinity; the error names the leaf.
         """
         if self._layout is None or not self._layout.fits(body):
             return None
