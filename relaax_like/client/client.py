@@ -153,7 +153,7 @@ class StepResult:
       episodes: episodes that ended in this step, or in earlier steps whose late answers were
         dropped.
       finished: not empty when training has ended: what ended it.
-      version: of the weights that chose the actions.
+      version: of the weights that chose the actions; 0 when training has finished.
       timings: of a client with `max_wait_ms`, while the training continues; else None.
     """
 

@@ -1,4 +1,7 @@
-"""RUN/log.txt: the output of a run, with the date."""
+"""RUN/log.txt: the output of a run, with the date.
+
+Of servers that are started individually, only the parameter server writes to it.
+"""
 
 import contextlib
 import logging
