@@ -58,7 +58,8 @@ class _Episode:
 
     Attributes:
       seed: seed of its reset; None: none.
-      generator: state of the environment's random generator before the reset; None: unknown.
+      generator: state of the environment's random generator before the reset; None: unknown, or not
+        needed because there is a seed.
       actions: rows without a slot axis.
     """
 
@@ -254,7 +255,7 @@ class VectorEnvSlots:
     """One vector environment of any autoreset mode; slots are stepped together only.
 
     Mode SAME_STEP is used unchanged. In the modes DISABLED and NEXT_STEP, the slots that ended are
-    reset at once, as are slots that reach a step limit in any mode; see `find_masked_reset`.
+    reset at once; see `find_masked_reset`. Without such a function, slots cannot have a step limit.
     """
 
     def __init__(self, env: VectorEnv, seed: int | None = None) -> None:
