@@ -78,7 +78,7 @@ def load(
     Raises:
       ConfigError: no such run, its algorithm cannot be loaded, its settings do not say which spaces
         the environment has, `version` is something else, or a space is of an unsupported kind.
-      InvalidInputError: the algorithm cannot use a space that was passed.
+      InvalidInputError: a passed space has an invalid leaf, or the algorithm cannot use it.
       SnapshotError: there is no such snapshot (for a number, the error lists the existing ones), or
         it cannot be used.
     """

@@ -104,8 +104,8 @@ class CollectStream:
     Args:
       call: the call that carries the messages; cancelled when the stream is closed.
       manifest: of the values.
-      client_id: unique in the run.
-      task: task of the experience; "": the only one.
+      client_id: unique in the run; for a child of this process, the name of the task.
+      task: task of the experience; "": the only one, or `client_id` names it.
 
     Attributes:
       manifest: as the argument.

@@ -42,7 +42,7 @@ def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
 
 
 def _read(message: spaces_pb2.Spaces) -> RunSpaces | None:
-    """Converts a message to spaces; None: it has none, so it is a request."""
+    """Converts a message to spaces; None: it has none."""
     if not (message.observation_spaces or message.action_spaces):
         return None
     return message_to_run_spaces(message)

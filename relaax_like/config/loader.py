@@ -388,6 +388,9 @@ class _ExperimentLoader:
     ) -> LearnerConfig | None:
         """Fills in the keys of the section `learner` that depend on the algorithm.
 
+        Also makes its paths absolute. Returns None if the section is invalid, or there is no usable
+        plan although the algorithm has one.
+
         Adds a problem for each key that contradicts the algorithm's plan or another key, and one if
         the code of the plan fails.
 

@@ -256,7 +256,7 @@ class Experience:
     """Experience of one agent, for a learner in the parameter server's process or in its own.
 
     Attributes:
-      client_id: name of the sending process.
+      client_id: name of the sender, as of its stream.
       incarnation: grows each time that process starts.
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it, so it takes effect once.
       agent: name of the agent that acted.
