@@ -121,7 +121,7 @@ class Link:
         keep_stream_open: bool = False,
         use_shared_memory: bool = True,
     ) -> ParameterServerStub:
-        """Returns a new agent's view of the server; waits for the server first.
+        """Returns the server as a new agent or learner sees it; waits for the server first.
 
         Args:
           client_id: unique in the run; "": a new name.

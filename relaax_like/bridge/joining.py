@@ -157,8 +157,8 @@ class GroupStream(GroupConnection):
         another version of relaax_like.
       LeasedError: learners of this run update independently.
       NotAllowedError: an agent's token is required.
-      ServerUnavailableError: there was no answer, there are too many learners, or the channel has
-        been closed.
+      ServerUnavailableError: the server is not available, there are too many learners, or the
+        channel has been closed.
       ProtocolError: the answer is not valid, or something else listens at the address.
     """
 

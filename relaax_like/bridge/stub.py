@@ -86,7 +86,7 @@ class Health:
 
 
 class ParameterServerStub(BufferingClient):
-    """One agent's view of a remote parameter server. Calls have deadlines.
+    """A remote parameter server, as one agent or learner sees it. Calls have deadlines.
 
     Methods that call the server raise the errors of `ParameterServerClient`, and also
     NotAllowedError, if an agent's token is required, and ProtocolError, if something else listens

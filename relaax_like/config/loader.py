@@ -664,7 +664,7 @@ def _describe_validation(error: ValidationError) -> str:
 
 
 def _make_absolute(source: str) -> str:
-    """Returns a source of recordings that is valid in any working directory; see `offline`."""
+    """Returns a source of `learner.offline` that is valid in any working directory."""
     prefix = MINARI if source.startswith(MINARI) else ""
     path = Path(source.removeprefix(prefix))
     # An id of a data set is not a path.

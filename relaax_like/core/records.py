@@ -97,7 +97,7 @@ class Push:
     An accepted gradient can still be held back or dropped; see `Outcome`.
 
     Attributes:
-      client_id: name of the pushing agent, unique in the run.
+      client_id: name of the pushing client, unique in the run.
       incarnation: grows each time that client restarts.
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it. 0: the push has no number,
         and a retry takes effect again.
@@ -110,7 +110,7 @@ class Push:
       fingerprint: of the manifest that the gradient follows; not used without a gradient.
       statistics: name of a running statistic -> moments of the rows since the last push.
       groups: variable groups that the gradient is for, laid out as in `Manifest.select_groups`;
-        no other variable or optimizer changes. Empty: all.
+        no other trainable variable or optimizer changes. Empty: all.
     """
 
     client_id: str

@@ -240,10 +240,10 @@ class ParameterServerBackend(abc.ABC):
 
 
 class ParameterServerClient(abc.ABC):
-    """The parameter server as one agent uses it: the tutorial's four calls, and push-pull.
+    """The parameter server as an agent that learns, or a learner beside its agents, uses it.
 
-    A context manager. One per agent; not thread-safe. Over the network, methods that call the
-    server also raise NotAllowedError and ProtocolError; see `ParameterServerStub`.
+    A context manager. One for each of them; not thread-safe. Over the network, methods that call
+    the server also raise NotAllowedError and ProtocolError; see `ParameterServerStub`.
 
         with bridge.parameter_server_stub(address) as parameter_server:
             values = parameter_server.get_values()
@@ -319,7 +319,7 @@ class ParameterServerClient(abc.ABC):
           gradients: the arrays.
           groups: variable groups that the gradient is for. Then `gradients` has only the variables
             of these groups, as `manifest.select_groups(groups).trainable` lists them, and no other
-            variable changes. Empty: all groups.
+            trainable variable changes. Empty: all groups.
 
         Raises:
           InvalidInputError: wrong count, shape or dtype, or not finite; an unknown variable group;
