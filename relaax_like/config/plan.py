@@ -1,6 +1,7 @@
 """Plans: how an algorithm uses experience.
 
-An algorithm declares one unless its agents learn by themselves, or push one gradient per batch.
+An algorithm declares one, unless its agents learn by themselves, or a learner beside them pushes
+one gradient per batch.
 
 | plan | what an update learns from |
 |---|---|
@@ -361,7 +362,7 @@ def get_task_plan(config: Any, task: str) -> Plan | None:
 
 
 def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | None:
-    """Returns the name of a plan's type; for several plans, task -> name."""
+    """Returns the name of a plan's type; for several plans, task -> name; None without a plan."""
     if isinstance(plan, Mapping):
         return {task: type(one).__name__ for task, one in plan.items()}
     return None if plan is None else type(plan).__name__
@@ -370,8 +371,8 @@ def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | 
 def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
     """Returns where a learner runs if the settings do not define it.
 
-    It runs in the server if iterations have a fixed size, which all agents fill together, or if a
-    table holds what all agents play. Otherwise it runs beside the agents.
+    It runs in the server if iterations have a fixed size, see `has_fixed_size`, or if a table holds
+    what all agents play, of any task. Otherwise it runs beside the agents.
 
     Args:
       plan: as from `get_plan`.

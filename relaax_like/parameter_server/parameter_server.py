@@ -268,9 +268,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
         """Applies one push; returns when it was applied, held back or dropped.
 
-        A repeated push, with the same client, incarnation and sequence number, is answered as
-        before and has no effect. Once the training has finished, gradients, statistics and episodes
-        are dropped, but environment steps are still counted.
+        A repeated push, with the same client, incarnation and sequence number, has no effect. It is
+        answered as before or, after a later push of its client, as dropped. Once the training has
+        finished, gradients, statistics and episodes are dropped, but environment steps are still
+        counted.
 
         Args:
           push: to apply.
@@ -466,7 +467,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 ) from None
 
     def count_refused(self, reason: str) -> None:
-        """Counts a push that was refused before it reached `push`."""
+        """Counts a push that was refused before it reached `push`, or refused experience."""
         self._statistics.count_refused(reason)
 
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
