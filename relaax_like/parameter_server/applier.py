@@ -408,7 +408,8 @@ class Applier:
 
         Raises:
           SnapshotError: a publication has another format, or its contents cannot be restored.
-          InvalidInputError: a value is not finite, or a running statistic is out of range.
+          InvalidInputError: a trainable variable is not finite, or a running statistic is out of
+            range.
         """
         if self._publications is None:
             return False
@@ -451,7 +452,8 @@ class Applier:
 
         Raises:
           SnapshotError: the state has another layout or other optimizers, or cannot be read.
-          InvalidInputError: a value is not finite, or a running statistic is out of range.
+          InvalidInputError: a trainable variable is not finite, or a running statistic is out of
+            range.
         """
         with self._record_lock:
             self._take_up(state, place)
@@ -509,7 +511,10 @@ class Applier:
             self._records += 1  # the newest snapshot does not have it
 
     def add_evaluation(self, state: State, score: float) -> State:
-        """Returns an exported state with the mean return of its evaluation."""
+        """Returns an exported state whose best evaluation includes this mean return.
+
+        A number that is not finite is ignored, as in `note_evaluation`.
+        """
         if not math.isfinite(score):
             return state
         best = state.statistics.get(_BEST_EVALUATION)

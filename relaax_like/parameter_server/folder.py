@@ -23,8 +23,8 @@ def lock_folder(directory: Path, what: str = _HOLDERS) -> IO[str]:
       what: which processes lock such a folder, for the error.
 
     Raises:
-      SnapshotError: the lock is held, and the error names the pid of its holder; or the lock file
-        cannot be locked.
+      SnapshotError: the lock is held, and the error names the pid of its holder, if known; or the
+        lock file cannot be locked.
     """
     path = directory / "lock"
     try:

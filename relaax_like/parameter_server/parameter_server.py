@@ -149,6 +149,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Raises:
           ConfigError: a number is out of range, or there are intervals but no `snapshots`.
+          ValueError: `window` is below 1.
         """
         _validate_numbers(max_global_step, snapshot_every_sec, snapshot_every_env_steps, queue_size)
         if snapshots is None and (snapshot_every_sec or snapshot_every_env_steps):
@@ -573,7 +574,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Applies one gradient: a float32 array per trainable variable, in manifest order.
 
         Raises:
-          InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
+          InvalidInputError: wrong count, shape or dtype, or see `push`; nothing took effect.
           LeasedError: see `push`.
           ServerUnavailableError: see `push`.
           TimeoutError: see `push`.
@@ -659,8 +660,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         Raises:
           SnapshotError: there are snapshots or publications that cannot be used, or a first
             snapshot could not be written; the server must not serve.
-          InvalidInputError: a restored value is not finite, or a running statistic is out of range;
-            the server must not serve.
+          InvalidInputError: a restored trainable variable is not finite, or a running statistic is
+            out of range; the server must not serve.
           JournalError: records are damaged, missing, or of another model; there are records but no
             snapshot; or the journal cannot be written to; the server must not serve.
         """

@@ -2,7 +2,8 @@
 
     folder/lock                      locked (flock) while a server lives; contains its pid
     folder/epoch                     grows with each start
-    folder/cp-GLOBAL_T-VERSION/      manifest.json, values.npy, slots-0.npy, slots-1.npy, ...
+    folder/cp-GLOBAL_T-VERSION/      manifest.json, values.npy, slots-0.npy, slots-1.npy, ..., and
+                                     pending-0.npy, ... for gradients that are held back
 
 A snapshot is written to a temporary directory, synced, read back from the disk, and renamed, so a
 directory that was not verified never has a snapshot's name. The manifest contains the size and
