@@ -75,7 +75,7 @@ class PublishedValues(ParameterServerBackend):
         return self._manifest
 
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
-        """Raises LeasedError: gradients are for a parameter server."""
+        """Raises LeasedError: pushes are for the parameter server."""
         raise LeasedError(
             "this is the learner of the run (learner.placement: standalone), which takes "
             "experience, but no pushes; send experience instead of gradients and statistics, and "

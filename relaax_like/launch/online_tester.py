@@ -137,7 +137,7 @@ class TestHook(LearnerHook):
 
     Args:
       tester: plays the episodes.
-      policy: has `get_values()`.
+      policy: has `get_values()` and `global_t`.
       publisher: saves snapshots and curves.
       every: iterations between two tests, and before the first.
       episodes: number in one test.

@@ -236,7 +236,7 @@ class _RandomActor(_Actor):
     """Draws actions uniformly.
 
     Args:
-      actor: makes the other arrays of a prediction.
+      actor: has the model; its own `act` is not called.
       spaces: of the environment's actions.
       seed: of the draws.
     """

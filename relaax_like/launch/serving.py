@@ -63,7 +63,7 @@ def run_policy_server(experiment: Experiment, version: str = LATEST) -> int:
       version: see `read_snapshot`.
 
     Returns:
-      The exit status.
+      The exit status; see also `end_server`.
 
     Raises:
       ConfigError: other machines can reach the address without TLS and tokens, a file of `security`

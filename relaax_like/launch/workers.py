@@ -56,7 +56,7 @@ def train_with_workers(
       experiment: its config.yaml is in the run's folder.
       server: in this process; with `learner.placement: server` this process also learns.
       stop: ends it.
-      on_ready: called repeatedly, in another thread, once experience has arrived.
+      on_ready: called repeatedly, in another thread, once steps or experience have arrived.
       ray: the module, connected to the cluster on whose machines the workers run; None: they run
         on this machine.
 
