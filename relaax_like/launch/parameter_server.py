@@ -201,7 +201,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
       arrives before the spaces are known, the process ends with it instead.
 
     Raises:
-      ConfigError: the settings are wrong, or other machines could connect without TLS and tokens.
+      ConfigError: the settings are wrong, or other machines could connect without TLS or without
+        tokens.
       RelaaxError: a port is taken, or an address cannot be used; or see `make_parameter_server` and
         `open_version_tests`.
       Stopped: a signal arrived during `make_parameter_server`.

@@ -135,7 +135,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
 
     Raises:
       ConfigError: the settings are wrong, the algorithm cannot be loaded, or other machines could
-        connect without TLS and tokens.
+        connect without TLS or without tokens.
       RelaaxError: the port is taken, or the address cannot be used.
       Stopped: a signal arrived while the algorithm was being loaded.
     """

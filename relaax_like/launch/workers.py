@@ -61,8 +61,8 @@ def train_with_workers(
         on this machine.
 
     Raises:
-      ConfigError: other machines could connect without TLS and tokens; a file of `security` cannot
-        be used; there is no environment; or a worker has found a mistake in the settings.
+      ConfigError: other machines could connect without TLS or without tokens; a file of `security`
+        cannot be used; there is no environment; or a worker has found a mistake in the settings.
       RelaaxError: the workers could not be kept alive, or the cluster does not have the processors
         that they ask for.
       Exception: the first error of a learner, if learning has failed.

@@ -275,6 +275,8 @@ class Remote:
 def hide_password(url: str) -> str:
     """Returns a URL without password and query, for display.
 
+    A password is only looked for after `://`.
+
     Raises:
       ConfigError: the end of the password is ambiguous.
     """

@@ -337,7 +337,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._applier.lease()
 
     def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
-        """Makes a learner in another process the run's only one.
+        """Makes a learner in another process the run's only one; see `LearnerLease.grant`.
 
         Args:
           holder: name of the learner's process, unique for each start.
