@@ -60,7 +60,7 @@ class Recorded:
 
     Attributes:
       steps: environment steps that were written.
-      returns: `[n] float64`, of the episodes that ended in the rollouts of which steps were written.
+      returns: `[n] float64`, of the episodes that ended in rollouts of which steps were written.
     """
 
     steps: int
