@@ -1,4 +1,4 @@
-"""OnlineTester: plays greedy episodes while a run learns, and keeps the best policy.
+"""Plays greedy episodes while a run learns, and keeps the best policy.
 
 A learner that publishes (`learner.placement: server` or `standalone`, or from files) tests after
 its iterations, with `TestHook`. If learners run beside their agents, the parameter server tests,
@@ -274,7 +274,7 @@ def make_version_tests(experiment: Experiment, server: ParameterServer) -> Versi
 
     Raises:
       ConfigError: there is no environment, it cannot run in this process, or the algorithm's agents
-        do not support evaluations.
+        do not support evaluations, or cannot be loaded.
       InvalidInputError: the algorithm cannot use the environment's spaces.
     """
     require_environment(experiment)

@@ -216,7 +216,8 @@ def _find_spaces(
     """Returns the spaces that were passed, or else those of the run's settings.
 
     Raises:
-      ConfigError: the settings do not define the environment's spaces.
+      ConfigError: the settings do not define the environment's spaces; or see `make_space_values`.
+      InvalidInputError: see `make_space_values`.
     """
     algorithm, folder = experiment.algorithm, experiment.algorithm_folder
     if observation_space is None:

@@ -289,7 +289,7 @@ class _RecordingHost(BatchHost):
         client: str = "",
         max_wait_sec: float | None = None,
     ) -> BatchAgent:
-        """Builds an agent; see `BatchHost`."""
+        """Builds an agent; see `BatchHost`. `learning` and `max_wait_sec` have no effect."""
         [(task, processor)] = self._get_processors().items()
         helper = OnlineHelper(
             processor, slots, _ROLLOUT_STEPS, on_learned=on_learned, client=client

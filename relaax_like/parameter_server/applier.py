@@ -160,7 +160,7 @@ class Applier:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Numbers of the newest publication, the newest ticket, and the newest durable ticket."""
+        """Number of the newest publication; sequences of the newest and newest durable ticket."""
         with self._record_lock:
             return self._published, self._sequence, self._durable
 
@@ -534,7 +534,7 @@ class Applier:
         return self._push_log.durability
 
     def refuse_leased(self, push: Push) -> None:
-        """Refuses a push that would change the values of a run that learns from experience.
+        """Refuses a push that would change the values; for a run that `is_leased`.
 
         Raises:
           LeasedError: the push has a gradient or statistics.

@@ -16,7 +16,9 @@ _HOLDERS = "a parameter server, relaax train or relaax fsck"
 
 
 def lock_folder(directory: Path, what: str = _HOLDERS) -> IO[str]:
-    """Locks a folder; the lock is released when the file is closed or the process dies.
+    """Locks a folder; returns the lock file.
+
+    The lock is released when the file is closed or the process dies.
 
     Args:
       directory: the folder, which exists.

@@ -663,7 +663,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
           InvalidInputError: a restored trainable variable is not finite, or a running statistic is
             out of range; the server must not serve.
           JournalError: records are damaged, missing, or of another model; there are records but no
-            snapshot; or the journal cannot be written to; the server must not serve.
+            snapshot; or the journal cannot be read or written to; the server must not serve.
         """
         if self._snapshots is None or self._saver is None:
             return False

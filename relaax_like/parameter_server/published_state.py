@@ -36,7 +36,7 @@ NAMES = ("published-0.state", "published-1.state")
 
 
 class PublishedState:
-    """Writes the state after each publication and each count of the learner.
+    """Writes the state after each publication and each count of the learner; reads the newest one.
 
     Used by one thread at a time.
 

@@ -344,7 +344,7 @@ def _make_none_usable(directory: Path, count: int) -> SnapshotError:
 
 
 def read_newest_manifest(directory: Path) -> dict[str, Any] | None:
-    """Reads the manifest of the newest snapshot, without its arrays.
+    """Reads the manifest of the newest snapshot whose manifest is not damaged, without its arrays.
 
     Returns:
       The body of the manifest; None if no snapshot has an undamaged manifest with a layout.
