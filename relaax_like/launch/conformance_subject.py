@@ -221,7 +221,7 @@ class Subject:
 
     @property
     def compiles(self) -> bool:
-        """Whether complete updates are compiled with XLA here, because no training compiles them."""
+        """Whether complete updates are compiled with XLA, which no training does for this folder."""
         is_offline = isinstance(get_plan(self.config), Offline)
         return is_offline or self.experiment.learner.placement == "agent"
 

@@ -133,7 +133,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           combine: how gradients of several clients are combined; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: no target.
-          window: number of newest episodes in mean returns; None: that of `target`, or 100.
+          window: number of newest episodes in mean returns, also in that of `target`; None:
+            `target.episodes`, or 100.
           target_score: mean return of an evaluation that ends the training; requires `snapshots`.
             None: no target.
           max_episodes: training episodes after which the training ends; None: no limit.

@@ -205,9 +205,9 @@ class Store:
     ) -> int:
         """Takes one optimizer step, merges statistics and counts environment steps, atomically.
 
-        The learning rate is that of `global_t` before `env_steps` are counted. Groups that are not
-        named keep exactly their weights, slots and step numbers: with Adam, a zero gradient would
-        change them.
+        The learning rate is that of `global_t` before `env_steps` are counted. If `groups` are
+        named, all others keep exactly their weights, slots and step numbers: with Adam, a zero
+        gradient would change them.
 
         Arguments and exceptions are those of `prepare`; returns the version afterwards.
         """
