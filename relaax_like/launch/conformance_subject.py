@@ -221,7 +221,7 @@ class Subject:
 
     @property
     def compiles(self) -> bool:
-        """Whether complete updates are compiled with XLA, which no training does for this folder."""
+        """Whether complete updates are compiled with XLA, which no training of the folder does."""
         is_offline = isinstance(get_plan(self.config), Offline)
         return is_offline or self.experiment.learner.placement == "agent"
 
