@@ -486,6 +486,7 @@ class Applier:
             failpoints.hit("ps.in_replay")
         self._first_version = self._store.version
         if count:
+            self._statistics.restart_speed()
             _LOG.info("replayed %d pushes of the journal", count)
         if dropped := self._combiner.drop_unsupported_pending():
             _LOG.warning(
