@@ -197,7 +197,7 @@ class Statistics:
             self._refused = {str(k): int(v) for k, v in saved.get("refused", {}).items()}
 
     def restart_speed(self) -> None:
-        """Measures the speed from now on: steps that were counted before are from another process."""
+        """Measures the speed from now on; steps that were counted before are left out."""
         with self._lock:
             self._buckets.clear()
             self._started = self._clock()
