@@ -278,7 +278,7 @@ def hide_password(url: str) -> str:
     A password is only looked for after `://`.
 
     Raises:
-      ConfigError: the end of the password is ambiguous.
+      ConfigError: the password seems to contain a /, so its end is not known.
     """
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")
