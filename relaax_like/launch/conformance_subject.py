@@ -221,7 +221,7 @@ class Subject:
 
     @property
     def compiles(self) -> bool:
-        """Whether complete updates are also compiled with XLA, as no training check does it."""
+        """Whether complete updates are compiled with XLA, which no training of the folder does."""
         is_offline = isinstance(get_plan(self.config), Offline)
         return is_offline or self.experiment.learner.placement == "agent"
 

@@ -275,8 +275,10 @@ class Remote:
 def hide_password(url: str) -> str:
     """Returns a URL without password and query, for display.
 
+    A password is only looked for after `://`.
+
     Raises:
-      ConfigError: the end of the password is ambiguous.
+      ConfigError: the password seems to contain a /, so its end is not known.
     """
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")

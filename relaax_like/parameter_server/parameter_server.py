@@ -133,7 +133,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           combine: how gradients of several clients are combined; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: no target.
-          window: number of newest episodes in mean returns; None: that of `target`, or 100.
+          window: number of newest episodes in mean returns, also in that of `target`; None:
+            `target.episodes`, or 100.
           target_score: mean return of an evaluation that ends the training; requires `snapshots`.
             None: no target.
           max_episodes: training episodes after which the training ends; None: no limit.
@@ -149,6 +150,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Raises:
           ConfigError: a number is out of range, or there are intervals but no `snapshots`.
+          ValueError: `window` is below 1.
         """
         _validate_numbers(max_global_step, snapshot_every_sec, snapshot_every_env_steps, queue_size)
         if snapshots is None and (snapshot_every_sec or snapshot_every_env_steps):
@@ -337,7 +339,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._applier.lease()
 
     def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
-        """Makes a learner in another process the run's only one.
+        """Makes a learner in another process the run's only one; see `LearnerLease.grant`.
 
         Args:
           holder: name of the learner's process, unique for each start.
@@ -574,7 +576,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Applies one gradient: a float32 array per trainable variable, in manifest order.
 
         Raises:
-          InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
+          InvalidInputError: wrong count, shape or dtype, or see `push`; nothing took effect.
           LeasedError: see `push`.
           ServerUnavailableError: see `push`.
           TimeoutError: see `push`.
@@ -660,10 +662,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
         Raises:
           SnapshotError: there are snapshots or publications that cannot be used, or a first
             snapshot could not be written; the server must not serve.
-          InvalidInputError: a restored value is not finite, or a running statistic is out of range;
-            the server must not serve.
+          InvalidInputError: a restored trainable variable is not finite, or a running statistic is
+            out of range; the server must not serve.
           JournalError: records are damaged, missing, or of another model; there are records but no
-            snapshot; or the journal cannot be written to; the server must not serve.
+            snapshot; or the journal cannot be read or written to; the server must not serve.
         """
         if self._snapshots is None or self._saver is None:
             return False
