@@ -25,8 +25,8 @@ class TaskFail(RelaaxError):
     """A task was not done: its slave cannot do it, gave no valid answer in time, or is lost.
 
     Attributes:
-      result: what the slave answers; if it does not answer, made by the coordinator. Has the key
-        `message`.
+      result: what the slave answers; if it does not answer, made by the coordinator. It contains
+        a `message`.
     """
 
     def __init__(self, result: Mapping[str, Any], message: str):

@@ -97,7 +97,12 @@ class Learner(abc.ABC):
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Restores what `take_state` returned, after `start` and before the first request."""
+        """Restores what `take_state` returned, after `start` and before the first request.
+
+        Raises:
+          InvalidInputError: the state does not fit this learner, such as a replay table of another
+            size; parts of it can have been restored.
+        """
 
     @abc.abstractmethod
     def stop(self) -> None:

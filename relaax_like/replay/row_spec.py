@@ -180,13 +180,16 @@ def _read_number(file: Path, name: str = "", unit: int = 1) -> int | None:
     return int(text) * unit if text.isdigit() else None
 
 
-def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | None) -> None:
+def validate_memory(
+    spec: RowSpec, capacity: int, needed: int, fixed: int, available: int | None
+) -> None:
     """Checks that a table fits into memory.
 
     Args:
       spec: of its rows.
       capacity: rows.
       needed: bytes of all arrays.
+      fixed: those of them that do not depend on the capacity.
       available: bytes; None: unknown, and nothing is refused.
 
     Raises:
@@ -195,7 +198,7 @@ def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | 
     """
     if available is None or needed <= available:
         return
-    fitting = max(0, int(capacity * (available / needed)))
+    fitting = int(capacity * ((available - fixed) / (needed - fixed)))
     cure = f"set capacity to less than about {fitting:,}" if fitting > 1 else "free memory"
     raise ConfigError(
         f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB ({spec.row_bytes:,} bytes "

@@ -203,8 +203,11 @@ class Storage:
     @property
     def num_bytes(self) -> int:
         """Bytes of the arrays of rows and streams."""
-        stream_bytes = self.spec.observation_bytes + 8 * _STREAM_COLUMNS
-        return self.capacity * self.spec.row_bytes + self._max_streams * stream_bytes
+        return self.capacity * self.spec.row_bytes + self._streams_bytes
+
+    @property
+    def _streams_bytes(self) -> int:
+        return self._max_streams * (self.spec.observation_bytes + 8 * _STREAM_COLUMNS)
 
     def validate_memory(self, selector_bytes: int) -> None:
         """Checks that the table fits into memory.
@@ -220,6 +223,7 @@ class Storage:
             self.spec,
             self.capacity,
             self.num_bytes + self.capacity * selector_bytes,
+            self._streams_bytes,
             read_available_bytes() if available is None else available,
         )
 

@@ -114,6 +114,14 @@ def test_a_mistake_fails_its_check(
     assert words in result.reason
 
 
+def test_agents_that_learn_by_a_missing_file_fail(tmp_path: Path) -> None:
+    folder = copy(tmp_path, "algorithm.py", "make_algorithm", "make_algorithm")
+    (folder / "algorithm.py").unlink()
+    (result,) = check_algorithm(find_folder_experiment(str(folder)), only=["resume"])
+    assert result.outcome == "failed"
+    assert "there is no algorithm.py, by which the agents of this folder learn" in result.reason
+
+
 def test_a_group_without_an_optimizer_is_named() -> None:
     experiment = find_folder_experiment("a2c", ["relaax-parameter-server.optimizers={actor: {}}"])
     (result,) = check_algorithm(experiment, only=["specs"])
