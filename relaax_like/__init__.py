@@ -21,7 +21,8 @@ def train(
         print(result.finished, result.mean_return, result.run_dir)
 
     Ctrl-C and SIGTERM stop it in order, with a snapshot; `relaax resume` continues it. Progress is
-    logged through the module `logging`, whose configuration is left as it is.
+    logged through the module `logging`, whose configuration is left as it is; during the training
+    the lines are also written to RUN/log.txt.
 
     Args:
       path: the experiment's YAML file, or a name that `relaax examples` lists.
@@ -35,7 +36,7 @@ def train(
     Raises:
       ConfigError: the file, or something that it names, is wrong; or the run's folder already has a
         run, and `force` is False or the run cannot be moved.
-      RelaaxError: the training cannot continue; or this is not the main thread.
+      RelaaxError: the training cannot start or continue; or this is not the main thread.
       SystemExit: a signal arrived before the training had begun.
     """
     from relaax_like.launch.training import train as train_here
@@ -77,7 +78,7 @@ def load(
     Raises:
       ConfigError: no such run, its algorithm cannot be loaded, its settings do not say which spaces
         the environment has, `version` is something else, or a space is of an unsupported kind.
-      InvalidInputError: the algorithm cannot use a space that was passed.
+      InvalidInputError: a passed space has an invalid leaf, or the algorithm cannot use it.
       SnapshotError: there is no such snapshot (for a number, the error lists the existing ones), or
         it cannot be used.
     """

@@ -56,7 +56,7 @@ class Config(ActorCriticConfig):
 
     @property
     def plan(self) -> OnPolicy:
-        """One gradient from all rollouts that have arrived."""
+        """One gradient from the rollouts that have arrived, within bounds."""
         return OnPolicy(
             rollout_steps=self.rollout_steps,
             min_rollouts=-(-self.num_steps // self.rollout_steps),

@@ -1,4 +1,4 @@
-"""BC: behaviour cloning, which maximises the likelihood of recorded actions."""
+"""BC: behaviour cloning, which maximises the likelihood of the actions of another policy."""
 
 from relaax_like.algorithm import Algorithm, Batch, Losses
 
@@ -19,7 +19,10 @@ class BC(Algorithm):
             self.frozen = (CRITIC,)
 
     def learn(self, batch: Batch) -> Losses:
-        """Returns -mean(log pi(a_t | x_t)) for the recorded observations x_t and actions a_t."""
+        """Returns -mean(log pi(a_t | x_t)) for the observations x_t and the actions a_t to imitate.
+
+        These are recorded actions, or those that were carried out instead of the policy's.
+        """
         seen = self.model.evaluate(batch)
         cost = -batch.mean(seen.log_prob(batch.actions))
         group = SHARED if self.config.shared_network else ACTOR

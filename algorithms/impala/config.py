@@ -48,7 +48,7 @@ class Config(ActorCriticConfig):
 
     @property
     def plan(self) -> OnPolicy:
-        """One update from all rollouts that have arrived, each used once."""
+        """One update from the rollouts that have arrived, within bounds, each used once."""
         return OnPolicy(
             rollout_steps=self.rollout_steps,
             min_rollouts=self.batch_rollouts,

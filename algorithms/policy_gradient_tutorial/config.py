@@ -39,7 +39,7 @@ class Config(AlgorithmConfig):
         """Refuses environments with spaces that this network does not support.
 
         Raises:
-          InvalidInputError: such a space; the error says which setting to change.
+          InvalidInputError: such a space; the error says what differs, and the cure.
         """
         validate_vector(observation_spaces, self.state_size)
         validate_discrete(action_spaces, 2)

@@ -32,7 +32,8 @@ class PPO(Algorithm):
 
         `advantages` are those of Schulman et al. 2016, equation 16: a terminal state has value 0, a
         truncated episode is bootstrapped from the value of its last observation. `returns` are
-        advantages plus values; `values` and `parameters` (of the policy) are those of the networks
+        advantages plus values; with `normalize_advantage: batch`, the advantages are normalised
+        after that. `values` and `parameters` (of the policy) are those of the networks
         before the first update.
         """
         config, seen = self.config, self.model.evaluate(batch)

@@ -205,7 +205,9 @@ class Config(ActorCriticConfig):
         """Returns observations, actions and mirror images, as far as the file does not set them.
 
         Raises:
-          InvalidInputError: a leaf cannot be used, or a needed mirror image is not defined.
+          InvalidInputError: a leaf cannot be used; the actions are bounded, but the environment has
+            no finite bounds; or a mirror image is needed, and is not defined, or there are several
+            leaves.
         """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if not self._lacks_mirrors:

@@ -1,4 +1,4 @@
-"""SAC: soft actor-critic with a tuned temperature."""
+"""SAC: soft actor-critic with a tuned or a fixed temperature."""
 
 import math
 from collections.abc import Callable
@@ -121,7 +121,7 @@ class SAC(Algorithm):
         return tf.gather(values, action, axis=-2, batch_dims=len(action.shape))
 
     def _choose(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns the values `[..., m]` of `target_critics` critics, drawn at random."""
+        """Returns the values `[..., m]` of `target_critics` critics, drawn at random, or of all."""
         number = self.config.target_critics
         if number is None or number == values.shape[-1]:
             return values

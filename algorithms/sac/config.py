@@ -64,10 +64,10 @@ class Config(ContinuousReplayConfig):
         keys = ("action_size", "action_low", "action_high")
         given = [key for key in keys if getattr(self, key) is not None]
         if self.num_actions is not None and given:
-            keys, are = " and ".join(given), "is" if len(given) == 1 else "are"
+            names, are = " and ".join(given), "is" if len(given) == 1 else "are"
             raise ValueError(
-                f"num_actions: {self.num_actions}, but {keys} {are} set, too, for a continuous "
-                f"action; remove {keys} if the environment's action is discrete (Discrete), or "
+                f"num_actions: {self.num_actions}, but {names} {are} set, too, for a continuous "
+                f"action; remove {names} if the environment's action is discrete (Discrete), or "
                 "else num_actions"
             )
         super()._validate_action_keys()

@@ -22,6 +22,8 @@ class Sarsa(Algorithm):
     def learn(self, batch: Batch) -> Losses:
         """Returns the cost of a step, once the next action is known.
 
+        The last two steps of an episode are learned from together.
+
             delta = r + discount Q(x', a') - Q(x, a)
             cost = sum of delta^2 / 2
 

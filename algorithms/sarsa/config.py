@@ -41,7 +41,7 @@ class Config(DiscreteConfig):
 
     @property
     def plan(self) -> OnPolicy:
-        """Each step is an update of its own, made when the next action is known."""
+        """Each step is an update, made when the next action is known; the last two are one."""
         return OnPolicy(
             rollout_steps=2,
             rollouts=self.updates_at_once,

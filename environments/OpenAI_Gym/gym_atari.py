@@ -33,7 +33,12 @@ class FramesLast(gym.vector.VectorWrapper):
     """
 
     def __init__(self, env: gym.vector.VectorEnv, frameskip: int) -> None:
-        """Wraps environments whose observations are stacked grey images."""
+        """Wraps environments whose observations are stacked grey images.
+
+        Args:
+          env: taken over.
+          frameskip: frames of the game per step, for `render_fps`.
+        """
         super().__init__(env)
         box = env.single_observation_space
         assert isinstance(box, gym.spaces.Box)

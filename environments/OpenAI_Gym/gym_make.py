@@ -62,8 +62,9 @@ def make_slots(
         current folder.
       slots: number of environments.
       mode: "sync": one environment after the other. "vector_entry_point": the environment's own
-        vectorised form. "auto": that form for several slots, and for Atari games, if it exists and
-        supports what the next two arguments require; else sync.
+        vectorised form, k of one slot if it does not support `partial_steps` and `slot_resets`.
+        "auto": that form for several slots if it exists and supports these two, and always for
+        Atari games; else, and with an action repeat, sync.
       seed: of the first reset; slot i gets seed + i if each slot is an environment of its own.
       partial_steps: whether slots must be steppable alone (random actions after a reset).
       slot_resets: whether slots must be resettable alone (a step limit).

@@ -58,7 +58,8 @@ class _Episode:
 
     Attributes:
       seed: seed of its reset; None: none.
-      generator: state of the environment's random generator before the reset; None: unknown.
+      generator: state of the environment's random generator before the reset; None: unknown, or not
+        needed because there is a seed.
       actions: rows without a slot axis.
     """
 
@@ -84,8 +85,14 @@ class EnvListSlots:
     def __init__(self, envs: Sequence[gym.Env], seed: int | None = None) -> None:
         """Wraps environments with equal spaces.
 
+        Args:
+          envs: at least one.
+          seed: of the first reset of slot 0; None: no seeds.
+
         Raises:
-          ConfigError: there is no environment, or its spaces cannot be sent.
+          ConfigError: there is no environment, its spaces are of another kind than the supported
+            ones, or its mirror is not a list of numbers.
+          InvalidInputError: a leaf of a space that the protocol does not allow.
         """
         if not envs:
             raise ConfigError("environments: the list is empty, expected at least one")
@@ -254,15 +261,21 @@ class VectorEnvSlots:
     """One vector environment of any autoreset mode; slots are stepped together only.
 
     Mode SAME_STEP is used unchanged. In the modes DISABLED and NEXT_STEP, the slots that ended are
-    reset at once, as are slots that reach a step limit in any mode; see `find_masked_reset`.
+    reset at once; see `find_masked_reset`. Without such a function, slots cannot have a step limit.
     """
 
     def __init__(self, env: VectorEnv, seed: int | None = None) -> None:
         """Wraps a vector environment.
 
+        Args:
+          env: of any autoreset mode.
+          seed: of the first reset of all slots; None: no seed.
+
         Raises:
-          ConfigError: the environment has mode NEXT_STEP and is not known to reset single slots, or
-            its spaces cannot be sent.
+          ConfigError: the environment has mode NEXT_STEP and is not known to reset single slots,
+            its spaces are of another kind than the supported ones, or its mirror is not a list of
+            numbers.
+          InvalidInputError: a leaf of a space that the protocol does not allow.
         """
         self._env = env
         self._mode = autoreset_mode(env)

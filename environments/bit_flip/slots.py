@@ -1,4 +1,4 @@
-"""The environments as objects, for training in one process (`relaax train`, `relaax eval`)."""
+"""The environments as objects, for `relaax train`, `relaax eval` and others without a server."""
 
 from typing import Any
 

@@ -73,7 +73,7 @@ class Agent(abc.ABC):
         """Receives the last reward of an episode.
 
         Args:
-          reward: of the last action.
+          reward: as in `reward_and_act`.
           state: the final state, if it is known; always known if `truncated`.
           truncated: the episode was cut off; it did not end in a terminal state.
           success: whether the task was solved; None: unknown.

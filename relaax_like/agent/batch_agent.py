@@ -177,7 +177,7 @@ class BatchAgent(abc.ABC):
           rewards: `[k, r]`, shaped.
           next_alive: `[k]`: 1 alive, 0 terminated, -1 truncated.
           next_observations: name -> `[k, ...]`; where an episode ended, the next one's first.
-          final_observations: name -> `[k, ...]`, rows of slots that were truncated.
+          final_observations: as in `observe`.
         """
         for name, (request, prediction) in asked.items():
             helper = self.helpers[name]
@@ -243,7 +243,8 @@ class BatchAgent(abc.ABC):
           terminated: [k] bool.
           truncated: [k] bool, not where terminated.
           ended: [k] bool, either of them; None if no episode ended.
-          final_observations: name -> [k, ...], rows of slots that were truncated.
+          final_observations: name -> [k, ...], last observations of the slots whose episode ended;
+            other rows are not used. None: they are not known, and no slot was truncated.
           episodes: those that ended in this step.
           executed: what was carried out instead of the last actions; None: the actions themselves.
           absent: [k] bool, slots whose observations are meaningless and which need no action; None:

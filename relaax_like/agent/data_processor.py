@@ -35,9 +35,8 @@ class ComputationDataProcessor:
         processor.submit(rollout, episodes, on_learned)
         processor.stop()
 
-    `predict` runs in its caller's thread, one caller at a time. Rollouts go to the learner, which
-    packs waiting ones side by side; the actor adopts the values that the learner returns between
-    two predictions.
+    `predict` runs in its caller's thread, one caller at a time. Rollouts go to the learner; the
+    actor adopts the values that the learner returns between two predictions.
 
     Args:
       actor: computes actions.

@@ -67,8 +67,8 @@ class OnlineHelper:
         s, but 50 s for the first rollout, whose gradient must be compiled, and if `ahead` is 0, so
         that a repeatable run discards nothing when the machine is briefly slow, or if the rollouts
         go to a replay table.
-      client: the agent's client, for log lines and for the numbers of its slots in
-        `Rollout.starts`.
+      client: the agent's client, for log lines, for the numbers of its slots in `Rollout.starts`,
+        and for `make_ranks`.
       overridden: what happens to steps whose action was overridden; see `OnPolicy`.
       max_segment_sec: a rollout that takes longer is submitted with the steps that it has; None:
         rollouts are always complete.
@@ -221,10 +221,11 @@ class OnlineHelper:
     ) -> None:
         """Stores the outcome of the actions; see `RolloutBuffer.add_outcome`.
 
-        If the rollout is now complete, submits it with the episodes that were added. If no row of
-        it is valid, or it has numbers that cannot be learned from, it is discarded, and only its
-        steps and episodes are reported. It is also discarded if the learner has not caught up in
-        time; then its steps and newest episodes are reported with the next rollout, or by `close`.
+        If the rollout is now complete, or has taken longer than `max_segment_sec`, submits it with
+        the episodes that were added. If no row of it is valid, or it has numbers that cannot be
+        learned from, it is discarded, and only its steps and episodes are reported. It is also
+        discarded if the learner has not caught up in time; then its steps and newest episodes are
+        reported with the next rollout, or by `close`.
 
         Raises:
           InvalidInputError: the third rollout in a row has numbers that cannot be learned from; the

@@ -166,8 +166,8 @@ class ActorCritic(Model):
         Args:
           inputs: observations by leaf, `[..., *shape]`.
           states: the memory before them, name -> `[..., size]`.
-          critic: computes the values, such as the `Target` of this model's critic; None: this
-            model's critic.
+          critic: computes the values, such as the copy in a `Target` of this model's critic
+            (`Target.module`); None: this model's critic.
         """
         x, _ = self._look(inputs, states)
         return (critic or self.critic)(x, states.get(VALUE))[0][..., 0]

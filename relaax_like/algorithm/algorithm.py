@@ -27,9 +27,11 @@ class Algorithm:
       model: the network.
       config: the settings. While a method is traced, `Tunable` settings and schedules are tensors.
       global_t: environment steps of the whole run, `[] int64`, while a method is traced.
-      random: source of random numbers for `learn` and `prepare`; draws depend only on `seed`, the
-        variable group, the step, and their order in the method.
-      phases: optimizer steps of one update, in order; empty: one step of all groups.
+      random: source of random numbers, while `learn`, `prepare` or FLARE's `predict` is traced;
+        draws of the first two depend only on `seed`, the variable groups of the phase, the number
+        of the update, and their order in the method.
+      phases: optimizer steps of one update, in order; empty: one step of all groups that are not
+        frozen.
       frozen: variable groups that are not trained.
       autograph: whether its methods, or those of its model, have an `if` or a loop that depends on
         the value of a tensor. False halves the tracing time.
@@ -60,9 +62,10 @@ class Algorithm:
 
     @property
     def max_gradient_norm(self) -> Any:
-        """Maximum global norm, to which larger gradients are scaled down; None: no limit.
+        """Maximum norm of the gradient of all groups of a phase; None: no limit.
 
-        A mapping from variable group to norm scales each group's gradient by itself. By default,
+        Larger gradients are scaled down to it. A mapping from variable group to norm scales each
+        group's gradient by itself; groups that it does not have are not limited. By default,
         the setting of this name, or no limit without such a setting. Pascanu et al. 2013,
         https://arxiv.org/abs/1211.5063.
         """
@@ -71,7 +74,8 @@ class Algorithm:
     def prepare(self, batch: Batch) -> Tensors:
         """Computes what all minibatches of a batch share, such as advantages; by default nothing.
 
-        Called once per batch, before its first update. No gradient flows through it.
+        Called once per batch, before its first update; with a plan `Replay` and a learner beside
+        its agents, once per minibatch. No gradient flows through it.
 
         Returns:
           Tensors with the leading axes of the batch. They are split into minibatches with it, and

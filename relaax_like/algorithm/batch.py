@@ -42,18 +42,21 @@ class Batch:
       discount: `[...]`, the factor of the value of `next_inputs`: gamma to the power of the number
         of summed rewards, and 0 after a termination (not after a truncation).
       continues: `[...]`, 1 where the next row in time is of the same episode, 0 after any end; cuts
-        recursions such as those of advantages.
+        recursions such as those of advantages. For single steps of a plan `Replay`, 1 where
+        `discount` is not 0, so also after a truncation.
       valid: `[...]`, 1, or 0 for rows that do not count: padding, and steps that are not known.
       weights: `[...]`, importance of each row; 1 unless a replay table sets another.
-      log_prob: `[...]`, of the actions under the policy that acted; None if it is not known, as
-        with agents that have their own `ComputationTask`.
+      log_prob: `[...]`, of the actions under the policy that acted; None if an agent with its own
+        `ComputationTask` does not pass it.
       memory: the network's memory before the first step, or before each single step, name ->
         `[B, size]`; {} without memory.
       next_memory: the memory after single steps, name -> `[B, size]`, if an agent with its own
         `ComputationTask` provides it; otherwise {}.
-      begins: `[T, B] bool`, whether an episode begins at t; None for single steps.
-      next_actions: actions at t + 1, by name; {} unless the plan has `next_actions`.
-      extras: what `prepare` returned, and what a data handler added.
+      begins: `[T, B] bool`, whether an episode begins at t, so that the memory before it is empty;
+        False at the first step, before which it is `memory`. None for single steps.
+      next_actions: actions at t + 1, by name; {} unless the plan has `next_actions`, or an agent
+        with its own `ComputationTask` passes them.
+      extras: what `prepare` returned, and what a data handler, or such an agent, added.
       reduction: if several learners each have some of the rows (combine.method: sync), makes
         `sum`, `mean` and `normalize` reduce over the rows of all; None: these rows are all.
     """

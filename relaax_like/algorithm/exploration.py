@@ -9,7 +9,7 @@ import numpy as np
 from relaax_like.algorithm.model import Model
 from relaax_like.config.schedule import Schedule
 
-# Entry of `explore`: a number in [0, 1) for each agent, the same throughout a run.
+# Entry of `explore`: a number in [0, 1) for each slot, the same throughout a run.
 RANK = "rank"
 
 

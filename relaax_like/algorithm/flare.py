@@ -27,8 +27,9 @@ class FlareAlgorithm(Algorithm):
     All arguments are of single steps, `[B, ...]`; rollouts are split into steps, with the memory
     that the model's policy has at each step. For single steps, `next_states` comes from the agent,
     or from the model's policy if the agent provides none.
-    `next_alive["alive"]: [B, 1]` is 1, 0 after a termination, -1 after a truncation. A cost with a
-    variable group's name only trains that group; the sum of all others trains all groups.
+    `next_alive["alive"]: [B, 1]` is 1, 0 after a termination, -1 after a truncation (for single
+    steps of a plan `Replay`, 1). A cost with a variable group's name only trains that group; the
+    sum of all others trains all groups.
 
     `predict` and `exploit` can be overridden if the agent has its own `ComputationTask`; otherwise
     an override is refused, because agents then act by `Model.policy`.

@@ -96,8 +96,8 @@ class Model(Module, abc.ABC):
           inputs: observations by name, `[B, ...]`.
           memory: short-term memory by name, `[B, ...]`.
           explore: name -> `[B]`: the values of the config's schedules; and "rank", a number in
-            [0, 1) for each slot of a client, the same throughout the run; 0 where no agent acts, as
-            in exported policies.
+            [0, 1) for each slot of a client, the same throughout the run; 0 where slots are not
+            known, as in `ComputationTask.predict` and in exported policies.
         """
 
     def get_group(self, name: str) -> str:

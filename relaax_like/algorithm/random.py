@@ -1,4 +1,4 @@
-"""Stateless random numbers in compiled functions."""
+"""Random numbers in compiled functions: stateless ones, and a generator with a state."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ class StatelessRandom:
     def uniform(
         self, shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = None
     ) -> tf.Tensor:
-        """Draws from [minval, maxval), `[0, 1)` by default; float32, or an integer dtype."""
+        """Draws from [minval, maxval), `[0, 1)` by default.
+
+        Args:
+          shape: of the result.
+          minval: smallest number.
+          maxval: above the largest number; required for integers.
+          dtype: a float or integer dtype; None: float32.
+        """
         dtype = tf.float32 if dtype is None else dtype
         if maxval is None and dtype == tf.float32:
             maxval = 1.0

@@ -1,1 +1,4 @@
-"""Connections of agents, learners and recorders to the parameter server: gRPC, or in-process."""
+"""Connections to the parameter server, to the metrics server, and to learners in other processes.
+
+They use gRPC, pairs of sockets or, in one process, no transport.
+"""

@@ -84,10 +84,11 @@ def make_interceptors(
     max_calls: int,
     lanes: Sequence[grpc.ServerInterceptor] = (),
 ) -> list[grpc.ServerInterceptor]:
-    """Returns the interceptors of a `grpc.server` that check messages, and tokens if required.
+    """Returns the interceptors of a `grpc.server` that limit calls, and check messages and tokens.
 
     Args:
-      security: what clients must present; None: nothing, and no TLS.
+      security: what clients must present; None: nothing, and no TLS. Tokens are only checked if
+        they are required.
       max_calls: maximum number of calls at a time; one address can have half of them.
       lanes: interceptors that receive messages in other ways; such messages are checked like all
         others.

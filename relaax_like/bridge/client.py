@@ -48,11 +48,11 @@ def make_client_id(role: str = "agent") -> str:
 class BufferingClient(ParameterServerClient):
     """A `ParameterServerClient` over three calls that subclasses implement.
 
-    While the server is not available, agents continue with their current values: a push without an
-    answer is discarded completely (gradient, steps, episodes and statistics) and counted in
-    `discarded_pushes`. If the server refuses a push with a gradient as invalid, its steps and
-    episodes are sent with the next push, but its statistics are lost. All of any other refused push
-    is lost.
+    While the server is not available (there is no answer, or it is busy or closing), agents
+    continue with their current values: a push is discarded completely (gradient, steps, episodes
+    and statistics) and counted in `discarded_pushes`. If the server refuses a push with a gradient
+    as invalid, its steps and episodes are sent with the next push, but its statistics are lost. All
+    of any other refused push is lost.
 
     Args:
       manifest: of the run.
@@ -61,7 +61,8 @@ class BufferingClient(ParameterServerClient):
 
     Attributes:
       client_id: as the argument.
-      discarded_pushes: number of pushes without an answer; some can have been applied.
+      discarded_pushes: number of pushes for which the server was not available; some can have been
+        applied.
     """
 
     def __init__(self, manifest: Manifest, client_id: str, metrics: Metrics):
@@ -92,7 +93,7 @@ class BufferingClient(ParameterServerClient):
           have_version: version of the values that this client holds.
 
         Raises:
-          ServerUnavailableError: there was no answer in time.
+          ServerUnavailableError: there was no answer in time, or the server is busy or closing.
           InvalidInputError: the push is not valid.
           LeasedError: the run learns from experience, and the push has a gradient or statistics.
           RelaaxError: another error of `ParameterServerStub`.
@@ -103,7 +104,7 @@ class BufferingClient(ParameterServerClient):
         """Pulls values newer than `have_version`; None: in any case.
 
         Raises:
-          ServerUnavailableError: there was no answer in time.
+          ServerUnavailableError: there was no answer in time, or the server is not ready.
           InvalidInputError: the name of this client is not valid.
           RelaaxError: another error of `ParameterServerStub`.
         """
@@ -119,7 +120,7 @@ class BufferingClient(ParameterServerClient):
 
     @property
     def version(self) -> int:
-        """Version of the current values; 0 before the first pull."""
+        """Version of the current values; 0 while there are none."""
         return self._values.version if self._values else 0
 
     @property
@@ -220,7 +221,7 @@ class BufferingClient(ParameterServerClient):
         return _JoinedGroup(self._open_group(), self._take)
 
     def close(self) -> None:
-        """Sends pending steps, episodes and statistics; discards them if there is no answer."""
+        """Sends pending steps, episodes and statistics, if the server is available."""
         if self._env_steps or self._episodes or self._statistics:
             self._exchange(None, want_values=False)
 

@@ -39,7 +39,7 @@ class Call(Iterator[frames.ExperienceReply], Protocol):
     """An open call of `relaax.v1.Experience.Collect`: its replies, as they arrive."""
 
     def put(self, part: frames.ExperienceRequest | None) -> None:
-        """Sends a message; None ends the stream."""
+        """Sends a message; None ends the sending direction."""
 
     def is_active(self) -> bool:
         """Returns whether the call has not ended yet."""
@@ -104,8 +104,8 @@ class CollectStream:
     Args:
       call: the call that carries the messages; cancelled when the stream is closed.
       manifest: of the values.
-      client_id: unique in the run.
-      task: task of the experience; "": the only one.
+      client_id: unique in the run; for a child of this process, the name of the task.
+      task: task of the experience; "": the only one, or `client_id` names it.
 
     Attributes:
       manifest: as the argument.
@@ -186,7 +186,8 @@ class CollectStream:
         Raises:
           ServerUnavailableError: the connection broke, or the learner ended the stream.
           LeasedError: the run does not learn in its parameter server, or has no such task.
-          InvalidInputError: a message that was sent, or a received one, is malformed.
+          InvalidInputError: experience was refused, see `ExperienceSink.add`; or a message that was
+            sent, or a received one, is malformed.
           NotAllowedError: an agent's token is required.
           ProtocolError: something else listens at the address, or the server has failed.
           ConfigError: the learner is a child of this process, and the settings have ended it.

@@ -94,7 +94,7 @@ class Link:
         self._metrics: MetricsClient | None = None
 
     def wait(self, timeout_sec: float | None = None) -> Manifest:
-        """Waits until the server answers; see `wait_for_manifest`.
+        """Waits until the server is available; see `wait_for_manifest`.
 
         Sends a request each time: a restarted server might serve another model.
 
@@ -102,7 +102,8 @@ class Link:
           timeout_sec: longest wait, plus up to 5 s for the last request; None: no limit.
 
         Raises:
-          ServerUnavailableError: no answer in time, or this link is closed, even during the wait.
+          ServerUnavailableError: the server was not available in time, or this link is closed, even
+            during the wait.
           NotAllowedError: client or server does not trust the other; waiting does not help.
           InvalidInputError: the received manifest is not valid.
           ProtocolError: something else listens at the address, or the server has failed.
@@ -120,7 +121,7 @@ class Link:
         keep_stream_open: bool = False,
         use_shared_memory: bool = True,
     ) -> ParameterServerStub:
-        """Returns a new agent's view of the server; waits for the server first.
+        """Returns the server as a new agent or learner sees it; waits for the server first.
 
         Args:
           client_id: unique in the run; "": a new name.
@@ -128,7 +129,8 @@ class Link:
           timeout_sec: see `wait`.
           keep_stream_open: halves the time of a push, but needs a thread at each end. A model whose
             values do not fit one chunk always has a stream.
-          use_shared_memory: send vectors through shared memory if the server is on this machine.
+          use_shared_memory: with an open stream, send vectors through shared memory if the server
+            is on this machine.
 
         Raises:
           ConfigError: the environment variable RELAAX_CHAOS is not valid.
@@ -158,7 +160,7 @@ class Link:
           task: task of the experience; "": the only one.
 
         Raises:
-          ServerUnavailableError: the server did not answer in time, or this link is closed.
+          ServerUnavailableError: the server was not available in time, or this link is closed.
           RelaaxError: see `wait`.
         """
         manifest = self.wait(timeout_sec)
@@ -177,11 +179,11 @@ class Link:
 
     @property
     def global_t(self) -> int:
-        """Largest `global_t` that an agent of the process has received."""
+        """Largest `global_t` that this process has received; 0: none yet."""
         return self._global_t
 
     def note_global_t(self, global_t: int) -> None:
-        """Notes a `global_t` that an agent of the process has received; any thread can call it."""
+        """Notes a `global_t` that this process has received; any thread can call it."""
         # Unlocked: in the worst case, two threads keep the older of two numbers.
         self._global_t = max(self._global_t, global_t)
 
@@ -189,7 +191,7 @@ class Link:
         """Requests the server's status; see `get_status`.
 
         Raises:
-          ServerUnavailableError: no answer in time.
+          ServerUnavailableError: no answer in time, or the server is not ready or too busy.
           NotAllowedError: client or server does not trust the other.
           ProtocolError: something else listens at the address, or the server has failed.
         """
@@ -208,9 +210,11 @@ class Link:
         Raises:
           InvalidInputError: the algorithm cannot use the spaces, or the received ones are not
             valid.
-          ServerUnavailableError: no answer in time, or the server could not store the spaces.
+          ServerUnavailableError: no answer in time, the server is too busy, or it could not store
+            the spaces.
           NotAllowedError: client or server does not trust the other.
-          ProtocolError: the server does not accept proposals.
+          ProtocolError: the server does not accept proposals or has failed, or something else
+            listens at the address.
         """
         with self._explaining_tls():
             return propose_spaces(self._channel, self.address, spaces, timeout_sec)

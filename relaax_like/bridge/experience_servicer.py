@@ -44,7 +44,7 @@ class ExperienceServicer:
     def Collect(
         self, request_iterator: Iterator[frames.ExperienceRequest], context: grpc.ServicerContext
     ) -> Iterator[frames.ExperienceReply]:
-        """Receives experience in a separate thread, and reports its progress."""
+        """Receives experience in a separate thread; reports its progress, and sends new values."""
         try:
             sinks = self._get_sinks()
             first = get_header(next(request_iterator, None))
@@ -72,8 +72,9 @@ class ExperienceServicer:
         """Yields progress and values, until the stream ends.
 
         Raises:
-          ServerUnavailableError: the server is closing, or its queue was full for a long time.
-          InvalidInputError: the newest message is malformed.
+          ServerUnavailableError: the server is closing, or has no values yet.
+          Exception: what has ended the stream: a malformed message, an error of
+            `ExperienceSink.add`, or a `SlowError`.
         """
         name, incarnation = first.client_id, first.incarnation
         seen = StreamProgress(-1, -1)

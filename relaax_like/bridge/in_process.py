@@ -10,7 +10,7 @@ _TIMEOUT_SEC = 60.0
 
 
 class InProcessClient(BufferingClient):
-    """One agent's view of a parameter server in the same process; nothing is serialised.
+    """A parameter server in this process, as one agent or learner sees it; nothing is serialised.
 
     Args:
       backend: the parameter server.

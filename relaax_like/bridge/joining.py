@@ -157,8 +157,8 @@ class GroupStream(GroupConnection):
         another version of relaax_like.
       LeasedError: learners of this run update independently.
       NotAllowedError: an agent's token is required.
-      ServerUnavailableError: there was no answer, there are too many learners, or the channel has
-        been closed.
+      ServerUnavailableError: the server is not available, there are too many learners, or the
+        channel has been closed.
       ProtocolError: the answer is not valid, or something else listens at the address.
     """
 
@@ -187,8 +187,11 @@ class GroupStream(GroupConnection):
     def exchange(self, request: GroupRequest) -> GroupReply:
         """Makes a request, and waits for its answer; see `GroupConnection`.
 
+        An error of the server also ends the connection, so that this learner has left the group.
+
         Raises:
-          ProtocolError: the answer is not valid.
+          InvalidInputError: see `GroupConnection`; or the values in the answer are incomplete.
+          ProtocolError: the answer is not valid, or the server has failed.
           NotAllowedError: the token is no longer accepted; see `GroupConnection` for other errors.
         """
         gradient = request.gradient

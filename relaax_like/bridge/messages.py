@@ -1,4 +1,4 @@
-"""Conversion between the bridge's records and their protobuf messages."""
+"""Conversion between pushes, replies, reports and statuses, and their protobuf messages."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence

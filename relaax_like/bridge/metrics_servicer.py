@@ -1,4 +1,4 @@
-"""The gRPC service that records metrics: in the parameter server, or in its own process."""
+"""The gRPC service that records metrics: of the metrics server, parameter server or learner."""
 
 from concurrent.futures import ThreadPoolExecutor
 

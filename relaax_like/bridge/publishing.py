@@ -201,12 +201,13 @@ def add_to_server(servicer: PublisherServicer, server: grpc.Server) -> None:
 
 
 class PublisherStub:
-    """A learner's calls to the parameter server; each has a deadline.
+    """A learner's calls to the parameter server, and that of agents that look for it.
 
-    All of them raise ServerUnavailableError if there is no answer in time, NotAllowedError if an
-    agent's token is required, ProtocolError if something else listens at the address or the server
-    has failed, and, except `find_learner`, LeasedError if the run has no learner in a process of
-    its own. `renew` and `publish` also raise LeasedError if the caller has lost the lease.
+    Each has a deadline. All of them raise ServerUnavailableError if there is no answer in time or
+    the server is not ready or too busy, NotAllowedError if an agent's token is required,
+    ProtocolError if something else listens at the address or the server has failed, and, except
+    `find_learner`, LeasedError if the run has no learner in a process of its own. `renew` and
+    `publish` also raise LeasedError if the caller has lost the lease.
 
     Args:
       channel: to the parameter server.
@@ -315,7 +316,7 @@ class PublisherStub:
 
         If the returned `sequence` is below the ticket's, the server has lost earlier items, and
         this one had no effect: send it again with the next number. A repeated ticket has no effect,
-        either. Once the training has finished (`finished`), only steps and episodes are counted.
+        either. Once the training has finished (`finished`), only steps are counted.
 
         Raises:
           InvalidInputError: a number is not finite or out of range, a length is wrong, or there are

@@ -33,7 +33,7 @@ _NAMES_BYTES = 64 * 1024
 
 
 class ParameterServerServicer:
-    """Serves our own agents. Thread-safe, like the backend.
+    """Serves our own clients: agents, rlx servers and operators. Thread-safe, like the backend.
 
     Args:
       backend: the parameter server.

@@ -42,7 +42,7 @@ def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
 
 
 def _read(message: spaces_pb2.Spaces) -> RunSpaces | None:
-    """Converts a message to spaces; None: it has none, so it is a request."""
+    """Converts a message to spaces; None: it has none."""
     if not (message.observation_spaces or message.action_spaces):
         return None
     return message_to_run_spaces(message)
@@ -81,9 +81,11 @@ def propose_spaces(
     Raises:
       InvalidInputError: the algorithm cannot use the proposed spaces, or the received ones are not
         valid.
-      ServerUnavailableError: no answer in time, or the server could not store the spaces.
+      ServerUnavailableError: no answer in time, the server is too busy, or it could not store the
+        spaces.
       NotAllowedError: an agent's token is required.
-      ProtocolError: the server does not accept proposals.
+      ProtocolError: the server does not accept proposals or has failed, or something else listens
+        at the address.
     """
     call = channel.unary_unary(
         PROPOSE,

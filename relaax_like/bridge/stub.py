@@ -86,7 +86,7 @@ class Health:
 
 
 class ParameterServerStub(BufferingClient):
-    """One agent's view of a remote parameter server. Calls have deadlines.
+    """A remote parameter server, as one agent or learner sees it. Calls have deadlines.
 
     Methods that call the server raise the errors of `ParameterServerClient`, and also
     NotAllowedError, if an agent's token is required, and ProtocolError, if something else listens
@@ -158,7 +158,10 @@ class ParameterServerStub(BufferingClient):
         return GroupStream(self._channel, self._address, self._manifest, self.client_id)
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        """Sends a push; repeats it for a while without an answer: the server applies it once."""
+        """Sends a push; if the server has just become unavailable, repeats it for about 2 s.
+
+        The server applies it once.
+        """
         was_away, give_up = self._health.away, time.monotonic() + _RETRY_SEC
         while True:
             try:
@@ -239,7 +242,7 @@ def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) ->
     """Requests a parameter server's status.
 
     Raises:
-      ServerUnavailableError: no answer in time.
+      ServerUnavailableError: no answer in time, or the server is not ready or too busy.
       NotAllowedError: an agent's token is required.
       ProtocolError: something else listens at the address, or the server has failed.
     """
@@ -258,7 +261,7 @@ def report_clients(
     Raises:
       InvalidInputError: there are too many clients, the server's name is empty or too long, or a
         text is too long.
-      ServerUnavailableError: no answer in time.
+      ServerUnavailableError: no answer in time, or the server is not ready or too busy.
       NotAllowedError: an agent's token is required.
       ProtocolError: something else listens at the address, or the server has failed.
     """
@@ -274,7 +277,8 @@ def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0
       Its path on the server's machine; "" if the run keeps no snapshots.
 
     Raises:
-      ServerUnavailableError: no answer in time, or the snapshot could not be written.
+      ServerUnavailableError: no answer in time, the server is not ready or too busy, or the
+        snapshot could not be written.
       LeasedError: the server is the run's learner, which writes no snapshots.
       NotAllowedError: an operator's token is required.
       ProtocolError: something else listens at the address, or the server has failed.
@@ -288,7 +292,7 @@ def request_stop(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) 
     """Tells a parameter server to save and stop; returns when it has acknowledged.
 
     Raises:
-      ServerUnavailableError: no answer in time.
+      ServerUnavailableError: no answer in time, or the server is not ready or too busy.
       LeasedError: the server is the run's learner, which does not end the run.
       NotAllowedError: an operator's token is required.
       ProtocolError: something else listens at the address, or the server has failed.
@@ -305,7 +309,7 @@ def wait_for_manifest(
     on_wait: Callable[[float], None],
     server: str = errors.PARAMETER_SERVER,
 ) -> Manifest:
-    """Waits until a server answers, and returns its manifest.
+    """Waits until a server is available, and returns its manifest.
 
     Args:
       channel: to the server.
@@ -315,7 +319,8 @@ def wait_for_manifest(
       server: what the server is, for errors.
 
     Raises:
-      ServerUnavailableError: no answer in time, or the channel is closed, even during the wait.
+      ServerUnavailableError: the server was not available in time, or the channel is closed, even
+        during the wait.
       NotAllowedError: an agent's token is required.
       InvalidInputError: the received manifest is not valid.
       ProtocolError: something else listens at the address, or the server has failed.

@@ -1,9 +1,8 @@
 """The tutorial's four calls (protos/bridge.proto), for clients generated from only that file.
 
-The calls have no id: each call takes effect, so a client must not simply retry one. Only this
-module loads `bridge_pb2`, and only the server imports this module: protobuf refuses two files that
-define the same names without a package in one process, and a user's agent might have generated its
-own `bridge_pb2`.
+The calls have no id: each call takes effect, so a client must not simply retry one. `bridge_pb2`
+is only loaded with this module, in servers: protobuf refuses two files that define the same names
+without a package in one process, and a user's agent might have generated its own `bridge_pb2`.
 """
 
 import itertools

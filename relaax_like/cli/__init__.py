@@ -1,1 +1,1 @@
-"""Commands. Each one is a thin wrapper around `launch`."""
+"""Commands: thin wrappers around the other packages, most of them around `launch`."""

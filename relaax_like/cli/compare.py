@@ -32,7 +32,7 @@ _OF_TARGET = ("target_steps", "target_sec")
 def show_comparison(paths: Sequence[Path], target: float | None, as_json: bool) -> int:
     """Prints a table of the runs, or JSON; returns the exit status.
 
-    The table has one column for each group of runs that differ only in their seeds and places.
+    The table has one column for each group of runs; see `group_runs`.
     """
     groups = group_runs(load_runs(paths))
     summaries = [[summarize_run(run, target) for run in group.runs] for group in groups]

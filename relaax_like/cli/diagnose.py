@@ -46,7 +46,7 @@ def show_diagnosis(path: Path) -> int:
       path: a run's folder, or the file in it.
 
     Raises:
-      ConfigError: there is no such file, or it is damaged.
+      ConfigError: there is no such file, or it cannot be read, is damaged or is of another kind.
     """
     arrays = load_training_error(path)
     found = find_not_finite(arrays)

@@ -24,16 +24,16 @@ _FILES = ("replay*-head", "cp-[0-9]*-[0-9]*")
 
 
 def check_folder(folder: Path, to_last_good: bool) -> int:
-    """Prints the state of the files; returns 1 if a server would not start from them, else 0.
+    """Prints the state of the files; returns 1 if a server or learner would not start, else 0.
 
     Args:
       folder: of a run, or of its checkpoints.
-      to_last_good: make the server start: move what follows a journal's first damage aside.
+      to_last_good: make the servers start: move what follows a journal's first damage aside.
 
     Raises:
       ConfigError: there is no such folder, or it does not belong to a run.
-      SnapshotError: a parameter server is running there, the lock file cannot be locked, all
-        snapshots are damaged, or one has an unknown format.
+      SnapshotError: another process uses the folder, the lock file cannot be locked, all snapshots
+        are damaged, one has an unknown format, or the folder cannot be read.
       JournalError: a journal has records but no snapshot, or another model or format; or it cannot
         be read or moved.
     """

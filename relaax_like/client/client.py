@@ -153,7 +153,7 @@ class StepResult:
       episodes: episodes that ended in this step, or in earlier steps whose late answers were
         dropped.
       finished: not empty when training has ended: what ended it.
-      version: of the weights that chose the actions.
+      version: of the weights that chose the actions; 0 when training has finished.
       timings: of a client with `max_wait_ms`, while the training continues; else None.
     """
 
@@ -167,9 +167,9 @@ class StepResult:
 class RlxClient:
     """One connection to an rlx server, driving one or several environment slots.
 
-    Connects when made. Each verb blocks until the server has answered; if neither an answer nor a
-    sign of life arrives within `timeout_sec`, the session ends. Not thread-safe, except `ping`.
-    Close it, or use it as a context manager.
+    Connects when made. Each verb blocks until the server has answered, or for `answer_timeout_sec`
+    at most; if neither an answer nor a sign of life arrives within `timeout_sec`, the session ends.
+    Not thread-safe, except `ping`. Close it, or use it as a context manager.
 
         with RlxClient("localhost:7001", observation_space, action_space) as client:
             action = client.act(state)                                # first step of an episode
@@ -658,7 +658,7 @@ class RlxClient:
           final_observations: `[k, ...]`: last observations of the slots that ended; other rows are
             ignored. Required if a slot was truncated, and, with `algorithm.hindsight` of the
             server, if one was terminated.
-          success: `[k]` int8: 1 solved, 0 not solved, -1 unknown.
+          success: `[k]` int8: 1 solved, 0 not solved, -1 unknown. Default: all unknown.
           present: `[k]` bool: slots that take part in this step. In the others, observations and
             actions are meaningless, and the next reward counts for their last action. Default: all.
           executed: `[k, ...]`, what was carried out instead of the last actions. Default: the

@@ -90,8 +90,8 @@ class Connection:
           connect_timeout_sec: longest wait for the TCP connection.
           timeout_sec: longest time to send a message, and longest wait for a complete message or a
             ping of the server.
-          max_message_bytes: longest message that is accepted or sent. Lower it with
-            `max_send_bytes` once the server has reported its own bound.
+          max_message_bytes: longest message that is accepted or sent. Set `max_send_bytes` to the
+            server's own bound once the server has reported it.
           tls: certificates; None: no TLS.
 
         Raises:

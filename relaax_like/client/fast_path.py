@@ -1,4 +1,4 @@
-"""Ordinary steps and answers: those in the middle of episodes, which differ only in their data.
+"""Ordinary steps and answers, as in the middle of episodes, which differ only in their data.
 
 They are written and read by their layout, at a fraction of the cost of building and parsing
 messages.
@@ -123,7 +123,7 @@ class ActionsReader:
         """Returns the actions, leaf -> `[k, ...]`; None: the answer has to be parsed.
 
         Raises:
-          InvalidInputError: a value is out of range; the error names the leaf.
+          InvalidInputError: a value is out of range, NaN or infinity; the error names the leaf.
         """
         if self._layout is None or not self._layout.fits(body):
             return None

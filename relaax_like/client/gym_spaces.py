@@ -76,7 +76,7 @@ class SpaceCodec:
 
         Raises:
           InvalidInputError: a leaf is missing, has another shape, does not consist of numbers, or
-            has one that an integer of the space cannot represent; the error names it.
+            has one that the space's integer or bool dtype cannot represent; the error names it.
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
@@ -101,8 +101,8 @@ class SpaceCodec:
           chosen: `[k]` bool, the slots whose values matter; None: all.
 
         Raises:
-          InvalidInputError: a leaf is missing, is not an array of numbers, or has one that an
-            integer of the space cannot represent.
+          InvalidInputError: a leaf is missing, is not an array of numbers, or has one that the
+            space's integer or bool dtype cannot represent.
         """
         arrays = {
             leaf.name: self._pack_leaf(leaf, _read_leaf(batch, leaf), chosen)
@@ -243,7 +243,7 @@ def _cast(
       chosen: `[k]` bool, the slots of a batch that matter; None: all.
 
     Raises:
-      InvalidInputError: the dtype is of integers, and cannot represent a number in `chosen`.
+      InvalidInputError: the dtype is an integer or bool, and cannot represent a number in `chosen`.
     """
     dtype = DTYPES[leaf.space.dtype]
     with np.errstate(invalid="ignore"):  # NaN

@@ -14,7 +14,8 @@ def make_space_values(space: Any, name: str) -> SpaceValues:
       name: "observation" or "action".
 
     Raises:
-      ConfigError: the space is something else, or a Gymnasium space of an unsupported kind.
+      ConfigError: the space is something else, an empty dict, or a Gymnasium space of an
+        unsupported kind or without leaves.
       InvalidInputError: a Gymnasium space has a leaf that the protocol does not allow.
     """
     # A caller with such a space has imported Gymnasium; the base install does not include it.

@@ -67,7 +67,8 @@ class SpaceValues:
           Leaf name -> `[slots, ...]`, or `[1, ...]` without a slot axis.
 
         Raises:
-          InvalidInputError: wrong structure, shape, dtype or range; the error names the leaf.
+          InvalidInputError: wrong structure, shape, dtype or range, or NaN or infinity; the error
+            names the leaf.
         """
         if self.bare:
             return {self._name: self._to_leaf(self._name, values, slots, field, chosen)}

@@ -1,4 +1,4 @@
-"""Settings that all actor-critic algorithms share: spaces and networks."""
+"""Settings of algorithms whose model is an `ActorCritic`: spaces and networks."""
 
 from typing import Any, Self
 
@@ -22,7 +22,10 @@ _TAKEN_NAME = "log_prob"
 
 
 class ActorCriticConfig(EncoderConfig):
-    """Base of the `Config` of actor-critic algorithms: keys of the YAML's `algorithm` section."""
+    """Base of the `Config` of an algorithm whose model is an `ActorCritic`.
+
+    Fields are read from the keys of the YAML's `algorithm` section.
+    """
 
     num_actions: Choices = None
     """Number of discrete actions; a list for several choices at once, with the number of actions of
@@ -127,7 +130,7 @@ class ActorCriticConfig(EncoderConfig):
 
         Raises:
           InvalidInputError: a leaf cannot be used, and the error names it; or the actions are
-            bounded, but the environment has no finite bounds.
+            bounded, but neither the file nor the environment has finite bounds.
         """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if not self._lacks_actions:

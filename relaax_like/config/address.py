@@ -1,4 +1,4 @@
-"""Addresses of servers: `host:port`. Needs only the standard library."""
+"""Addresses of servers: `host:port`."""
 
 import ipaddress
 import re

@@ -1,7 +1,7 @@
 """Folders of code that a YAML file names: algorithms and environments, shipped or the user's.
 
-Code is loaded only from folders that the local YAML file names, and from installed packages that
-provide algorithms by name; a name is never a path.
+Code is loaded only from shipped folders and from installed packages that provide algorithms, by
+name, and from folders whose path is in the local YAML file; a name is never a path.
 """
 
 import difflib
@@ -101,7 +101,11 @@ def _find_named(name: str) -> Path:
 
 
 def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
-    """Finds an environment's program; for the arguments, see `find_algorithm`.
+    """Finds an environment's program.
+
+    Args:
+      name_or_path: a name means a folder of environments/; for paths, see `find_algorithm`.
+      base_dir: folder that a relative path is relative to.
 
     Returns:
       The absolute path of a file: `main` of a shipped folder, or the user's own program. If the

@@ -130,6 +130,8 @@ class ContinuousConfig(EncoderConfig):
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments whose spaces do not fit these networks.
 
+        What the settings do not define yet is not compared.
+
         Raises:
           InvalidInputError: a space does not fit; the error says what differs, and the cure.
         """

@@ -147,8 +147,7 @@ class EncoderConfig(AlgorithmConfig):
 
     @property
     def observation_spaces(self) -> Spaces:
-        """The leaves that the environment sends: flat vectors, images and integers; {} if they are
-        not known yet."""
+        """The leaves of an observation: flat vectors, images and integers; {} if not known yet."""
         if self.observations is not None:
             return {leaf: own.space for leaf, own in self.observations.items()}
         if self._lacks_observations:
@@ -192,6 +191,8 @@ class EncoderConfig(AlgorithmConfig):
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments whose observations do not fit the encoder.
+
+        Nothing is compared if the settings do not define the observations yet.
 
         Raises:
           InvalidInputError: a leaf does not fit; the error says what differs, and the cure.

@@ -105,7 +105,7 @@ def find_config_class(file: Path) -> type[Settings]:
       file: the YAML file, or the name of a shipped experiment.
 
     Raises:
-      ConfigError: there is no such file, or it names no algorithm that can be loaded.
+      ConfigError: the file cannot be read, or it names no algorithm that can be loaded.
     """
     file = find_experiment_file(file)
     section: Any = read_yaml(file).data.get("algorithm")

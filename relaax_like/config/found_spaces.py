@@ -90,7 +90,8 @@ def describe_mirrors(observation_spaces: Spaces, action_spaces: Spaces) -> dict[
       action_spaces: the same for actions.
 
     Raises:
-      InvalidInputError: a space has no mirror.
+      InvalidInputError: a space has no mirror, or leaves other than one named `observation` or
+        `action`.
     """
     keys = {}
     for kind, leaf, spaces in (

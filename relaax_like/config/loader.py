@@ -388,6 +388,9 @@ class _ExperimentLoader:
     ) -> LearnerConfig | None:
         """Fills in the keys of the section `learner` that depend on the algorithm.
 
+        Also makes its paths absolute. Returns None if the section is invalid, or there is no usable
+        plan although the algorithm has one.
+
         Adds a problem for each key that contradicts the algorithm's plan or another key, and one if
         the code of the plan fails.
 
@@ -661,7 +664,7 @@ def _describe_validation(error: ValidationError) -> str:
 
 
 def _make_absolute(source: str) -> str:
-    """Returns a source of recordings that is valid in any working directory; see `offline`."""
+    """Returns a source of `learner.offline` that is valid in any working directory."""
     prefix = MINARI if source.startswith(MINARI) else ""
     path = Path(source.removeprefix(prefix))
     # An id of a data set is not a path.

@@ -39,7 +39,8 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
       what: what an entry describes, for errors.
 
     Raises:
-      ValueError: the numbers are not such a permutation; the error names the entry.
+      ValueError: their number is not `size`; or they are not such a permutation, and the error
+        names the entry.
     """
     if len(numbers) != size:
         raise ValueError(f"{name}: {len(numbers)} number(s), expected {size} (one for each {what})")

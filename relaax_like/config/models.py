@@ -314,12 +314,15 @@ class LearnerConfig(Settings):
 
     @property
     def publishes(self) -> bool:
-        """Whether one learner gets the experience of all agents, and publishes complete values."""
+        """Whether the run learns in one place, from which complete values are published."""
         return self.placement in ("server", "standalone")
 
 
 class EnvironmentConfig(Settings):
-    """Section `environment`: what `relaax run` and `relaax train` start as clients."""
+    """Section `environment`: what `relaax run` starts as clients, and other commands play in.
+
+    `relaax train`, for example, runs environments in its own process or in its workers.
+    """
 
     program: Annotated[str | None, IN_JOBS] = None
     """Name of a shipped environment (a folder in environments/); set exactly one of program and

@@ -10,7 +10,7 @@ from relaax_like.config.plan import Offline
 
 
 class OfflineConfig(ContinuousConfig):
-    """Base of the `Config` of an algorithm with an actor and `Critics`.
+    """Base of the `Config` of an algorithm with an actor and `Critics` that learns from recordings.
 
     Fields are read from the keys of the YAML's `algorithm` section. `max_global_step` counts the
     steps of all minibatches: a run makes `max_global_step / batch_size` updates, rounded up to a

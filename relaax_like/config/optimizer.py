@@ -10,7 +10,7 @@ from relaax_like.config.schedule import Schedule
 
 
 class OptimizerConfig(Settings):
-    """How the parameter server updates one variable group.
+    """How one variable group is updated, by the parameter server or by a learner that publishes.
 
     `name: adam` follows Kingma & Ba 2015 (https://arxiv.org/abs/1412.6980), by default with epsilon
     outside of the bias correction, as in TensorFlow; `adamw` is Loshchilov & Hutter 2019

@@ -1,6 +1,7 @@
 """Plans: how an algorithm uses experience.
 
-An algorithm declares one unless its agents learn by themselves, or push one gradient per batch.
+An algorithm declares one, unless its agents learn by themselves, or a learner beside them pushes
+one gradient per batch.
 
 | plan | what an update learns from |
 |---|---|
@@ -84,6 +85,7 @@ class OnPolicy:
     overridden: OverriddenUse = "cut"
 
     def __post_init__(self) -> None:
+        _validate_least(self, rollout_steps=1, rollouts=1)
         if not self.minibatch_size:
             object.__setattr__(self, "minibatch_of", "rollouts")
         if self.rollouts is None and self.minibatch_size:
@@ -155,6 +157,9 @@ class Episodes:
     minibatch_of: ClassVar[Unit] = "rollouts"
     prenormalize_steps: ClassVar[int] = 0
     reward_discount: ClassVar[float | None] = None
+
+    def __post_init__(self) -> None:
+        _validate_least(self, episodes=1, rollout_steps=1, max_steps=1)
 
     @property
     def columns(self) -> int:
@@ -284,11 +289,7 @@ class Replay:
     reward_discount: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
-        for name, least in (("warm_up_steps", 0), ("updates_at_once", 1), ("rollout_steps", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"Replay: {name} is {getattr(self, name)}, expected {least} or more"
-                )
+        _validate_least(self, warm_up_steps=0, updates_at_once=1, rollout_steps=1)
         for name in ("priority_exponent", "weight_exponent"):
             exponent = getattr(self, name)
             if exponent is not None and not 0 <= exponent <= 1:
@@ -361,7 +362,7 @@ def get_task_plan(config: Any, task: str) -> Plan | None:
 
 
 def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | None:
-    """Returns the name of a plan's type; for several plans, task -> name."""
+    """Returns the name of a plan's type; for several plans, task -> name; None without a plan."""
     if isinstance(plan, Mapping):
         return {task: type(one).__name__ for task, one in plan.items()}
     return None if plan is None else type(plan).__name__
@@ -370,8 +371,8 @@ def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | 
 def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
     """Returns where a learner runs if the settings do not define it.
 
-    It runs in the server if iterations have a fixed size, which all agents fill together, or if a
-    table holds what all agents play. Otherwise it runs beside the agents.
+    It runs in the server if iterations have a fixed size, see `has_fixed_size`, or if a table holds
+    what all agents play, of any task. Otherwise it runs beside the agents.
 
     Args:
       plan: as from `get_plan`.
@@ -439,3 +440,11 @@ def learns_offline(config: Any) -> bool:
     """Returns whether an algorithm can learn from recorded files."""
     plan = get_plan(config)
     return isinstance(plan, Offline) or (isinstance(plan, OnPolicy) and plan.offline)
+
+
+def _validate_least(plan: Plan, **numbers: int) -> None:
+    """Raises ValueError if an attribute of a plan, other than None, is below its least number."""
+    for name, least in numbers.items():
+        value = getattr(plan, name)
+        if value is not None and value < least:
+            raise ValueError(f"{type(plan).__name__}: {name} is {value}, expected {least} or more")

@@ -112,7 +112,7 @@ def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
 
 
 def describe_value(value: Any) -> str:
-    """Returns a value as the user wrote it, shortened."""
+    """Returns a value as the user wrote it, shortened; "a section" or "a list" for these."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -287,8 +287,9 @@ def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
     if unread := sorted(spaces.keys() - leaves.keys()):
         raise InvalidInputError(
             f"{field}: the environment has {_join_names(unread)}, not listed in "
-            f"algorithm.actions, which only has {_join_names(sorted(leaves))}; list all leaves "
-            "there",
+            f"algorithm.actions, which only has {_join_names(sorted(leaves))}; for a new run, list "
+            "all leaves there, or remove it to use the environment's; a run that has begun keeps "
+            "its actions, so wrap the environment",
             field,
         )
     for leaf, want in leaves.items():

@@ -289,8 +289,8 @@ def read_yaml(path: Path) -> YamlDocument:
     """Reads a file that contains a mapping.
 
     Raises:
-      ConfigError: the file cannot be read, is larger than 1 MiB, is not UTF-8, is not YAML, is
-        empty, contains no mapping, or has more than 100 000 values.
+      ConfigError: the file cannot be read, is larger than 1 MiB, is not UTF-8, is not YAML, has a
+        tag that is not supported, is empty, contains no mapping, or has more than 100 000 values.
     """
     reader = _NodeReader(str(path))
     data = reader.read(_read_text(path))

@@ -17,7 +17,7 @@ MAX_JOB = 2**64 - 1
 MAX_ATTEMPT = 2**32 - 1
 # Attempts that fail before a job does: the first one and two retries.
 MAX_FAILURES = 3
-# Slaves that a job can lose in a row, without a new version in between.
+# Slaves that a job can lose without a new version in between.
 MAX_LOSSES = 20
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _KEY = re.compile(r"[A-Za-z0-9]{16,64}")
@@ -68,8 +68,8 @@ class Job:
       state: see `State`.
       attempts: attempts begun so far.
       failures: attempts that ended as FAILED.
-      losses: attempts in a row that ended because their slave was lost, left or was busy, without a
-        new version in between.
+      losses: attempts since the newest version that ended because their slave was lost, left, was
+        busy or did not start them in time.
       slave: name of the slave of the newest attempt; "": there was no attempt.
       version: number of the newest version; 0: there is no version.
       step: environment steps of that version.
@@ -123,7 +123,7 @@ def is_name(text: str) -> bool:
 
 
 def validate_name(name: str, field: str) -> str:
-    """Returns the name of a job or slave, if it is valid.
+    """Returns the name of a job, slave, algorithm or environment, if it is valid.
 
     Args:
       name: the name.

@@ -194,7 +194,7 @@ class JobLearner:
             ).start()
 
     def deal_with_learner_close(self) -> None:
-        """Ends the job's process; its result is no longer wanted."""
+        """Requests the end of the job's process; its result is no longer wanted."""
         running = self._running
         if running is not None:
             running.stop(is_wanted=False)

@@ -182,7 +182,7 @@ class JobQueue:
           attempt: the newest attempt of a running job.
           state: DONE: the job has ended; FAILED: it is queued again, but ends at the third failure;
             QUEUED: the slave was lost, left or was busy, and the job is queued again, but ends as
-            FAILED after `MAX_LOSSES` of these in a row without a new version.
+            FAILED after `MAX_LOSSES` of these without a new version in between.
           reason: why the attempt ended.
           tail: end of its output.
         """

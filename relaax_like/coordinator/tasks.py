@@ -22,10 +22,11 @@ TASK_TIMEOUT_SEC: Mapping[str, float] = {
 
 
 class TaskFail(RelaaxError):
-    """A slave cannot do a task.
+    """A task was not done: its slave cannot do it, gave no valid answer in time, or is lost.
 
     Attributes:
-      result: for the coordinator; has the key `message`.
+      result: what the slave answers; if it does not answer, made by the coordinator. It contains
+        a `message`.
     """
 
     def __init__(self, result: Mapping[str, Any], message: str):

@@ -199,7 +199,7 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
       max_bytes: maximum size of all files together.
 
     Raises:
-      InvalidInputError: a message is not valid, or the version is incomplete or too large.
+      InvalidInputError: a message is not valid, or the version is incomplete, damaged or too large.
       OSError: a file cannot be written.
     """
     header = _take(parts, "header").header

@@ -1,4 +1,4 @@
-"""Roles and records that all packages use; `core/roles.py` shows the system on one page.
+"""Roles and records that packages share; `core/roles.py` shows the system on one page.
 
 Needs only numpy and protobuf; nothing here depends on the network.
 """

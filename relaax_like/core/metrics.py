@@ -29,7 +29,7 @@ class Metrics(abc.ABC):
         """Records many points at once, each (name, y, x) as in `scalar`, already validated.
 
         Returns:
-          The number of points that were dropped.
+          The number of points that were dropped; 0 if the recorder does not count them.
         """
         for name, y, x in points:
             self.scalar(name, y, x)

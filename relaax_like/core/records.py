@@ -76,8 +76,8 @@ class LearnerUpdate:
       version: version of the newest known values.
       global_t: newest known environment steps of all agents of the run.
       finished: what ended the training, or "".
-      values: of all variables, in manifest order; the reader must not change them. None: no newer
-        ones.
+      values: of all variables of the agents' model, in the order of its manifest; the reader must
+        not change them. None: no newer ones.
     """
 
     numbers: Sequence[int]
@@ -97,7 +97,7 @@ class Push:
     An accepted gradient can still be held back or dropped; see `Outcome`.
 
     Attributes:
-      client_id: name of the pushing agent, unique in the run.
+      client_id: name of the pushing client, unique in the run.
       incarnation: grows each time that client restarts.
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it. 0: the push has no number,
         and a retry takes effect again.
@@ -110,7 +110,7 @@ class Push:
       fingerprint: of the manifest that the gradient follows; not used without a gradient.
       statistics: name of a running statistic -> moments of the rows since the last push.
       groups: variable groups that the gradient is for, laid out as in `Manifest.select_groups`;
-        no other variable or optimizer changes. Empty: all.
+        no other trainable variable or optimizer changes. Empty: all.
     """
 
     client_id: str
@@ -147,9 +147,9 @@ class Reply:
       outcome: what happened to the gradient; for a publication: "applied", or "nothing" if it did
         not change the values; for counts: "nothing".
       reason: why the gradient, or the complete push, was dropped; "" if it was not.
-      durability: in the answer to a push or pull, what a crash of the server can lose. "journal":
-        nothing that was acknowledged; "publication": what a learner has learned since its newest
-        publication that was written; "snapshot": the pushes since the newest snapshot.
+      durability: in the parameter server's answer to a push or pull, what a crash of it can lose.
+        "journal": nothing that was acknowledged; "publication": what a learner has learned since
+        its newest publication that was written; "snapshot": the pushes since the newest snapshot.
       version: version after the request (of a repeated push: the first one): initially 0, +1 for
         each record that changed the values, by a gradient, statistics or a publication.
       global_t: environment steps of all clients together at that time.
@@ -256,7 +256,7 @@ class Experience:
     """Experience of one agent, for a learner in the parameter server's process or in its own.
 
     Attributes:
-      client_id: name of the sending process.
+      client_id: name of the sender, as of its stream.
       incarnation: grows each time that process starts.
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it, so it takes effect once.
       agent: name of the agent that acted.
@@ -463,7 +463,8 @@ class GroupRequest:
       generation: newest generation that this learner knows; it grows each time that a learner
         leaves the iteration, and with each iteration; for sum and step.
       tag: names what is summed; must be the same for all learners; for sum and step.
-      units: number of rows or slots that this learner learns from; for enter.
+      units: number of rows or slots that this learner learns from; 0: it does not take part, and
+        the outcome is "out"; for enter.
       sums: `[n] float64`, this learner's numbers; for sum and step.
       gradient: `[n] float32`, this learner's part, as the manifest lays out `groups`; for step.
       groups: variable groups of the gradient; (): all; for step.

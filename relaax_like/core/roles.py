@@ -1,8 +1,8 @@
 """The roles of the system. Each is an object; across the network, a stub with its methods is used.
 
-    environment           `client.EnvironmentSlots`, a process of its own
+    environment           `client.EnvironmentSlots`, in its own process or in that of its agent
         | act, reward_and_act, reward_and_reset
-    agent                 `agent.Agent`, in the rlx server or in this process
+    agent                 `agent.Agent`, in the rlx server, `relaax train` or one of its workers
         | LearnRequest up, LearnerUpdate down
     Learner               turns rollouts into new values, in one of two places:
         |
@@ -77,8 +77,8 @@ class Learner(abc.ABC):
     def submit(self, request: LearnRequest) -> None:
         """Submits a request; it is answered, unless the learner is stopped.
 
-        A learner without a thread (`SerialLearner`) learns and answers before this returns; any
-        other does not make the caller wait.
+        A learner without a thread, such as `SerialLearner`, learns if it can, and answers, before
+        this returns; any other does not make the caller wait.
 
         Raises:
           RelaaxError: a learner without a thread could not take the request, or could not learn.
@@ -97,11 +97,16 @@ class Learner(abc.ABC):
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Restores what `take_state` returned, after `start` and before the first request."""
+        """Restores what `take_state` returned, after `start` and before the first request.
+
+        Raises:
+          InvalidInputError: the state does not fit this learner, such as a replay table of another
+            size; parts of it can have been restored.
+        """
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stops after the current request. Idempotent.
+        """Stops after the current update; waits some seconds at most. Idempotent.
 
         Raises:
           RelaaxError: steps and episodes that no publication or push contains cannot be counted.
@@ -146,15 +151,16 @@ class ParameterServerBackend(abc.ABC):
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
         """Handles one push, and waits until its changes are applied, or its gradient held back.
 
-        A repeated push, with the same client, incarnation and sequence number, is answered as
-        before and has no effect.
+        A repeated push, with the same client, incarnation and sequence number, has no effect. It is
+        answered as before or, after a later push of its client, as dropped.
 
         Args:
           push: to apply.
           timeout_sec: longest wait in the queue; None: no limit.
 
         Raises:
-          InvalidInputError: the push is malformed or not finite; nothing took effect.
+          InvalidInputError: the push is malformed or not finite, or gradients cannot update all
+            variables of the run; nothing took effect.
           LeasedError: the run learns from experience, and the push has a gradient or statistics;
             or this is the run's learner, which takes no pushes. Nothing took effect.
           ServerUnavailableError: too many pushes are waiting, or the server is closing; nothing
@@ -165,7 +171,11 @@ class ParameterServerBackend(abc.ABC):
 
     @abc.abstractmethod
     def count_refused(self, reason: str) -> None:
-        """Counts a push that was refused before it reached `push`; see `Status`."""
+        """Counts a push that was refused before it reached `push`, or refused experience.
+
+        Args:
+          reason: under which it is counted in `Status.refused`.
+        """
 
     @abc.abstractmethod
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
@@ -235,10 +245,10 @@ class ParameterServerBackend(abc.ABC):
 
 
 class ParameterServerClient(abc.ABC):
-    """The parameter server as one agent uses it: the tutorial's four calls, and push-pull.
+    """The parameter server as an agent that learns, or a learner beside its agents, uses it.
 
-    A context manager. One per agent; not thread-safe. Over the network, methods that call the
-    server also raise NotAllowedError and ProtocolError; see `ParameterServerStub`.
+    A context manager. One for each of them; not thread-safe. Over the network, methods that call
+    the server also raise NotAllowedError and ProtocolError; see `ParameterServerStub`.
 
         with bridge.parameter_server_stub(address) as parameter_server:
             values = parameter_server.get_values()
@@ -307,17 +317,18 @@ class ParameterServerClient(abc.ABC):
     def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
         """Pushes one gradient (one float32 array per trainable variable, in manifest order).
 
-        While the server does not answer, the push is discarded.
+        While the server is not available, the push is discarded, with all that was to be sent with
+        it.
 
         Args:
           gradients: the arrays.
           groups: variable groups that the gradient is for. Then `gradients` has only the variables
             of these groups, as `manifest.select_groups(groups).trainable` lists them, and no other
-            variable changes. Empty: all groups.
+            trainable variable changes. Empty: all groups.
 
         Raises:
-          InvalidInputError: wrong count, shape or dtype, or not finite; or an unknown variable
-            group. Nothing took effect.
+          InvalidInputError: wrong count, shape or dtype, or not finite; an unknown variable group;
+            or gradients cannot update all variables of the run. Nothing took effect.
           LeasedError: the run learns from experience; nothing took effect.
         """
 
@@ -326,10 +337,10 @@ class ParameterServerClient(abc.ABC):
         """Pulls the newest values: one array per variable, in manifest order. Read-only views.
 
         The trainable variables come first, then all others (targets, running statistics, counters).
-        While the server does not answer, the values are those that this client holds.
+        While the server is not available, the values are those that this client holds.
 
         Raises:
-          ServerUnavailableError: there was no answer, and this client holds no values.
+          ServerUnavailableError: the server is not available, and this client holds no values.
           InvalidInputError: the name of this client is not valid.
         """
 
@@ -354,7 +365,7 @@ class ParameterServerClient(abc.ABC):
 
         Raises:
           LeasedError: learners of this run update independently.
-          ServerUnavailableError: there was no answer, or there are too many learners.
+          ServerUnavailableError: the server is not available, or there are too many learners.
           RelaaxError: see `GroupStream` for other errors of a connection over the network.
         """
         raise LeasedError(NO_GROUP)
@@ -444,7 +455,7 @@ class Publisher(abc.ABC):
     @property
     @abc.abstractmethod
     def train_return(self) -> TrainReturn | None:
-        """Training return as of the newest publication; None if there are too few episodes."""
+        """Newest known training return; None if there are too few episodes."""
 
     @abc.abstractmethod
     def save_next_publication(self, score: float) -> None:
@@ -470,7 +481,9 @@ class ExperienceSink(abc.ABC):
 
     @abc.abstractmethod
     def add(self, experience: Experience) -> None:
-        """Accepts experience; waits while the learner is loaded, or the queue is full.
+        """Accepts experience; waits while the learner is being loaded, or the queue is full.
+
+        Experience that was accepted before has no effect.
 
         Raises:
           InvalidInputError: the experience is malformed, does not fit the model, or is from an

@@ -1,4 +1,4 @@
-"""The Buffer of complete trajectories: collects single steps, and returns minibatches."""
+"""The Buffer of trajectories: collects steps, or complete trajectories; returns minibatches."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,8 @@ class Minibatch:
       advantages: same shape, returns - values, normalised to mean 0 and standard deviation 1 over
         the complete buffer.
       mask: same shape, 1 for a step, 0 for padding.
-      extras: name -> `[B, ...]` or `[T, N, ...]`, from `push_additional_info`.
+      extras: name -> `[B, ...]` or `[T, N, ...]`, from `push_additional_info` or
+        `push_trajectory`.
     """
 
     states: Tree
@@ -55,8 +56,8 @@ class Buffer:
         merged = buffer + other
 
     Advantages and returns are those of generalised advantage estimation (Schulman et al. 2016,
-    equation 16, https://arxiv.org/abs/1506.02438), computed when a trajectory ends. Not
-    thread-safe; everything stays in memory.
+    equation 16, https://arxiv.org/abs/1506.02438); returns are computed when a trajectory ends,
+    advantages when minibatches are made. Not thread-safe; everything stays in memory.
 
     Attributes:
       discount: as the argument.
@@ -119,8 +120,8 @@ class Buffer:
           value: one number, V(state).
 
         Raises:
-          InvalidInputError: reward or value is not one number; or shape, dtype or names are not
-            those of the first step. Nothing is stored.
+          InvalidInputError: reward or value is not one number; or names or shapes are not those of
+            the first step, or an array cannot be converted to its dtype. Nothing is stored.
         """
         row = self._length
         self._rewards.put(row, _to_number(reward, "reward"))
@@ -138,10 +139,12 @@ class Buffer:
         """Stores more about a step: once for each step, before or after its `push`, or never.
 
         Args:
-          info: name -> `[...]`; the same names each time. They are returned as `extras`.
+          info: name -> `[...]`; the same names each time. They are returned as `extras`. {}: no
+            effect.
 
         Raises:
-          InvalidInputError: names, shapes or dtypes are not those of the first time.
+          InvalidInputError: names or shapes are not those of the first time, or an array cannot be
+            converted to its dtype.
         """
         if not info:
             return
@@ -202,9 +205,9 @@ class Buffer:
           extras: name -> `[T, ...]`, the same names for each trajectory; None: no extras.
 
         Raises:
-          InvalidInputError: T is 0, or lengths differ; shapes, dtypes or names are not those of the
-            first time; terminal_value is not one number; or a trajectory that was pushed by steps
-            has not ended. Nothing is stored.
+          InvalidInputError: T is 0, or lengths differ; names or shapes are not those of the first
+            time, or an array cannot be converted to its dtype; terminal_value is not one number; or
+            a trajectory that was pushed by steps has not ended. Nothing is stored.
         """
         self._require_ended()
         rewards, values = np.asarray(rewards), np.asarray(values)
@@ -304,7 +307,8 @@ class Buffer:
 
         Raises:
           InvalidInputError: extras, shapes, discount or gae_lambda differ, arrays cannot be
-            converted to the dtypes of the first buffer, or a trajectory has not ended.
+            converted to the dtypes of the first buffer with trajectories, or a trajectory has not
+            ended.
         """
         first = buffers[0]
         joined = cls(first.discount, first.gae_lambda)
@@ -325,7 +329,8 @@ class Buffer:
 
         Raises:
           InvalidInputError: extras, shapes, discount or gae_lambda differ, arrays cannot be
-            converted to the dtypes of the first buffer, or a trajectory has not ended.
+            converted to the dtypes of the first buffer with trajectories, or a trajectory has not
+            ended.
         """
         if not isinstance(other, Buffer):
             return NotImplemented

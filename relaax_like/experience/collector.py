@@ -33,7 +33,8 @@ class TrainingData:
       tickets: of the rollouts of which nothing is waiting any more since this batch was taken;
         ascending.
       env_steps: number of valid rows, without the first row of each column if rollouts overlap. It
-        differs from the counted environment steps if a data handler makes several rollouts of one.
+        can differ from the counted environment steps, for example if a data handler makes several
+        rollouts of one, or if steps were overridden.
       mean_version: mean of the version that acted, over all rows of the batch.
       keys: `[columns, 2] int64`: ticket (of an episode: that of its last rollout), and index of the
         column among those of its ticket.
@@ -51,7 +52,7 @@ class DataHandler(Protocol):
 
     An algorithm has one if its `algorithm.py` has a function `make_data_handler(config)`.
     Environment steps are counted before the handler is called: its changes do not affect the
-    counts.
+    counts. But with the plan `Replay`, updates are due for the steps of the rollouts it returns.
 
     The methods are called in the thread that adds or learns, so possibly at the same time. If one
     of them raises an error, the learning ends.
@@ -81,7 +82,8 @@ class DataHandler(Protocol):
             `relaax_like.replay`), whose `ids` and `keys` identify the steps.
           policy_data: the results of the update: its log variables, such as the means of costs and
             metrics, by name, and `Losses.rows`, `[T, k]` like the batch; with `Replay` `[U * B]`,
-            or `[L, U * B]` of sequences.
+            or `[L, U * B]` of sequences. Only `updates`, 0, of a batch that only feeds running
+            statistics (`prenormalize_steps`).
         """
 
 
@@ -333,7 +335,10 @@ class Collector:
         self._data_handler.after_learn(self._latest, policy_data)
 
     def forget(self, agents: Sequence[int]) -> None:
-        """Forgets slots that send nothing more, given by the first number of `Rollout.starts`."""
+        """Forgets slots that send nothing more, given by the first number of `Rollout.starts`.
+
+        Here there is nothing to forget: waiting rollouts stay.
+        """
 
     def get_state(self) -> dict[str, Any]:
         """Returns the waiting rollouts, not copied, and the counts."""
@@ -493,7 +498,8 @@ def find_layout(rollout: Rollout, steps: int) -> Layout:
       Field -> shape without steps and slots, and dtype.
 
     Raises:
-      InvalidInputError: an array has another number of steps or slots; the error names the field.
+      InvalidInputError: an array has another number of steps or slots, or there are no slots; the
+        error names the field.
     """
     if rollout.next_alive.ndim != 2 or not rollout.slots:
         raise InvalidInputError(

@@ -108,7 +108,7 @@ class EpisodeCollector(Collector):
         self._is_too_large = False  # whether they have ever been
 
     def get_state(self) -> dict[str, Any]:
-        """Returns waiting and unfinished episodes, and the counts."""
+        """Returns waiting and unfinished episodes, not copied, and the counts of `Collector`."""
         with self._changed:
             unfinished = [
                 {
@@ -139,7 +139,7 @@ class EpisodeCollector(Collector):
                 self._open.update(known.tickets)
 
     def add_exps_list(self, exps: Sequence[Rollout]) -> list[int]:
-        """Adds several rollouts, all or none of them; see `Collector`.
+        """Adds several rollouts, all or none of them, unless a data handler fails; see `Collector`.
 
         A data handler receives each complete episode that ends in the rollouts, `[L, 1, ...]`.
 
@@ -147,7 +147,8 @@ class EpisodeCollector(Collector):
           InvalidInputError: also if a rollout has no `starts`; or the data handler returned an
             episode of another layout.
           Exception: raised by the data handler. If it fails, or if what it returned is refused, the
-            episodes that ended in these rollouts, and were not queued yet, are dropped.
+            rollouts have been added, but the episodes that ended in them, and were not queued yet,
+            are dropped.
         """
         layouts = [_validate(rollout) for rollout in exps]
         tickets: list[int] = []
@@ -209,7 +210,7 @@ class EpisodeCollector(Collector):
             )
 
     def _add_steps(self, rollout: Rollout) -> list[_Unfinished]:
-        """Adds the steps of all slots; returns the episodes that end, in that order."""
+        """Adds the steps of all slots; returns the episodes that end, the first to end first."""
         assert rollout.starts is not None
         ended: list[tuple[int, _Unfinished]] = []
         for slot, agent in enumerate(rollout.starts[:, 0].tolist()):
@@ -351,7 +352,10 @@ def find_borders(next_alive: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def join_steps(rollouts: Sequence[Rollout]) -> Rollout:
-    """Joins rollouts of the same slots one after another: `[T1 + T2 + ..., k, ...]`."""
+    """Joins rollouts of the same slots one after another: `[T1 + T2 + ..., k, ...]`.
+
+    A single one is returned itself.
+    """
     if len(rollouts) == 1:
         return rollouts[0]
 

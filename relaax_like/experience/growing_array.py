@@ -19,8 +19,8 @@ class GrowingArray:
     """Elements of one shape and dtype, stored one after another in one array.
 
     The first element sets shape and dtype, unless the dtype of single numbers is given. The
-    capacity doubles when it is used up: an element costs amortized constant time, and up to half of
-    the memory is unused.
+    capacity doubles when it is used up: an element costs amortized constant time, and, beyond the
+    first 64 elements, up to half of the memory is unused.
     The owner knows which rows are in use: those after them can be overwritten.
     """
 
@@ -44,7 +44,8 @@ class GrowingArray:
 
         Raises:
           InvalidInputError: the element is not a number or an array of numbers, has another shape
-            than the first, or does not fit into its dtype.
+            than the first, or cannot be converted to its dtype. Floats are rounded to it; integers
+            must fit.
         """
         element = np.asarray(element)
         array = self._array
@@ -154,7 +155,11 @@ class GrowingTree:
             array.put(row, leaf)
 
     def write(self, start: int, elements: ArrayLike | Mapping[str, ArrayLike], number: int) -> None:
-        """Writes elements `[number, ...]` from the row `start` on; raises the same as `put`."""
+        """Writes elements `[number, ...]` from the row `start` on.
+
+        Raises:
+          InvalidInputError: see `put`; or an array has another length.
+        """
         with self._forgetting_refused_names():
             leaves = [(array, np.asarray(leaf)) for array, leaf in self._match(elements)]
             for array, leaf in leaves:

@@ -122,8 +122,8 @@ class Dense:
 def make_dense(rollout: Rollout) -> Dense:
     """Returns a rollout without holes between its valid rows.
 
-    `next_alive` is moved, but not cut: see `cut_ends`. `history` is left out: call `stack_history`
-    before.
+    `next_alive` is moved, but not cut: see `cut_ends`. If rows are moved, `versions` stays as it
+    is, and `history` is left out: call `stack_history` before.
     """
     valid = rollout.valid
     if valid is None or valid.all():

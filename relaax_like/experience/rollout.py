@@ -32,8 +32,7 @@ class Rollout:
       actions: name -> [T, k, ...].
       log_prob: [T, k] float32, of the actions under the policy that acted.
       states: name -> [k, ...], memory at the first step; empty without memory.
-      versions: [T] int64, of the values that acted; the oldest, if slots of several agents are
-        side by side.
+      versions: [T] int64, of the values that acted; if those of the slots differ, the oldest.
       valid: [T, k] bool; None: all rows are valid.
       starts: [k, 3] int64, for each slot's first row: a number that is unique to the slot in the
         run, the number of its episode, starting at 0, and that of its step in the episode. See
@@ -103,7 +102,8 @@ class RolloutBuffer:
         `OnPolicy`; "keep": they are rows like all others, with the executed actions and the
         log-probability 0.
       overlap: whether the last row of each rollout is also the first row of the next one, so that T
-        - 1 rows are new; before the first one comes a row that ended. See `OnPolicy`.
+        - 1 rows are new; before the first one, also after `discard`, comes a row that ended. See
+        `OnPolicy`.
 
     Attributes:
       env_steps: number of steps that slots have taken in the unfinished rollout.
@@ -159,7 +159,8 @@ class RolloutBuffer:
           inputs: name -> [k, ...].
           actions: name -> [k, ...].
           log_prob: [k].
-          states: name -> [k, ...], the memory before the step.
+          states: name -> [k, ...], the memory before the step; must not change until the next call
+            has returned.
           version: of the values that acted.
           joined: inputs that are the newest observation joined, on the last axis, with earlier ones
             -> their number, 2 or more; each is stored once. The same at each call.
@@ -214,8 +215,9 @@ class RolloutBuffer:
           next_alive: [k]: 1, 0 or -1.
           next_inputs: name -> [k, ...]; where an episode ended, the next one's first observation.
             Missing inputs, which are not observations, count as unchanged.
-          final_inputs: name -> [k, ...], last observations of all slots whose episode ended; other
-            rows are not used. None: they are not known.
+          final_inputs: name -> [k, ...], last observations where an episode was truncated and, if
+            they are known, where one terminated; rows of other slots are not used. None: they are
+            not known.
           executed: what was carried out; None: the policy's actions.
           absent_next: [k] bool, slots that are absent from the next step; None: no slot.
           is_due: whether the rollout ends with this step, even if it has fewer than T; missing rows
@@ -249,7 +251,7 @@ class RolloutBuffer:
         return self._take(next_inputs, absent_next)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the unfinished rollout, including actions that wait for their outcome.
+        """Returns the unfinished rollout, not copied, and actions that wait for their outcome.
 
         All slots must have been present, and their actions must not have been overridden.
         """
@@ -351,7 +353,7 @@ class RolloutBuffer:
         self._followers = []
 
     def _cut(self, inputs: Arrays) -> Arrays:
-        """Returns the newest observation of inputs that are joined."""
+        """Returns the inputs; of those that are joined, only the newest observation."""
         if not self._joined:
             return inputs
         return {
@@ -425,7 +427,7 @@ class RolloutBuffer:
         self._note_return(holes, absent, t)
 
     def _note_return(self, holes: "_Holes", absent: np.ndarray, t: int) -> None:
-        """Records the outcome of the last rows of slots that are present again in row t."""
+        """Records what follows the last row of each slot that is present again in row t."""
         back = ~absent & (holes.last_rows >= 0) & (holes.last_rows < t - 1)
         for row in np.unique(holes.last_rows[back]):
             slots = back & (holes.last_rows == row)
@@ -569,7 +571,7 @@ class _Holes:
       last_rows: [k], the newest row of each slot, to which its next reward or observation belongs;
         -1: there is none.
       states: name -> [k, ...], the memory before the newest row in which each slot took part.
-      carried: rows from the previous rollout.
+      carried: rows from the previous rollout; None: there are none.
     """
 
     def __init__(self, valid: np.ndarray, last_rows: np.ndarray, states: dict[str, np.ndarray]):
@@ -599,7 +601,8 @@ class _Holes:
 def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
     """Joins rollouts of the same length side by side: `[T, k1 + k2 + ..., ...]`.
 
-    `versions` are those of the oldest values that acted at each step.
+    `versions` are those of the oldest values that acted at each step. A single rollout is returned
+    itself.
     """
     if len(rollouts) == 1:
         return rollouts[0]

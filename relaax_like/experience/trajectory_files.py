@@ -1,12 +1,12 @@
-"""Files of what a run has learned from: written one by one, and read back as rollouts.
+"""Files of what a run has learned from, or has recorded: written one by one, read as rollouts.
 
-    FOLDER/iteration-00000001.npz           of the run's only learner, which publishes
+    FOLDER/iteration-00000001.npz           of a learner that publishes, or of `relaax record`
     FOLDER/iteration-5b1e9c02-00000001.npz  of one of the learners beside their agents
 
 contains the arrays of one `Rollout`, which NumPy reads like any `.npz`: `inputs/NAME`,
 `next_inputs/NAME`, `actions/NAME`, `states/NAME`, `extras/NAME`, `next_alive`, `rewards`,
-`log_prob`, `versions`, `starts`, `history/NAME` with `observation_history`, and `valid` if there
-are holes.
+`log_prob`, `versions`, `history/NAME` with `observation_history`, `starts` if they are known, and
+`valid` if there are holes.
 """
 
 import logging
@@ -57,7 +57,7 @@ class DamagedFileError(InvalidInputError):
 
 
 class TrajectoryWriter:
-    """Writes iterations until the folder is full; learning continues even if a file fails.
+    """Writes iterations until `max_bytes` are reached; a file that fails is only logged.
 
     A file is complete or absent, even after `kill -9`; a power failure can damage the newest ones.
     Not thread-safe.
@@ -94,11 +94,13 @@ class TrajectoryWriter:
         return max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
 
     def write(self, iteration: int, rollout: Rollout) -> None:
-        """Writes a file; if that fails, as on a full disk, it is left out, which is logged once.
+        """Writes a file, unless `is_full`.
+
+        If that fails, as on a full disk, the file is left out, which is logged once.
 
         Args:
           iteration: number in the file's name; replaces an existing file.
-          rollout: the rollout that was learned from.
+          rollout: what the file contains.
         """
         if self._is_full:
             return
@@ -150,7 +152,10 @@ class TrajectoryGatherer:
         self._steps = self._bytes = 0
 
     def add(self, rollout: Rollout) -> None:
-        """Adds a rollout, whose arrays must not change before the next file is written."""
+        """Adds a rollout, whose arrays must not change before the next file is written.
+
+        Writes a file if there are enough steps or bytes; once the writer is full, does nothing.
+        """
         if self._writer.is_full:
             return
         if self._rollouts and _describe(rollout) != _describe(self._rollouts[0]):

@@ -1,8 +1,8 @@
 """The journal: records in the order in which they take effect, each written before it is answered.
 
 The content of a record is not interpreted here. Written bytes survive the end of the process, even
-if it is killed; synced bytes survive a power cut. After a crash the state is the newest snapshot
-and the records after it.
+if it is killed; synced bytes survive a power cut. After a crash the state is the newest snapshot,
+if the owner writes snapshots, and the records after it.
 """
 
 import errno

@@ -1,1 +1,4 @@
-"""Combines an experiment's roles: as processes (Manager) or in one process (Trainer)."""
+"""Combines an experiment's roles: as processes (Manager) or in one process (Trainer).
+
+Also evaluates, records, serves and exports policies, and checks algorithms' folders.
+"""

@@ -114,7 +114,7 @@ def make_remote_learners(
         server.
       shutdown: is requested when a retry would be useless.
       get_sampling_sec: see `RemoteLearner`.
-      find_link: returns the link to the learner's process; None: it is the parameter server's.
+      find_link: returns the link to the learner's process; None: the parameter server learns.
     """
 
     failing = threading.Lock()

@@ -96,6 +96,7 @@ class BaseTrainer(abc.ABC):
 
         Raises:
           RelaaxError: the training cannot start, or cannot continue.
+          Exception: an error of the environment's code, of a hook or of a trainer's own code.
           Stopped: a signal arrived while the parameter server was being made.
         """
         experiment = self.experiment
@@ -168,7 +169,7 @@ class BaseTrainer(abc.ABC):
         Raises:
           ConfigError: the algorithm's folder cannot be loaded, or its agents cannot learn there.
           ProtocolError: the algorithm cannot use the environments' spaces.
-          RelaaxError: see `AgentHost.make_slot_agents`.
+          RelaaxError, Exception: see `AgentHost.make_slot_agents`.
         """
         with tracing.span(tracing.START):
 

@@ -65,7 +65,7 @@ def find_folder_experiment(name: str, sets: Sequence[str] = ()) -> Experiment:
       sets: overrides, "section.key=value".
 
     Raises:
-      ConfigError: there is no such experiment, or it is not valid.
+      ConfigError: there is no such experiment, or it is not valid; or see `ask_environment`.
     """
     experiment = load_experiment(_find_file(name), sets)
     return ask_environment(experiment)[0]

@@ -1,4 +1,7 @@
-"""The checks of conformance without a training run; each raises `Failed` or `NotApplicable`."""
+"""The checks of conformance without a training run.
+
+Each raises `Failed` or `NotApplicable`, unless the folder passes.
+"""
 
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -37,7 +40,7 @@ _KEEP = (
 def check_specs(subject: Subject) -> None:
     """Checks that the policy matches the specs, and that the variable groups can be trained.
 
-    Each group must have an optimizer, and not all of them must be frozen.
+    Each group must have an optimizer and, with a plan, at least one must not be frozen.
     """
     model = subject.make_model()
     inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=0)
@@ -271,7 +274,7 @@ def _cut_padding(data: TrainingData) -> TrainingData:
 
 
 def _make_one_update(plan: Any) -> Any:
-    """Returns a plan with one update per iteration, on all of it."""
+    """Returns an OnPolicy plan with one update of each iteration, others unchanged."""
     if isinstance(plan, OnPolicy):
         return replace(plan, minibatch_size=0, epochs=1)
     return plan

@@ -72,11 +72,16 @@ def check_learning(subject: Subject, learn_sec: float) -> None:
                 "progress_interval_sec": 1e9,
             }
         )
-        trainer = _TaskTrainer(
-            replace(experiment, run_dir=run_dir, learner=learner, parameter_server=settings),
-            make_slots,
-            learn_sec,
+        task = replace(
+            experiment,
+            run_dir=run_dir,
+            compile_cache=None,
+            learner=learner,
+            parameter_server=settings,
+            metrics_server=None,
+            wandb=None,
         )
+        trainer = _TaskTrainer(task, make_slots, learn_sec)
         with _quiet():
             trainer.run(Shutdown())
         status = trainer.status

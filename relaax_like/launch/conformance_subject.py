@@ -20,7 +20,7 @@ from relaax_like.config.plan import (
 )
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
-from relaax_like.launch.algorithm_code import load_model_module, make_model
+from relaax_like.launch.algorithm_code import has_plain_agents, load_model_module, make_model
 from relaax_like.supervision.process import without_native_stderr
 
 if TYPE_CHECKING:  # They import TensorFlow.
@@ -69,10 +69,16 @@ class Subject:
 
         Raises:
           NotApplicable: the folder has no make_algorithm, or no make_model.
+          Failed: the folder has no algorithm.py, but its agents need it.
         """
         model = self.make_model()
         model.xla = xla and model.xla
         if not (self.folder / "algorithm.py").is_file():
+            if not has_plain_agents(self.experiment):
+                raise Failed(
+                    "there is no algorithm.py, by which the agents of this folder learn; add one "
+                    "with make_algorithm, or an agent.py with a plain Agent"
+                )
             raise NotApplicable("there is no algorithm.py, so its agents learn by themselves")
         module = load_algorithm_module(self.folder, "algorithm")
         if not hasattr(module, "make_algorithm"):
@@ -221,7 +227,7 @@ class Subject:
 
     @property
     def compiles(self) -> bool:
-        """Whether complete updates are also compiled with XLA, as no training check does it."""
+        """Whether complete updates are compiled with XLA, which no training of the folder does."""
         is_offline = isinstance(get_plan(self.config), Offline)
         return is_offline or self.experiment.learner.placement == "agent"
 

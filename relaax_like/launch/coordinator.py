@@ -28,8 +28,8 @@ def run_coordinator(folder: Path, bind: str, security: Mapping[str, Any], **limi
       limits: of `Coordinator`.
 
     Raises:
-      ConfigError: the settings are wrong, other machines could connect without TLS and tokens, or
-        the folder is not that of a coordinator.
+      ConfigError: the settings are wrong, other machines could connect without TLS or without
+        tokens, or the folder is not that of a coordinator.
       RelaaxError: see `validate_port_free` and `Coordinator`.
     """
     address = parse_address(bind, COORDINATOR_PORT)

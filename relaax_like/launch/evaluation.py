@@ -91,7 +91,7 @@ def evaluate_snapshot(
     Raises:
       ConfigError: there is no environment, it cannot be filmed, the video cannot be written, the
         algorithm's folder cannot be loaded, or `version` is wrong.
-      InvalidInputError: the environment returned a wrong value.
+      InvalidInputError: the environment returned a wrong value; or see `open_server`.
       ProtocolError: the algorithm cannot use the environment's spaces.
       SnapshotError: there is no usable snapshot.
     """
@@ -171,6 +171,7 @@ def play_greedy(
 
     Raises:
       InvalidInputError: an environment returned a wrong value.
+      ConfigError: the environment's settings cannot be used; see `Interactor`.
     """
     environment = experiment.environment
     assert environment is not None
@@ -225,7 +226,7 @@ class _Patience:
 
 
 def format_evaluation(evaluation: Evaluation) -> str:
-    """Returns one line: mean, its 95 % confidence interval, range, episodes and weights.
+    """Returns one line: mean, its 95 % confidence interval, range, episodes, length and weights.
 
     The interval is left out with one episode. If the environment reports success, the line has the
     share of solved episodes.

@@ -63,7 +63,11 @@ def make_frozen_host(
 
 
 def can_play_fixed(experiment: Experiment) -> bool:
-    """Returns whether the algorithm's agents only need a `FrozenPolicy` to act."""
+    """Returns whether the algorithm's agents only need a `FrozenPolicy` to act.
+
+    Raises:
+      ConfigError: see `load_agent_class` and `load_model_module`.
+    """
     return not has_plain_agents(experiment) and load_model_module(experiment) is not None
 
 

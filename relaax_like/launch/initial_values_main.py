@@ -22,7 +22,10 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
 def main() -> int:
-    """Writes the values; the arguments are the YAML file, overrides, and the path of the .npz."""
+    """Writes the values; the arguments are the YAML file, overrides, and the path of the .npz.
+
+    With the option `--error=FILE`, a RelaaxError is written to that file before it is raised.
+    """
     # A signal might have ended the parameter server just after it had started this process.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     setup_logging("WARNING")

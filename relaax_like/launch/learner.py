@@ -75,7 +75,7 @@ class PublishedValues(ParameterServerBackend):
         return self._manifest
 
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
-        """Raises LeasedError: gradients are for a parameter server."""
+        """Raises LeasedError: pushes are for the parameter server."""
         raise LeasedError(
             "this is the learner of the run (learner.placement: standalone), which takes "
             "experience, but no pushes; send experience instead of gradients and statistics, and "
@@ -125,8 +125,8 @@ def run_learner(experiment: Experiment) -> int:
       experiment: has `learner.placement: standalone`.
 
     Raises:
-      ConfigError: the settings are wrong, other machines could connect without TLS and tokens, or
-        the parameter server's run has another model.
+      ConfigError: the settings are wrong, other machines could connect without TLS or without
+        tokens, or the parameter server's run has another model.
       RelaaxError: the port is taken, or the address cannot be used; a certificate or token is not
         accepted; or another server listens at the parameter server's address.
     """

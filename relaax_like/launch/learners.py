@@ -82,7 +82,7 @@ def make_learners(
     Args:
       experiment: names the algorithm's folder.
       make_client: opens a view of the parameter server from a client id.
-      client_id: of the only task; with several, their names are added.
+      client_id: of the only task; with `make_algorithms`, the names of the tasks are added.
       compile_in_background: see `ComputationTask`.
       on_failure: see `GradientLearner`; called at most once by each.
 
@@ -454,7 +454,8 @@ def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> N
 
     Raises:
       ConfigError: a recording does not fit the settings (see `validate_files`); the algorithm
-        cannot learn from recordings; or it mixes them, and they do not fit into memory.
+        cannot learn from recordings, or its model cannot be built; or it mixes the recordings, and
+        they do not fit into memory.
     """
     plan = require_plan(experiment)
     assert not isinstance(plan, Replay), "it does not learn from files"
@@ -493,7 +494,7 @@ def require_plan(experiment: Experiment) -> LearningPlan:
     """Returns how an algorithm with one task makes its own updates.
 
     Raises:
-      ConfigError: the algorithm declares no plan, or has several tasks.
+      ConfigError: the algorithm has several tasks; or see `require_plans`.
     """
     plans = require_plans(experiment)
     if isinstance(get_plan(experiment.algorithm), Mapping):
@@ -513,8 +514,8 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
       Task -> plan; the only task of an algorithm is named `TASK`.
 
     Raises:
-      ConfigError: the algorithm declares no plan, or its plan and `make_model` disagree about the
-        number of tasks.
+      ConfigError: the algorithm declares no plan, its plan and `make_model` disagree about the
+        number of tasks, or `model.py` cannot be loaded.
     """
     plan = get_plan(experiment.algorithm)
     place = describe_place(type(experiment.algorithm), "plan")
@@ -668,7 +669,7 @@ def _make_base_learner(experiment: Experiment, metrics: Metrics | None = None) -
 
 
 def _make_hooked_learner(experiment: Experiment, metrics: Metrics) -> "BaseLearner":
-    """Makes the learner of agents in the same process, or in the rlx server.
+    """Makes the `BaseLearner` that calls the hooks of a learner beside its agents.
 
     Raises:
       ConfigError: a hook writes or loads checkpoints, which the parameter server does.

@@ -1,4 +1,4 @@
-"""Agents and environments in the process that trains or evaluates: nothing is serialised."""
+"""Agents and environments in the same process: nothing is serialised between them."""
 
 import contextlib
 import dataclasses
@@ -53,7 +53,7 @@ class LocalAgents:
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
       ConfigError: the algorithm's code fails, or its learner cannot be made.
-      RelaaxError: see `AgentHost.make_slot_agents`.
+      RelaaxError, Exception: see `AgentHost.make_slot_agents`.
     """
 
     def __init__(

@@ -32,7 +32,8 @@ def run_metrics_server(experiment: Experiment) -> int:
 
     Raises:
       ConfigError: the file has no section `relaax-metrics-server`, a file of `security` cannot be
-        used, other machines could connect without TLS and tokens, or see `make_file_recorder`.
+        used, other machines could connect without TLS or without tokens, or see
+        `make_file_recorder`.
       RelaaxError: the port is taken, or the address cannot be used.
     """
     settings = get_metrics_settings(experiment)

@@ -1,4 +1,4 @@
-"""OfflineTrainer: learns from recorded trajectories; environments are only used for evaluation."""
+"""OfflineTrainer: learns from recorded trajectories; environments are only played to evaluate."""
 
 import threading
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""OnlineTester: plays greedy episodes while a run learns, and keeps the best policy.
+"""Plays greedy episodes while a run learns, and keeps the best policy.
 
 A learner that publishes (`learner.placement: server` or `standalone`, or from files) tests after
 its iterations, with `TestHook`. If learners run beside their agents, the parameter server tests,
@@ -137,7 +137,7 @@ class TestHook(LearnerHook):
 
     Args:
       tester: plays the episodes.
-      policy: has `get_values()`.
+      policy: has `get_values()` and `global_t`.
       publisher: saves snapshots and curves.
       every: iterations between two tests, and before the first.
       episodes: number in one test.
@@ -274,7 +274,7 @@ def make_version_tests(experiment: Experiment, server: ParameterServer) -> Versi
 
     Raises:
       ConfigError: there is no environment, it cannot run in this process, or the algorithm's agents
-        do not support evaluations.
+        do not support evaluations, or cannot be loaded.
       InvalidInputError: the algorithm cannot use the environment's spaces.
     """
     require_environment(experiment)

@@ -1,4 +1,7 @@
-"""The parameter server's process: combines store, snapshots, recorder and bridge."""
+"""The parameter server's process: combines store, snapshots, recorder and bridge.
+
+Trainers and `relaax-learner` use parts of it.
+"""
 
 import contextlib
 import logging
@@ -91,7 +94,7 @@ def make_parameter_server(
     metrics: Metrics,
     build: BuildValues | None = None,
 ) -> ParameterServer:
-    """Opens the checkpoint folder and restores the newest snapshot, or starts a new run.
+    """Opens the checkpoint folder and restores the run in it, or starts a new run.
 
     Args:
       experiment: to train.
@@ -101,10 +104,10 @@ def make_parameter_server(
         does not load TensorFlow.
 
     Raises:
-      ConfigError: the algorithm has no usable initial values, or `learner.previous` or `mirror_url`
-        cannot be used.
+      ConfigError: the algorithm has no usable initial values, the optimizers are not those of its
+        variable groups, or `learner.previous` or `mirror_url` cannot be used.
       InvalidInputError: the file `initial_values` cannot be used, the algorithm's initial values
-        are not valid, or a restored value is not finite.
+        are not valid, or a restored value is not finite or out of range.
       SnapshotError: the folder is in use, or its snapshots, their mirror, its file of the learner's
         lease or the snapshots of `learner.previous` cannot be used.
       JournalError: the journal cannot be used.
@@ -194,10 +197,12 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
       overrides: with which it was loaded, for the process that builds the initial values.
 
     Returns:
-      The exit status.
+      The exit status. With `learner.placement: server` or `learner.eval_freq`, and if a signal
+      arrives before the spaces are known, the process ends with it instead.
 
     Raises:
-      ConfigError: the settings are wrong, or other machines could connect without TLS and tokens.
+      ConfigError: the settings are wrong, or other machines could connect without TLS or without
+        tokens.
       RelaaxError: a port is taken, or an address cannot be used; or see `make_parameter_server` and
         `open_version_tests`.
       Stopped: a signal arrived during `make_parameter_server`.

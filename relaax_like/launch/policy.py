@@ -79,6 +79,7 @@ class Policy:
           InvalidInputError: the observation does not fit the space; the size of the batch has
             changed in the middle of its episodes; or `greedy` is False, and the algorithm's agents
             do not support that.
+          RelaaxError, Exception: no agents can be made; see `AgentHost.make_slot_agents`.
         """
         values, slots, is_batch = self._read(observation)
         agents = self._prepare(slots)
@@ -111,7 +112,10 @@ class Policy:
         self._ended = self._ended | mask
 
     def close(self) -> None:
-        """Releases the agents' resources. Idempotent; optional at the end of a program."""
+        """Releases the agents' resources; afterwards the policy must not be used.
+
+        Idempotent; optional at the end of a program.
+        """
         if self._agents is not None:
             self._agents.close()
             self._agents = None
@@ -212,7 +216,8 @@ def _find_spaces(
     """Returns the spaces that were passed, or else those of the run's settings.
 
     Raises:
-      ConfigError: the settings do not define the environment's spaces.
+      ConfigError: the settings do not define the environment's spaces; or see `make_space_values`.
+      InvalidInputError: see `make_space_values`.
     """
     algorithm, folder = experiment.algorithm, experiment.algorithm_folder
     if observation_space is None:

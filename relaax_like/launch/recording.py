@@ -60,7 +60,7 @@ class Recorded:
 
     Attributes:
       steps: environment steps that were written.
-      returns: `[n] float64`, of the episodes that ended while recording.
+      returns: `[n] float64`, of the episodes that ended in rollouts of which steps were written.
     """
 
     steps: int
@@ -236,7 +236,7 @@ class _RandomActor(_Actor):
     """Draws actions uniformly.
 
     Args:
-      actor: makes the other arrays of a prediction.
+      actor: has the model; its own `act` is not called.
       spaces: of the environment's actions.
       seed: of the draws.
     """
@@ -289,7 +289,7 @@ class _RecordingHost(BatchHost):
         client: str = "",
         max_wait_sec: float | None = None,
     ) -> BatchAgent:
-        """Builds an agent; see `BatchHost`."""
+        """Builds an agent; see `BatchHost`. `learning` and `max_wait_sec` have no effect."""
         [(task, processor)] = self._get_processors().items()
         helper = OnlineHelper(
             processor, slots, _ROLLOUT_STEPS, on_learned=on_learned, client=client

@@ -1,4 +1,4 @@
-"""The rlx server's process."""
+"""The rlx server's process, and the parts of it with which `relaax serve` serves a snapshot."""
 
 import asyncio
 import contextlib
@@ -131,11 +131,11 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
       overrides: with which it was loaded, for the learner's process.
 
     Returns:
-      The exit status.
+      The exit status; see also `end_server`.
 
     Raises:
       ConfigError: the settings are wrong, the algorithm cannot be loaded, or other machines could
-        connect without TLS and tokens.
+        connect without TLS or without tokens.
       RelaaxError: the port is taken, or the address cannot be used.
       Stopped: a signal arrived while the algorithm was being loaded.
     """

@@ -310,7 +310,11 @@ def _make_clients(experiment: Experiment, env: Mapping[str, str]) -> list[Node]:
 
 
 def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> list[str]:
-    """Returns the command of one environment process, without its name."""
+    """Returns the command of one environment process, without its name.
+
+    Raises:
+      ConfigError: see `make_client_security`.
+    """
     assert experiment.environment_program is not None
     address = experiment.rlx_server.bind.to_connect()
     argv = [*_make_start(experiment.environment_program), "--rlx-server", str(address)]

@@ -98,6 +98,7 @@ class SavedPolicy:
     Raises:
       ConfigError: the algorithm cannot be loaded; or see `read_snapshot`.
       SnapshotError: the snapshot belongs to another model; or see `read_snapshot`.
+      InvalidInputError: see `open_server`; only for agents with several tasks.
     """
 
     def __init__(self, experiment: Experiment, version: str, client_id: str):

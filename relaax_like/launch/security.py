@@ -69,7 +69,7 @@ def validate_exposure(
     place: str = _IN_FILE,
     on_ray: bool = False,
 ) -> None:
-    """Refuses an address that other machines can reach without TLS and tokens.
+    """Refuses an address that other machines can reach, unless TLS and tokens are configured.
 
     Args:
       address: to listen on.

@@ -63,11 +63,11 @@ def run_policy_server(experiment: Experiment, version: str = LATEST) -> int:
       version: see `read_snapshot`.
 
     Returns:
-      The exit status.
+      The exit status; see also `end_server`.
 
     Raises:
-      ConfigError: other machines can reach the address without TLS and tokens, a file of `security`
-        cannot be used, or see `SavedPolicy`.
+      ConfigError: other machines can reach the address without TLS or without tokens, a file of
+        `security` cannot be used, or see `SavedPolicy`.
       RelaaxError: see `validate_port_free`.
       SnapshotError: see `SavedPolicy`.
       Stopped: a signal arrived while the policy was being loaded.

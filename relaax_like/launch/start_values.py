@@ -1,4 +1,4 @@
-"""The values from which a run's parameter server starts: built once, or of another run."""
+"""The values from which a run's parameter server starts: built, or of a file or another run."""
 
 import logging
 import sys
@@ -69,7 +69,7 @@ def make_start(
 
 
 def find_recipe(experiment: Experiment) -> str:
-    """Returns a checksum of what the initial values depend on, except for the folder's code.
+    """Returns a checksum of what an algorithm's initial values depend on, except for its code.
 
     That is the path of the algorithm's folder, its settings and the seed.
     """

@@ -1,4 +1,4 @@
-"""Trainer: plays and learns, all roles in one process."""
+"""Trainer: plays and learns, with all roles in one process, or with workers."""
 
 import threading
 from typing import Any
@@ -12,7 +12,7 @@ from relaax_like.parameter_server.parameter_server import ParameterServer
 
 
 class Trainer(BaseTrainer):
-    """Runs the experiment's environments against its agents.
+    """Runs the experiment's environments against its agents, in this process or in workers.
 
         status = Trainer(experiment).run(Shutdown())
 

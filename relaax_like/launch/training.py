@@ -75,7 +75,7 @@ def make_trainer(
     """Makes the trainer of an experiment: that of `trainer.py` in the algorithm's folder.
 
     Without such a file, it is an `OfflineTrainer` if `learner.offline` is set, otherwise a
-    `Trainer`.
+    `Trainer`. `learner.placement: standalone` has the same effect as `server`.
 
     Args:
       experiment: to train.

@@ -1,4 +1,4 @@
-"""AgentSource: what sources of agents' rollouts have in common."""
+"""AgentSource: what `Collected` and `Replayed`, the sources of agents' rollouts, have in common."""
 
 import abc
 import time
@@ -16,7 +16,7 @@ class AgentSource(Source):
     """Takes agents' rollouts, and counts their steps and episodes.
 
     A column is the rollout of one slot, or, with a plan `Episodes`, an episode. `conform`, `add`,
-    `add_counts` and `add_sampling` can be called from any thread.
+    `add_counts`, `add_sampling` and `forget` can be called from any thread.
 
     Attributes:
       holds_agents: whether agents wait until their rollouts have been learned from; False: they
@@ -39,7 +39,10 @@ class AgentSource(Source):
 
     @property
     def received(self) -> Mapping[str, Received]:
-        """Client id -> its progress, after `load` that of the newest publication; see `Tally`."""
+        """Client id -> its progress; see `Tally`.
+
+        After `load`, it is that of the newest publication and of a replay table's log.
+        """
         return self._tally.received
 
     @property
@@ -98,7 +101,8 @@ class AgentSource(Source):
           CollectorClosedError: the source is closed; nothing was added.
           ConfigError: the data handler has failed; the error names the line.
           InvalidInputError: the rollout does not fit this run, or the data handler returned no
-            rollout; nothing was added.
+            rollout; nothing was added (with a plan `Episodes` and a data handler, see
+            `EpisodeCollector.add_exps_list`).
           ServerUnavailableError: the disk of a replay table's log has failed; nothing was added.
         """
         steps = rollout.env_steps if env_steps is None else env_steps

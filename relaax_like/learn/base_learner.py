@@ -329,7 +329,7 @@ class BaseLearner:
         return path
 
     def resume_from(self, last_iter: int, last_step: int) -> None:
-        """Continues counting from these numbers, for a policy that was trained elsewhere."""
+        """Continues counting from these numbers: a checkpoint's, or those of a `LearnerLoop`."""
         self._last_iter = self._updates = last_iter
         self._last_step = last_step
 
@@ -433,7 +433,7 @@ class BaseLearner:
 
     @property
     def logger(self) -> logging.Logger:
-        """Logger for lines of text; each learner has its own."""
+        """Logger for lines of text; its name ends with the learner's `name` and `rank`."""
         return self._logger
 
     @property

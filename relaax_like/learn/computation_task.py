@@ -72,13 +72,14 @@ GRADIENT_NORM = "gradient norm"
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of a batch.
+    """The gradient of a batch, or of one phase of a minibatch.
 
     Attributes:
       groups: variable groups to which it belongs, as in a push; (): all.
       arrays: one float32 array per trainable variable of these groups, in manifest order.
       numbers: costs and metrics by name.
-      rows: results of each row by name, with the leading axes of the batch; {} if not requested.
+      rows: results of each row by name, with the leading axes of the batch, NaN for rows of no
+        minibatch so far; {} if not requested.
       ends_update: whether no other phase of the update follows.
       is_last: whether no other gradient of the batch follows.
     """
@@ -254,6 +255,7 @@ class ComputationTask:
     def get_seen(self) -> list[list[Any]]:
         """Returns the forms and shapes seen so far, and how many times, as compiling depends on it.
 
+        Each is counted up to the number of times at which it is compiled separately.
         A gradient that is compiled for its shape can differ in the last bit from one that is not.
         """
         return [[list(key), count] for key, count in self._seen.items()]
@@ -378,8 +380,8 @@ class ComputationTask:
             uses their log-probability under the policy that acted.
           next_actions: actions at t + 1, if the algorithm uses them.
           states: memory at t, if the model has one.
-          next_states: memory at t + 1 of single steps, if an algorithm in FLARE's form must use
-            another one than its policy's.
+          next_states: memory at t + 1 of single steps, if the algorithm uses `Batch.next_memory`,
+            or, in FLARE's form, another one than its policy's.
           extras: additional arrays that the algorithm uses, float32, with the same first axes.
           global_t: environment steps of the whole run, for schedules.
 
@@ -745,7 +747,7 @@ class ComputationTask:
         xla: bool,
         explain: Callable[[Exception], Exception] | None = None,
     ) -> Callable[..., Any]:
-        """Returns one function, which XLA compiles at its first call; see `CompiledFunction`."""
+        """Returns one function; with `xla`, its first call compiles it, see `CompiledFunction`."""
         traced = self._trace(function, signature, xla)
         if xla:
             return CompiledFunction(traced.get_concrete_function, explain)

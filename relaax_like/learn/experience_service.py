@@ -1,4 +1,4 @@
-"""ExperienceService: learns from the experience of all agents (`placement: server, standalone`)."""
+"""ExperienceService: learns from other processes' rollouts (`placement: server, standalone`)."""
 
 import logging
 import math
@@ -161,7 +161,8 @@ class ExperienceService(ExperienceSink):
     def stop(self, timeout_sec: float | None = _STOP_SEC) -> None:
         """Stops learning after the current iteration, and logs what was not learned from.
 
-        Agents are not notified of publications after `timeout_sec`. A second call does not wait.
+        Agents are not notified of publications after `timeout_sec`. A second call does not wait,
+        nor does a call before the learner is loaded: see `join`.
 
         Args:
           timeout_sec: longest wait; None: until the learning thread has ended.
@@ -273,7 +274,7 @@ class ExperienceService(ExperienceSink):
     def _try_to_add(
         self, source: "AgentSource", experience: Experience, rollout: Rollout | None
     ) -> bool:
-        """Adds experience once; False: the queue is full, or the service is stopping.
+        """Adds experience once; False: the source takes none now, or the service is stopping.
 
         Raises:
           ConfigError: the data handler has failed, as it would again; the service stops.

@@ -52,8 +52,9 @@ class GradientLearner(Learner):
     Rollouts are collected until they make an iteration of the plan, its gradients are pushed one
     after another, and the returned values are passed to the agents. With the plan `OnPolicy`, an
     agent whose rollout does not complete an iteration waits for it, unless the agents that do not
-    wait cannot complete it either. An iteration that cannot be learned from is skipped, and logged
-    at most once a second.
+    wait cannot complete it either. With a plan `Replay`, rollouts are put into a table, from which
+    iterations are drawn; see `ReplayQueue`. An iteration that cannot be learned from is skipped,
+    and logged at most once a second.
 
     An error that each iteration would raise, such as one in the algorithm's code, ends the
     learning: requests are still answered, but without new values.
@@ -78,7 +79,8 @@ class GradientLearner(Learner):
       holds_agents: see `ReplayQueue`.
 
     Raises:
-      ConfigError: see `UpdatePolicy`.
+      ConfigError: see `UpdatePolicy` and `make_collector`.
+      Exception: an error of `make_replayed`.
     """
 
     def __init__(
@@ -197,9 +199,10 @@ class GradientLearner(Learner):
         self._loop.set_state(state["loop"])
 
     def stop(self) -> None:
-        """Ends the training loop after the current update; waits some seconds at most. Idempotent.
+        """Ends the training loop after the current update, and closes the client. Idempotent.
 
-        The applied updates of an iteration stay, and its steps are counted with the last of them.
+        Waits for the update for some seconds at most, and until background compilation ends. The
+        applied updates of an iteration stay, and its steps are counted with the last of them.
 
         Raises:
           Exception: see `Learner.stop`.

@@ -63,7 +63,8 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
           arguments: from `data_preprocess`.
 
         Returns:
-          The means of costs and metrics over the updates, and `updates`, the number of these.
+          The means of costs and metrics over the updates, and `updates`, the number of these; only
+          `updates`, 0, if the iteration only feeds the running statistics.
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.

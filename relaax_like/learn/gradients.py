@@ -129,8 +129,9 @@ class GradientTask(ComputationTask):
     ) -> Iterator[Gradient]:
         """Yields the gradients of each minibatch, in the order of the batch.
 
-        They lead to the updates of `LearningTask.update_minibatches`. Each one is computed on
-        demand, with the values at that time.
+        They lead to the updates of `LearningTask.update_minibatches`, except that `prepare` is
+        called for each minibatch. Each one is computed on demand, with the values at that time. The
+        gradients end early after a minibatch for which the algorithm's `stop` returns True.
 
         Args:
           minibatch: rows, or sequences, in one update.

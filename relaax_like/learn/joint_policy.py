@@ -482,7 +482,10 @@ class JointReplayPolicy(JointPolicy):
         return arguments
 
     def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Makes one update of each minibatch; see `JointPolicy.forward`."""
+        """Makes one update of each minibatch; see `JointPolicy.forward`.
+
+        If `is_ending`, `rows` is {}.
+        """
         results = super().forward(arguments)
         if self.is_ending:  # rows of updates that were left out have no results
             self.rows = {}

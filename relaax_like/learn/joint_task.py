@@ -137,7 +137,7 @@ class JointTask(ComputationTask):
         return call.compute(numbers(known), parts)
 
     def compute_first_sums(self, parts: Parts, number: int, global_t: int) -> np.ndarray:
-        """Computes the sums that depend on no variable and no other sum, without phases.
+        """Computes the sums that depend on no other sum, if none of them depends on a variable.
 
         Such sums of many minibatches can be added up over all learners at once, in advance.
 
@@ -146,10 +146,11 @@ class JointTask(ComputationTask):
           number, global_t: see `prepare`.
 
         Returns:
-          `[n] float64`; n is 0 if there are no such sums, or the algorithm has phases.
+          `[n] float64`; n is 0 if there are no such sums, one of them depends on a variable, or the
+          algorithm has phases.
 
         Raises:
-          ConfigError: see `compute`.
+          ConfigError, Exception: see `compute`.
         """
         if self._algorithm.phases:
             return np.zeros(0)

@@ -1,4 +1,6 @@
-"""LearnerLoop: source -> update -> sink, with hooks; each algorithm with a plan learns in this way.
+"""LearnerLoop: source -> update -> sink, with hooks.
+
+All algorithms learn in this way, except those whose agents learn by themselves.
 
 | where | source | update | sink |
 |---|---|---|---|
@@ -10,9 +12,10 @@
 | `combine.method: sync` | `RequestQueue` | `JointPolicy` | `Pushing` |
 | the same, with a plan `Replay` | `ReplayQueue` | `JointReplayPolicy` | `Pushing` |
 
-`relaax train` learns by the same placements, in one process. The update is the policy of a
-`BaseLearner`, whose `train` calls the hooks around it. Without a loop, in `start`, that learner
-trains with the data of its data loader, and has no sink.
+`relaax train` learns by the same placements, in its own process or, with workers and
+`placement: agent`, in theirs. The update is the policy of a `BaseLearner`, whose `train` calls the
+hooks around it. Without a loop, in `start`, that learner trains with the data of its data loader,
+and has no sink.
 """
 
 import abc
@@ -40,7 +43,7 @@ class Iteration(Protocol):
 
     @property
     def env_steps(self) -> int:
-        """Number of environment steps that no earlier iteration had, for rates."""
+        """Number of environment steps that are new in it, or all of a recording's; for rates."""
 
     @property
     def tickets(self) -> Sequence[int]:
@@ -66,7 +69,7 @@ class Source(abc.ABC):
         """Waits for the next iteration.
 
         Args:
-          done: number of iterations that the run has learned from.
+          done: number of iterations delivered so far; see `Sink.number`.
           timeout_sec: longest wait.
 
         Returns:

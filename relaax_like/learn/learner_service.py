@@ -143,7 +143,7 @@ class _Stream:
             self._learner.submit(request)
 
     def _answer(self, update: LearnerUpdate) -> None:
-        """Sends progress and the requests that it releases; called by one thread of the learner."""
+        """Sends progress, counts and values to the parent; never called by two threads at once."""
         with self._lock:
             self._pending.difference_update(update.numbers)
             released = min(self._pending, default=self._received + 1) - 1

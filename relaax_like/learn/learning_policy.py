@@ -29,8 +29,8 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         values, optimizers = policy.get_values(), policy.get_optimizers()
 
     Attributes:
-      global_t: environment steps, for schedules. It increases by the steps learned from, and a
-        publisher sets it to the steps counted.
+      global_t: environment steps, for schedules. It increases by the steps learned from (not in
+        `ReplayPolicy`), and a publisher sets it to the steps counted.
 
     Args:
       task: owns model and optimizers.
@@ -72,7 +72,8 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
           arguments: from `data_preprocess`.
 
         Returns:
-          The means of costs and metrics over the updates, and `updates`, the number of these.
+          The means of costs and metrics over the updates, and `updates`, the number of these; only
+          `updates`, 0, if the iteration only feeds the running statistics.
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.

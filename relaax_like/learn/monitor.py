@@ -36,10 +36,12 @@ class Shown:
 
 @dataclass
 class Monitor:
-    """Collects log variables until they are shown. Not thread-safe.
+    """Collects log variables until they are shown.
 
-    monitor.add({"loss": 0.5, "[histogram]errors": errors})
-    monitor.take().means["loss"]
+        monitor.add({"loss": 0.5, "[histogram]errors": errors})
+        monitor.take().means["loss"]
+
+    Not thread-safe.
     """
 
     _sums: dict[str, float] = field(default_factory=dict)

@@ -40,7 +40,7 @@ class Publishing(Sink):
 
     @property
     def number(self) -> int:
-        """Number of the run's publications; see `Sink`."""
+        """Number of the run's publications at `load`, and of this learner's since; see `Sink`."""
         return self._number
 
     def load(self) -> LearnerUpdate:

@@ -227,7 +227,10 @@ def _make_steps(rollout: Rollout) -> Rollout:
 
 
 def _select_columns(rollout: Rollout, select: Callable[[np.ndarray], np.ndarray]) -> Rollout:
-    """Returns a rollout without memory whose arrays `[T, k, ...]` are changed by a function."""
+    """Returns a rollout whose arrays `[T, k, ...]` are changed by a function.
+
+    `valid` is unchanged, as are arrays of other shapes; `extras` are dropped.
+    """
 
     def select_all(arrays: Arrays) -> dict[str, np.ndarray]:
         return {name: select(array) for name, array in arrays.items()}

@@ -58,7 +58,11 @@ class Reductions:
 
     @tf.autograph.experimental.do_not_convert
     def count(self, valid: tf.Tensor) -> tf.Tensor:
-        """Returns sum(valid) over all learners."""
+        """Returns sum(valid) over all learners.
+
+        Raises:
+          ConfigError: see `total`.
+        """
         for known, count in self._counts:
             if known is valid:
                 return count

@@ -57,7 +57,7 @@ class RemotePublisher(Publisher):
     counted, and the learner continues. A learner that could not renew its lease for half of its
     time publishes nothing until it has; one that has lost its lease ends.
 
-    `publish`, `count` and `lease` are called by one thread.
+    `publish`, `count` and `lease` are called by one thread at a time.
 
     Attributes:
       term: of the lease; 0 before `lease`.
@@ -112,7 +112,9 @@ class RemotePublisher(Publisher):
     # What the learner uses.
 
     def lease(self) -> Lease:
-        """Becomes the run's only learner; waits while another one holds the lease.
+        """Becomes the run's only learner.
+
+        Waits while another one holds the lease, or the parameter server cannot be reached.
 
         Raises:
           ServerUnavailableError: `close` was called.

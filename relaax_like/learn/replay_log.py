@@ -89,8 +89,8 @@ class ReplayLog:
         log.close(table.get_priorities())
 
     Written records survive the end of the process, even if it is killed; a power failure loses the
-    records of the last second, or none with `strict`. A file is removed when all of its rows have
-    left the table.
+    records of the last second, or none with `strict`. When a new file begins, those whose rows have
+    all left the table are removed.
 
     If the disk is full, the run continues without writing records until its next start, and logs
     this once. Not thread-safe.

@@ -189,7 +189,8 @@ class Replayed(AgentSource):
           CollectorFullError: the learner or the disk is behind, or the source is closed; nothing
             was added.
           ConfigError: the data handler has failed; the error names the line.
-          InvalidInputError: the rollout does not fit this run; nothing was added.
+          InvalidInputError: the rollout does not fit this run, or the data handler returned no
+            rollout; nothing was added.
           ServerUnavailableError: the disk has failed; nothing was added.
         """
         rollout = self._layout.select(rollout)  # over the network nothing else has come

@@ -1,4 +1,4 @@
-"""RewardScale: divides rewards by the running standard deviation of their discounted sums."""
+"""Scales rewards by the standard deviation of their discounted sums: RewardScale, scale_rewards."""
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class RewardScale:
           valid: `[T, columns] bool`, False in holes; None: no holes.
 
         Returns:
-          R after each step, `[T, columns] float64`; in a hole, R of the previous row.
+          R after each step, `[T, columns] float64`; in a hole, R before it, 0 after an end.
         """
         slots = int(keys[:, 1].max()) + 1
         self.sums = np.pad(self.sums, (0, max(0, slots - len(self.sums))))

@@ -90,7 +90,7 @@ class RolloutLayout:
         )
 
     def select(self, rollout: Rollout) -> Rollout:
-        """Removes the inputs that only other tasks of the agent see."""
+        """Returns a rollout without the inputs that only other tasks of the agent see."""
         if rollout.inputs.keys() <= self._inputs.keys():
             return rollout
         return replace(

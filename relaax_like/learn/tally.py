@@ -60,7 +60,8 @@ class Tally:
 
         Args:
           env_steps: 0 or more.
-          episodes: those that ended within these steps.
+          episodes: those that ended within these steps; if more than 100 000 wait to be counted,
+            the oldest are dropped.
           origin: the message that contained steps and episodes; None: they are from this process.
           ticket: of the rollout in that message; None: no rollout.
         """

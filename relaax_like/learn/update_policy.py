@@ -37,7 +37,7 @@ class Task(Protocol):
         """Returns the rewards of each name."""
 
     def validate_one_reward(self, need: str) -> None:
-        """Raises ConfigError if there are several rewards."""
+        """Raises ConfigError unless there is one reward of one number."""
 
 
 TaskT = TypeVar("TaskT", bound=Task)
@@ -64,8 +64,8 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
       seed: of the orders of minibatches.
 
     Raises:
-      ConfigError: the plan scales rewards, but the model has several; or the plan needs running
-        statistics that the model does not have.
+      ConfigError: the plan scales rewards, but the model does not have one reward of one number; or
+        the plan needs running statistics that the model does not have.
     """
 
     def __init__(self, task: TaskT, plan: LearningPlan, seed: int):

@@ -134,8 +134,8 @@ class LearningTask(ComputationTask):
       task: see `ComputationTask`.
 
     Raises:
-      ConfigError: optimizers, phases, frozen groups or a `Target` do not fit the model's groups; or
-        the config has plans by task, but none for this one.
+      ConfigError: optimizers, phases, frozen groups or a `Target` do not fit the model's groups;
+        see `ComputationTask` for other causes.
     """
 
     def __init__(
@@ -247,7 +247,8 @@ class LearningTask(ComputationTask):
     ) -> UpdateResult:
         """Makes one update per minibatch, in the order of the batch, in one call.
 
-        A shape is compiled when it first occurs, which takes seconds.
+        The updates end early after an update for which the algorithm's `stop` returns True. A shape
+        is compiled when it first occurs, which takes seconds.
 
         Args:
           minibatch: rows, or sequences, in one update.

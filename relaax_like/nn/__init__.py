@@ -1,4 +1,4 @@
-"""Layers and distributions, in TensorFlow and, for acting, in NumPy."""
+"""Layers, networks and distributions in TensorFlow; for acting, most of them also in NumPy."""
 
 from relaax_like.nn.action_heads import (
     make_action_spec,

@@ -51,8 +51,8 @@ def num_parameters(space: Space, *, bounded: bool = False, separate_log_std: boo
         as the `log_std` of `make_distribution` (usually a variable, the same in all states).
 
     Raises:
-      InvalidInputError: a leaf without components, a Box of integers, or a `bounded` Box whose
-        bounds are missing or, as float32, not ascending or without a finite difference.
+      InvalidInputError: a leaf without components, a Box of integers or bool, or a `bounded` Box
+        whose bounds are missing or, as float32, not ascending or without a finite difference.
     """
     if isinstance(space, Discrete):
         return space.n

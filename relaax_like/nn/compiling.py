@@ -34,10 +34,11 @@ _seconds = 0.0
 
 
 def use_compile_cache(folder: Path | None) -> None:
-    """Caches compiled functions in a folder; call it before TensorFlow is loaded.
+    """Caches functions compiled for a CPU in a folder; call it before TensorFlow is loaded.
 
     The user's flags in TF_XLA_FLAGS stay in effect, and a cache that is set there is used instead
-    of this one.
+    of this one. With the cache, TensorFlow's errors are no longer logged (TF_CPP_MIN_LOG_LEVEL),
+    unless the user has set another level than 2.
 
     Args:
       folder: created if it does not exist. Each version of TensorFlow, each type of processor and

@@ -42,7 +42,7 @@ def hold_gpu() -> contextlib.AbstractContextManager[Any]:
 
 
 def apply_device(tf: Any) -> None:
-    """Makes TensorFlow use the device; called once, right after it was imported.
+    """Makes TensorFlow use the device; called once, by `runtime`.
 
     Memory of a GPU is allocated as needed, because the processes of a run share the GPU. Matrix
     products are computed in float32. TensorFlow's default there is TF32 with 10 bits of fraction,
@@ -50,6 +50,7 @@ def apply_device(tf: Any) -> None:
 
     Raises:
       ConfigError: there is no GPU, but the device is "gpu".
+      RuntimeError: this process has already computed something, so TensorFlow's settings are fixed.
     """
     global _has_gpu
     gpus = tf.config.list_physical_devices("GPU")

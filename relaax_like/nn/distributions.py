@@ -1,4 +1,4 @@
-"""Distributions of actions, in TensorFlow; `numpy_distributions` has the same ones without it.
+"""Distributions of actions, in TensorFlow; all but `Joint` are also in `numpy_distributions`.
 
 The last axis is one action's parameters; the axes before it are the batch: `[B]` below represents
 any batch axes, such as `[T, k]`. `log_prob`, `entropy` and `kl` sum over the components of an

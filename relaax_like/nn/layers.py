@@ -111,7 +111,7 @@ def take(values: Values, index: Values) -> Values:
 
 
 def concatenate(parts: Sequence[Values]) -> Values:
-    """Joins `[B, n_i]` on the last axis; in NumPy if all are arrays."""
+    """Joins `[..., n_i]` on the last axis; in NumPy if all are arrays."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts, axis=-1)
     return tf.concat(parts, axis=-1)

@@ -8,7 +8,7 @@ module or class level, and do not evaluate annotations:
 
     from relaax_like.nn.lazy_tensorflow import tf
 
-All others import `tf` from `relaax_like.nn.runtime`.
+All others of this package import `tf` from `relaax_like.nn.runtime`.
 """
 
 import types

@@ -160,7 +160,7 @@ class Applier:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Numbers of the newest publication, the newest ticket, and the newest durable ticket."""
+        """Number of the newest publication; sequences of the newest and newest durable ticket."""
         with self._record_lock:
             return self._published, self._sequence, self._durable
 
@@ -408,7 +408,8 @@ class Applier:
 
         Raises:
           SnapshotError: a publication has another format, or its contents cannot be restored.
-          InvalidInputError: a value is not finite, or a running statistic is out of range.
+          InvalidInputError: a trainable variable is not finite, or a running statistic is out of
+            range.
         """
         if self._publications is None:
             return False
@@ -451,7 +452,8 @@ class Applier:
 
         Raises:
           SnapshotError: the state has another layout or other optimizers, or cannot be read.
-          InvalidInputError: a value is not finite, or a running statistic is out of range.
+          InvalidInputError: a trainable variable is not finite, or a running statistic is out of
+            range.
         """
         with self._record_lock:
             self._take_up(state, place)
@@ -484,6 +486,7 @@ class Applier:
             failpoints.hit("ps.in_replay")
         self._first_version = self._store.version
         if count:
+            self._statistics.restart_speed()
             _LOG.info("replayed %d pushes of the journal", count)
         if dropped := self._combiner.drop_unsupported_pending():
             _LOG.warning(
@@ -509,7 +512,10 @@ class Applier:
             self._records += 1  # the newest snapshot does not have it
 
     def add_evaluation(self, state: State, score: float) -> State:
-        """Returns an exported state with the mean return of its evaluation."""
+        """Returns an exported state whose best evaluation includes this mean return.
+
+        A number that is not finite is ignored, as in `note_evaluation`.
+        """
         if not math.isfinite(score):
             return state
         best = state.statistics.get(_BEST_EVALUATION)
@@ -529,7 +535,7 @@ class Applier:
         return self._push_log.durability
 
     def refuse_leased(self, push: Push) -> None:
-        """Refuses a push that would change the values of a run that learns from experience.
+        """Refuses a push that would change the values; for a run that `is_leased`.
 
         Raises:
           LeasedError: the push has a gradient or statistics.

@@ -36,7 +36,7 @@ class ApplyQueue(Generic[Item, Result]):
 
     Args:
       handle: receives items, oldest first, and returns one result for each, or an exception for its
-        caller. Called by one thread at a time; must not raise.
+        caller. Called by one thread at a time; must not raise. `close` can pass no items.
       size: maximum number of waiting items.
     """
 

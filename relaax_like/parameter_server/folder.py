@@ -16,15 +16,17 @@ _HOLDERS = "a parameter server, relaax train or relaax fsck"
 
 
 def lock_folder(directory: Path, what: str = _HOLDERS) -> IO[str]:
-    """Locks a folder; the lock is released when the file is closed or the process dies.
+    """Locks a folder; returns the lock file.
+
+    The lock is released when the file is closed or the process dies.
 
     Args:
       directory: the folder, which exists.
       what: which processes lock such a folder, for the error.
 
     Raises:
-      SnapshotError: the lock is held, and the error names the pid of its holder; or the lock file
-        cannot be locked.
+      SnapshotError: the lock is held, and the error names the pid of its holder, if known; or the
+        lock file cannot be locked.
     """
     path = directory / "lock"
     try:

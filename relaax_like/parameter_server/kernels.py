@@ -1,8 +1,8 @@
 """Optimizer steps on flat float32 vectors: read from one buffer, written to another.
 
 Each kernel has two forms in one table: a fused loop that numba compiles (single-threaded: a
-parallel one aborts the process when two threads call it), and blocks of NumPy operations for use
-without numba. Both do the same operations in the same order.
+parallel one aborts the process when two threads call it), and blocks of NumPy operations, for short
+vectors and for use without numba. Both do the same operations in the same order.
 
 `python -m relaax_like.parameter_server.kernels` compiles them once, so that servers that start
 later load them from numba's cache.
@@ -393,7 +393,7 @@ def _make_blocked(blocked: Callable[..., None]) -> Step:
 
 @functools.cache
 def _compile_loop(name: str) -> Step:
-    """Compiles a loop, or loads it from numba's cache. Imports numba, which takes 0.3 s."""
+    """Compiles a loop, or loads it from numba's cache. Imports numba (0.2 s or more)."""
     import numba
 
     def array(axes: int, readonly: bool) -> Any:

@@ -275,14 +275,19 @@ class Remote:
 def hide_password(url: str) -> str:
     """Returns a URL without password and query, for display.
 
+    A password is only looked for after `://`.
+
     Raises:
-      ConfigError: the end of the password is ambiguous.
+      ConfigError: the password seems to contain a /, so its end is not known.
     """
     scheme, separator, rest = url.partition("://")
     place, slash, path = rest.partition("/")
     _, at, host = place.rpartition("@")
     if not at and "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():
-        raise ConfigError(f"{_KEY}: the password seems to contain a /; write it as %2F")
+        raise ConfigError(
+            f"{_KEY}: the password seems to contain a /, which a URL cannot have there; use "
+            "another password, or a way to log in without one in the URL, such as an SSH key"
+        )
     shown = f"{scheme}{separator}{_split_password(url)[0]}{at}{host}{slash}{path}"
     return shown.partition("?")[0]
 

@@ -133,7 +133,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           combine: how gradients of several clients are combined; None: each is applied at once.
           max_global_step: environment steps after which the training ends; None: no limit.
           target: mean return that ends the training; None: no target.
-          window: number of newest episodes in mean returns; None: that of `target`, or 100.
+          window: number of newest episodes in mean returns, also in that of `target`; None:
+            `target.episodes`, or 100.
           target_score: mean return of an evaluation that ends the training; requires `snapshots`.
             None: no target.
           max_episodes: training episodes after which the training ends; None: no limit.
@@ -149,6 +150,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Raises:
           ConfigError: a number is out of range, or there are intervals but no `snapshots`.
+          ValueError: `window` is below 1.
         """
         _validate_numbers(max_global_step, snapshot_every_sec, snapshot_every_env_steps, queue_size)
         if snapshots is None and (snapshot_every_sec or snapshot_every_env_steps):
@@ -268,9 +270,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
         """Applies one push; returns when it was applied, held back or dropped.
 
-        A repeated push, with the same client, incarnation and sequence number, is answered as
-        before and has no effect. Once the training has finished, gradients, statistics and episodes
-        are dropped, but environment steps are still counted.
+        A repeated push, with the same client, incarnation and sequence number, has no effect. It is
+        answered as before or, after a later push of its client, as dropped. Once the training has
+        finished, gradients, statistics and episodes are dropped, but environment steps are still
+        counted.
 
         Args:
           push: to apply.
@@ -336,7 +339,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return self._applier.lease()
 
     def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
-        """Makes a learner in another process the run's only one.
+        """Makes a learner in another process the run's only one; see `LearnerLease.grant`.
 
         Args:
           holder: name of the learner's process, unique for each start.
@@ -466,7 +469,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 ) from None
 
     def count_refused(self, reason: str) -> None:
-        """Counts a push that was refused before it reached `push`."""
+        """Counts a push that was refused before it reached `push`, or refused experience."""
         self._statistics.count_refused(reason)
 
     def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
@@ -573,7 +576,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Applies one gradient: a float32 array per trainable variable, in manifest order.
 
         Raises:
-          InvalidInputError: wrong count, shape or dtype, or not finite; nothing took effect.
+          InvalidInputError: wrong count, shape or dtype, or see `push`; nothing took effect.
           LeasedError: see `push`.
           ServerUnavailableError: see `push`.
           TimeoutError: see `push`.
@@ -659,10 +662,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
         Raises:
           SnapshotError: there are snapshots or publications that cannot be used, or a first
             snapshot could not be written; the server must not serve.
-          InvalidInputError: a restored value is not finite, or a running statistic is out of range;
-            the server must not serve.
+          InvalidInputError: a restored trainable variable is not finite, or a running statistic is
+            out of range; the server must not serve.
           JournalError: records are damaged, missing, or of another model; there are records but no
-            snapshot; or the journal cannot be written to; the server must not serve.
+            snapshot; or the journal cannot be read or written to; the server must not serve.
         """
         if self._snapshots is None or self._saver is None:
             return False

@@ -36,7 +36,9 @@ NAMES = ("published-0.state", "published-1.state")
 
 
 class PublishedState:
-    """Writes complete states, one for each publication; used by one thread at a time.
+    """Writes the state after each publication and each count of the learner; reads the newest one.
+
+    Used by one thread at a time.
 
         published = PublishedState(directory)
         state = published.read(like=store.export_state())   # None: no usable state

@@ -37,14 +37,13 @@ class PushJournal(PushLog):
         journal.end_snapshot(index)                 # once it is on the disk
 
     If the disk is full, or data arrives faster than `max_bytes_per_sec`, training continues without
-    the journal until the next start: `durability` and one line of the log show this. Used by the
-    apply thread; another thread calls `begin_snapshot`, while nothing is applied, and
-    `end_snapshot`.
+    the journal until the next start: `durability` and one line of the log show this. For the
+    threads that use it, see `PushLog`.
 
     Args:
       directory: the journal's folder.
       fingerprint: fingerprint of the manifest.
-      enabled: False: only read existing records.
+      enabled: False: existing records are read, but no more are written.
       strict: whether `settle` syncs.
       max_bytes_per_sec: average over five seconds; above it, journaling stops.
       clock: returns monotonic seconds.

@@ -16,7 +16,7 @@ class PushLog:
         log.end_snapshot(index)                     # once it is on the disk
 
     Used by the apply thread; another thread calls `begin_snapshot`, while nothing is applied, and
-    `end_snapshot`.
+    `end_snapshot`. Any thread can read attributes and properties.
 
     Attributes:
       durability: what currently survives a crash.

@@ -1,4 +1,4 @@
-"""Validation of pushes: the parameter server checks each push before it is queued."""
+"""Validation of pushes and counts: the parameter server checks them before they are queued."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,10 +23,10 @@ _MAX_GLOBAL_T = 1 << 62
 
 
 class Refused(InvalidInputError):
-    """A push is invalid.
+    """A push, or the name of a client, is invalid.
 
     Attributes:
-      reason: short reason under which the push is counted.
+      reason: short reason under which a refused push is counted.
     """
 
     def __init__(self, reason: str, message: str, field: str):
@@ -113,7 +113,7 @@ def validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
     """Returns a gradient as float32 `[n]`.
 
     Raises:
-      Refused: the gradient has a wrong length or dtype, is not finite, or has a norm that no
+      Refused: the gradient has a wrong shape or dtype, is not finite, or has a norm that no
         optimizer can handle.
     """
     try:

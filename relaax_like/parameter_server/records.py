@@ -46,7 +46,8 @@ class Record:
 
     Attributes:
       push: its gradient is float32, or None.
-      learning_rates: variable group -> the rate used for its gradient.
+      learning_rates: variable group -> the rate of this step, also for groups that the gradient is
+        not for; empty if no gradient was applied.
       version: version of the values afterwards.
       global_t: environment steps afterwards.
       outcome: what happened to the gradient.

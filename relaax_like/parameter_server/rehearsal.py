@@ -1,4 +1,4 @@
-"""Finds out what a start of the server would restore from snapshots and journal, without a start.
+"""Finds out what a start of the server would restore from its folder, without a start.
 
 Must not be called while a server writes to the folder.
 """
@@ -35,7 +35,8 @@ class Rehearsal:
     Attributes:
       snapshot: the newest snapshot that is not damaged; None: there is none.
       skipped: directories of damaged snapshots that are newer, oldest first.
-      end: where the usable records end: the state from which the server would resume.
+      end: where the usable records end: the state from which the server would resume. A
+        publication is not considered if there is no snapshot.
       damage: why the server would not start; None: it would start.
       torn: the torn end that the server would truncate; None: nothing is torn.
       lost: what is lost if everything after `damage` is discarded, in words; "" without damage.

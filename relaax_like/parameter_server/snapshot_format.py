@@ -165,7 +165,7 @@ def verify_snapshot(directory: Path) -> None:
     been synced: unwritten pages cannot be dropped from the cache.
 
     Raises:
-      DamagedError: the snapshot is damaged.
+      DamagedError: the snapshot is damaged, or cannot be read.
       SnapshotError: the snapshot has a format that this version does not know.
     """
     with _raising_damaged():
@@ -185,7 +185,7 @@ def read_files(directory: Path) -> State:
     """Reads a snapshot.
 
     Raises:
-      DamagedError: the snapshot is damaged.
+      DamagedError: the snapshot is damaged, or cannot be read.
       SnapshotError: the snapshot has a format that this version does not know.
     """
     with _raising_damaged():

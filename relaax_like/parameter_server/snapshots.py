@@ -2,7 +2,8 @@
 
     folder/lock                      locked (flock) while a server lives; contains its pid
     folder/epoch                     grows with each start
-    folder/cp-GLOBAL_T-VERSION/      manifest.json, values.npy, slots-0.npy, slots-1.npy, ...
+    folder/cp-GLOBAL_T-VERSION/      manifest.json, values.npy, slots-0.npy, slots-1.npy, ..., and
+                                     pending-0.npy, ... for gradients that are held back
 
 A snapshot is written to a temporary directory, synced, read back from the disk, and renamed, so a
 directory that was not verified never has a snapshot's name. The manifest contains the size and
@@ -343,7 +344,7 @@ def _make_none_usable(directory: Path, count: int) -> SnapshotError:
 
 
 def read_newest_manifest(directory: Path) -> dict[str, Any] | None:
-    """Reads the manifest of the newest snapshot, without its arrays.
+    """Reads the manifest of the newest snapshot whose manifest is not damaged, without its arrays.
 
     Returns:
       The body of the manifest; None if no snapshot has an undamaged manifest with a layout.

@@ -64,8 +64,8 @@ class Statistics:
         if window < 1:
             raise ValueError(f"window: {window} episodes, expected 1 or more")
         self._clock = clock
-        self._started = clock()
         self._lock = threading.Lock()  # guards all attributes below
+        self._started = clock()
         self._returns: deque[float] = deque(maxlen=window)
         self._lengths: deque[int] = deque(maxlen=window)
         self._episodes = 0
@@ -131,7 +131,10 @@ class Statistics:
 
     @property
     def env_steps_per_sec(self) -> float:
-        """Environment steps per second over the last 10 s (or since the start, at least 1 s)."""
+        """Environment steps per second over the last 10 s (or since the start, at least 1 s).
+
+        The start is that of this object, or the newest `restart_speed`.
+        """
         with self._lock:
             now = self._clock()
             self._drop_old_buckets(now)
@@ -192,6 +195,12 @@ class Statistics:
             self._lengths.extend(map(int, saved.get("lengths", ())))
             self._episodes = int(saved.get("episodes", 0))
             self._refused = {str(k): int(v) for k, v in saved.get("refused", {}).items()}
+
+    def restart_speed(self) -> None:
+        """Measures the speed from now on; steps that were counted before are left out."""
+        with self._lock:
+            self._buckets.clear()
+            self._started = self._clock()
 
     def _add_steps(self, env_steps: int) -> None:
         now = self._clock()

@@ -76,13 +76,13 @@ class _Version:
 
 @dataclass(frozen=True)
 class PreparedVersion:
-    """The result of a push, before it takes effect.
+    """The result of a push, a publication or counts, before it takes effect.
 
     Attributes:
       state: for `Store.commit`.
-      learning_rates: group -> the rate used for the gradient; empty without a gradient.
-      optimizers: group -> the settings used for the gradient; empty without a gradient, or if they
-        are the same as for the previous one.
+      learning_rates: each group -> its rate for this step; empty without a gradient.
+      optimizers: each group -> its settings for this step; empty without a gradient, or if they are
+        the same as at the previous step.
     """
 
     state: _Version
@@ -137,8 +137,8 @@ class Store:
           ConfigError: nothing is trainable, a group has no optimizer, an optimizer has no group, a
             target follows a variable that is not trainable or has another shape, or how it follows
             is out of range.
-          InvalidInputError: `initial_flat` has a wrong length, a trainable variable in it is not
-            finite, or a running statistic in it is out of range.
+          InvalidInputError: `initial_flat` has a wrong shape or dtype, a trainable variable in it
+            is not finite, or a running statistic in it is out of range.
         """
         self.manifest = manifest
         chosen = _assign_optimizers(manifest, optimizers)
@@ -205,9 +205,9 @@ class Store:
     ) -> int:
         """Takes one optimizer step, merges statistics and counts environment steps, atomically.
 
-        The learning rate is that of `global_t` before `env_steps` are counted. Groups that are not
-        named keep exactly their weights, slots and step numbers: with Adam, a zero gradient would
-        change them.
+        The learning rate is that of `global_t` before `env_steps` are counted. If `groups` are
+        named, all others keep exactly their weights, slots and step numbers: with Adam, a zero
+        gradient would change them.
 
         Arguments and exceptions are those of `prepare`; returns the version afterwards.
         """
@@ -237,7 +237,7 @@ class Store:
             groups use those of the previous gradient.
 
         Raises:
-          InvalidInputError: the gradient has a wrong length or dtype, there is no such group or it
+          InvalidInputError: the gradient has a wrong shape or dtype, there is no such group or it
             is named twice; or, without `optimizers`, there is a gradient, and the run has a target
             variable that follows nothing, which only a publication can change.
         """
@@ -265,7 +265,7 @@ class Store:
         """Computes the result of a publication, without anything taking effect.
 
         Raises:
-          InvalidInputError: values or slots have a wrong length, a trainable variable or the slots
+          InvalidInputError: values or slots have a wrong shape, a trainable variable or the slots
             are not finite, a group's number of steps is missing or negative, or a running statistic
             is out of range; the error names the group or variable.
         """
@@ -401,8 +401,8 @@ class Store:
           statistic_cure: the same, if the error is in a running statistic; "": `cure`.
 
         Raises:
-          InvalidInputError: the length is wrong, a trainable variable is not finite, or a running
-            statistic is out of range.
+          InvalidInputError: the shape or dtype is wrong, a trainable variable is not finite, or a
+            running statistic is out of range.
         """
         total, trainable = self.manifest.total_bytes, self.manifest.gradient_bytes
         if flat.dtype != np.uint8 or flat.shape != (total,):
@@ -493,7 +493,7 @@ def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarra
     """Returns a gradient as aligned float32, [gradient_bytes / 4]; copies only if necessary.
 
     Raises:
-      InvalidInputError: the length or dtype is wrong.
+      InvalidInputError: the shape or dtype is wrong.
     """
     if isinstance(gradient, bytes):
         gradient = np.frombuffer(gradient, np.uint8)

@@ -140,7 +140,7 @@ class NodeActor:
             self._running.terminate()
 
     def kill(self) -> None:
-        """Kills the process and its descendants."""
+        """Kills the process and the rest of its process group."""
         if self._running is not None and not self._is_finished:
             self._running.kill()
 

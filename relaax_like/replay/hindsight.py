@@ -31,8 +31,9 @@ class Hindsight(Transitions):
     https://arxiv.org/abs/1707.01495: algorithm 1, and the strategies of section 4.5.
 
     Args:
-      compute_rewards: returns rewards and episode ends for achieved and desired goals; where the
-        goal is changed, its rewards replace those of the environment, which must have one reward.
+      compute_rewards: returns rewards and episode ends for achieved and desired goals, called for
+        the items whose goal is changed, if any; its rewards replace those of the environment,
+        which must have one reward.
       achieved: name of the observation that says which goal has been reached.
       desired: name of the observation that says which one is to be reached.
       strategy: key in `STRATEGIES`.
@@ -79,6 +80,8 @@ class Hindsight(Transitions):
         batch = super().gather(storage, drawn, random)
         ids = drawn.ids.reshape(-1)
         changed = np.flatnonzero(random.random(ids.size) < self._share)
+        if not len(changed):
+            return batch
         places = np.empty(len(changed), np.int64)
         self._find_goals(
             *(ids[changed], random.random(len(changed)), self._strategy, storage.oldest_id),

@@ -4,7 +4,7 @@ Each loop is plain Python that numba compiles, once, into its cache. Without num
 is interpreted: a hundred times slower, and bit-identical.
 
 A *row* is a step, or an observation alone: the last one of an episode, the last one before a gap,
-or one of those that a model with a history sees before its first step. Rows are numbered in the
+or, for a model with a history, one from before the first step of a chain. Rows are numbered in the
 order of their arrival; row `id` is at the position `id % capacity` of every column.
 
 | column of `links` | meaning |
@@ -416,8 +416,9 @@ def _find_sequences(
     """Lists the rows of sequences, and what follows the last of them.
 
     Each begins with up to `burn_in` steps before the item, as far as they were not evicted, and
-    continues with the item's, up to `num_steps - burn_in`. `tokens`, `[num_steps + 1, N]`, repeats
-    the last one after the end; the two numbers of steps are written to `counts`, `[2, N]`.
+    continues with the item's, up to `num_steps - burn_in`. The rest of `tokens`,
+    `[num_steps + 1, N]`, is what follows the last step; the two numbers of steps are written to
+    `counts`, `[2, N]`.
     """
     for i in range(ids.size):
         first = ids[i]
@@ -506,7 +507,8 @@ def _find_stacks(
 ) -> None:
     """Finds where observations are, and those before them: `places`, `[N, n]`, oldest first.
 
-    The first observation of a chain stands for those before it.
+    The first observation of a chain, or the oldest that was not evicted, stands for those before
+    it.
     """
     number = places.shape[1]
     for i in range(tokens.size):
@@ -594,7 +596,7 @@ def _find_leaves(masses: np.ndarray, nodes: np.ndarray, positions: np.ndarray) -
 
 
 class _Type(NamedTuple):
-    """Type of an argument: NumPy dtype, number of axes, whether it is written to."""
+    """Type of an argument: NumPy dtype, number of axes, whether the array must be writable."""
 
     dtype: str
     ndim: int = 0

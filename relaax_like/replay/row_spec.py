@@ -57,7 +57,7 @@ class RowSpec:
       observations: by name, without earlier observations.
       actions: by name.
       num_rewards: r.
-      extras: by name, columns that a data handler adds.
+      extras: by name, see `Rollout.extras`; {} with the plan `Replay`.
     """
 
     observations: Columns
@@ -95,7 +95,8 @@ class RowSpec:
         """Checks that the arrays that a table stores of a segment are those of this spec.
 
         Raises:
-          InvalidInputError: an array is missing, additional or differs; the error names the first.
+          InvalidInputError: an array is missing, additional or differs, of which the error names
+            the first; or the segment has no steps or slots.
         """
         if rollout.next_alive.ndim != 2 or not rollout.next_alive.size:
             raise InvalidInputError(
@@ -179,22 +180,25 @@ def _read_number(file: Path, name: str = "", unit: int = 1) -> int | None:
     return int(text) * unit if text.isdigit() else None
 
 
-def validate_memory(spec: RowSpec, capacity: int, needed: int, available: int | None) -> None:
+def validate_memory(
+    spec: RowSpec, capacity: int, needed: int, fixed: int, available: int | None
+) -> None:
     """Checks that a table fits into memory.
 
     Args:
       spec: of its rows.
       capacity: rows.
       needed: bytes of all arrays.
+      fixed: those of them that do not depend on the capacity.
       available: bytes; None: unknown, and nothing is refused.
 
     Raises:
       ConfigError: the table does not fit; the error names needed and available memory, and about
-        the largest capacity that fits.
+        the largest capacity that fits, if any does.
     """
     if available is None or needed <= available:
         return
-    fitting = max(0, int(capacity * (available / needed)))
+    fitting = int(capacity * ((available - fixed) / (needed - fixed)))
     cure = f"set capacity to less than about {fitting:,}" if fitting > 1 else "free memory"
     raise ConfigError(
         f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB ({spec.row_bytes:,} bytes "

@@ -46,7 +46,7 @@ class Selector(Protocol):
           minibatches: U.
           size: B.
           random: source of the draws.
-          env_steps: environment steps of the run, for schedules.
+          env_steps: environment steps that were inserted in the run, for schedules.
           done: number of minibatches that the run has drawn before.
 
         Returns:

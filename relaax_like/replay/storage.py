@@ -45,7 +45,7 @@ class ItemRule(NamedTuple):
 
 
 class Change(NamedTuple):
-    """The result of an insertion.
+    """The result of an insertion, or of ending chains.
 
     Attributes:
       first_id: of the new rows.
@@ -68,7 +68,7 @@ class _Counted(NamedTuple):
     Attributes:
       next_alive: [T, k] float32.
       valid: [T, k] bool.
-      differs: [T, k] bool, where the next row does not follow.
+      differs: [T, k] bool, where the next row does not follow; the last row is not used.
       steps: number of rows that are steps.
       finals: number of observations that nothing follows.
       upper: rows that it takes at most.
@@ -116,7 +116,7 @@ class Storage:
       links: [capacity, 8] int64.
       keys: [capacity, 3] int64, a part of `links`: agent, episode, step.
       versions: [capacity] int64, a part of `links`.
-      streams: [max_streams, 6] int64; for the columns of both see `kernels`.
+      streams: [max_streams, 6] int64; for its columns and those of `links` see `kernels`.
       oldest_id: id of the oldest row that was not evicted.
       next_id: of the next new row; ids are never used twice.
     """
@@ -135,17 +135,19 @@ class Storage:
         Args:
           spec: of the rows.
           capacity: rows; each step is one, and each last observation before an end or a gap, and,
-            with a history, each of the observations before the first step of a chain.
+            with a history, each earlier observation of a segment that begins a chain within an
+            episode.
           history: input -> observations that the model sees, joined on the last axis, 2 or more;
             each is stored once.
-          max_streams: slots whose chain is open; beyond it, that of the slot that was silent for
-            the longest is ended, as at a gap.
+          max_streams: slots that are remembered, so that segments can continue their chains; for
+            another one, the chain of the slot that was silent for the longest is ended, as at a
+            gap.
           available_bytes: memory that the table must fit into; None: what the machine has
-            available.
+            available, if that is known.
 
         Raises:
-          ConfigError: the table does not fit into memory, a number is too small, or there is no
-            such input with a history.
+          ConfigError: the table does not fit into memory, a number is too small, or an input with
+            a history does not exist or has no axis.
         """
         history = dict(history or {})
         for name, value, least in (
@@ -201,8 +203,11 @@ class Storage:
     @property
     def num_bytes(self) -> int:
         """Bytes of the arrays of rows and streams."""
-        stream_bytes = self.spec.observation_bytes + 8 * _STREAM_COLUMNS
-        return self.capacity * self.spec.row_bytes + self._max_streams * stream_bytes
+        return self.capacity * self.spec.row_bytes + self._streams_bytes
+
+    @property
+    def _streams_bytes(self) -> int:
+        return self._max_streams * (self.spec.observation_bytes + 8 * _STREAM_COLUMNS)
 
     def validate_memory(self, selector_bytes: int) -> None:
         """Checks that the table fits into memory.
@@ -218,6 +223,7 @@ class Storage:
             self.spec,
             self.capacity,
             self.num_bytes + self.capacity * selector_bytes,
+            self._streams_bytes,
             read_available_bytes() if available is None else available,
         )
 
@@ -230,7 +236,7 @@ class Storage:
         self._pending = np.zeros((self._max_streams, most_pending), np.int64)
 
     def insert(self, rollout: Rollout, remover: Remover) -> Change:
-        """Adds the steps of a segment, `[T, k]`, and evicts as many rows as necessary.
+        """Adds the steps of a segment, `[T, k]`, after evicting rows for the most it can take.
 
         Args:
           rollout: the segment; its arrays are copied.
@@ -308,7 +314,7 @@ class Storage:
         """Copies rows of columns.
 
         Args:
-          arrays: name -> [capacity, ...].
+          arrays: name -> [capacity, ...], or `observations`.
           rows: [N] int64, positions.
           shape: leading axes of the result, of N elements.
 
@@ -361,7 +367,7 @@ class Storage:
     def get_state(self) -> dict[str, Any]:
         """Returns all rows and links.
 
-        Columns are views: copy or write them before the next insertion.
+        Columns are views: copy or write them before the storage changes.
         Restored, the storage returns bit-identical arrays for the same calls.
         """
         used = min(self.next_id, self.capacity)
@@ -388,7 +394,8 @@ class Storage:
 
         Raises:
           InvalidInputError: the state is that of a storage of another size, or with another
-            history, other columns or other items.
+            history, other columns or other items; nothing was changed.
+          KeyError, TypeError, ValueError: the state is incomplete or damaged.
         """
         for name, mine, theirs in (
             ("capacity", self.capacity, int(state["capacity"])),
@@ -468,7 +475,7 @@ class Storage:
             )
 
     def _make_room(self, num_rows: int, remover: Remover) -> np.ndarray:
-        """Evicts the rows that a remover chooses; returns the ids of their items."""
+        """Evicts the rows that a remover chooses; returns the ids of the items that are lost."""
         oldest, next_id = self.oldest_id, self.next_id
         new_oldest = remover.find_oldest(oldest, next_id, self.capacity, num_rows)
         least = max(oldest, next_id + num_rows - self.capacity)
@@ -639,7 +646,10 @@ def _allocate_lines(rows: int) -> np.ndarray:
 
 
 def _find_differences(rollout: Rollout) -> np.ndarray:
-    """Returns where `next_inputs` are not the inputs of the next row, `[T, k] bool`."""
+    """Returns where `next_inputs` are not the inputs of the next row, `[T, k] bool`.
+
+    The last row is False.
+    """
     pairs = [(array, rollout.next_inputs[name]) for name, array in rollout.inputs.items()]
     apart = [
         (inputs, following) for inputs, following in pairs if not _is_shifted(inputs, following)

@@ -35,7 +35,7 @@ class Inserted(NamedTuple):
 
 @dataclass(frozen=True)
 class TableCounts:
-    """Counts of a table; none of them ever decreases, except `rows`, `items` and `deficit`.
+    """Counts of a table; while it is in use, only `rows`, `items` and `deficit` can decrease.
 
     Attributes:
       rows: number of rows in the table now.
@@ -322,11 +322,13 @@ class Table:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` returned; the table must be empty before.
 
-        All further calls return exactly what they would have returned in the table that was saved.
+        With the same settings, all further calls return exactly what they would have returned in
+        the table that was saved. Not all settings are compared.
 
         Raises:
-          InvalidInputError: the state is that of a table with other settings, of which the error
-            names the first, or it is incomplete; the table stays empty.
+          InvalidInputError: the state is that of a table with another kind of items, selector or
+            limiter, or with another storage (see `Storage.set_state`), of which the error names
+            the first; or it is incomplete. The table stays empty.
         """
         with self._changed:
             kinds = state.get("kinds", {})
@@ -385,8 +387,8 @@ class Table:
         """Returns the priorities of all items, each identified by its first step.
 
         Returns:
-          "keys", [n, 3] int64: agent, episode and step; "priorities", [n] float64. {} if the
-          selector has no priorities.
+          "keys", [n, 3] int64: agent, episode and step; "priorities", [n] float64, to the power
+          of alpha. {} if the selector has no priorities.
         """
         if not isinstance(self._selector, Prioritized):
             return {}

@@ -162,7 +162,8 @@ def load_traces(folder: Path) -> tuple[list[ProcessTrace], list[str]]:
             skipped.append(f"{path}: the process has recorded no spans")
     if not traces:
         raise ConfigError(
-            f"{folder}: no usable trace: {'; '.join(skipped)}; remove these files and trace again"
+            f"{folder}: no usable trace: {'; '.join(skipped)}; make one of these files usable, or "
+            "trace again"
         )
     return traces, skipped
 

@@ -31,8 +31,8 @@ class BatchSlots(BatchAgents):
     """Translates between a session's steps and a `BatchAgent`.
 
     Args:
-      make_agent: builds the agent from the callback that it calls when a wait is over.
-      processor: of the agent; knows when the training has finished.
+      make_agent: builds the agent from the callback that it calls when the learner has answered it.
+      processor: of the agent's main task; knows when the training has finished.
       action_spaces: of the hello.
       shapes: leaf -> shape of one observation as the model's inputs have it, where it differs.
       starts: leaf of integers -> the client's smallest one, which is 0 for the model.
@@ -41,7 +41,7 @@ class BatchSlots(BatchAgents):
       needs_finals: whether the final observation of a terminated episode is needed, as for the goal
         that it has achieved.
       history: joins the newest observations; None: the model sees one at a time.
-      on_ready: called, from any thread, when `ready` has become True.
+      on_ready: the callback for `make_agent`; see `AgentHost`.
       exploit: the end of training does not affect the client.
     """
 

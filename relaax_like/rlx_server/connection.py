@@ -238,7 +238,10 @@ class Connection(asyncio.BufferedProtocol):
         return not self._closing
 
     def send_answer(self, answer: bytes) -> None:
-        """Sends the answer to the current message; the next one gets the loop's next turn."""
+        """Sends the answer to the current message; the next one gets the loop's next turn.
+
+        If the answer notifies the client of the end of training, closes instead.
+        """
         self._busy = False
         if self._closing or self._transport is None:
             return

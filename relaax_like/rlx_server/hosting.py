@@ -46,7 +46,8 @@ class AgentHost(abc.ABC):
     """Makes the agents that serve a client.
 
     Attributes:
-      on_ready: called, from any thread, when a waiting agent can continue.
+      on_ready: called, from any thread, when the learner has answered an agent, which might have
+        waited for it; not when an agent's longest wait is over.
     """
 
     def __init__(self) -> None:
@@ -96,11 +97,20 @@ class AgentHost(abc.ABC):
         """
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
-        """Answers the requests of batch-native agents; plain agents make no requests."""
+        """Answers the requests of batch-native agents; plain agents make no requests.
+
+        Raises:
+          NotImplementedError: the host makes plain agents.
+          RelaaxError: see `BatchHost.predict`.
+        """
         raise NotImplementedError("plain agents do not request predictions")
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Releases what the agents share."""
+        """Releases what the agents share.
+
+        Raises:
+          Exception: see `BatchHost.close`.
+        """
 
 
 class BatchHost(AgentHost):
@@ -108,10 +118,10 @@ class BatchHost(AgentHost):
 
     Args:
       config: the algorithm's `Config`; its `rollout_steps` is a number, or one for each task.
-      make_processors: opens the shared processors, task -> processor, for the first client;
-        returns them without starting them.
+      make_processors: opens the shared processors, task -> processor, for the first agent; returns
+        them without starting them.
       agent_class: of the agents.
-      rollouts_ahead: see `OnlineHelper`.
+      rollouts_ahead: see `ahead` of `OnlineHelper`.
       max_segment_sec: see `OnlineHelper`; for plans that can learn from steps with gaps.
     """
 

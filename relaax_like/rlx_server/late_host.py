@@ -84,12 +84,12 @@ class LateHost(AgentHost):
         )
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
-        """Answers the requests of batch-native agents."""
+        """Answers the requests of batch-native agents; see `AgentHost.predict`."""
         assert self._host is not None, "agents have been made"
         return self._host.predict(requests)
 
     def close(self) -> None:
-        """Releases what the agents share."""
+        """Releases what the agents share; see `AgentHost.close`."""
         if self._host is not None:
             self._host.close()
 

@@ -96,7 +96,8 @@ class ClientPoints:
 
     Attributes:
       shared: the budget of all clients together; None: no such limit.
-      dropped: number of points of the newest message that exceeded the budgets.
+      dropped: number of points of the newest message that exceeded the budgets, or the maximum of
+        one message.
 
     Args:
       metrics: the recorder.

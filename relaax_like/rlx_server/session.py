@@ -180,7 +180,7 @@ def _read_max_wait(hello: rlx_pb2.Hello, is_on: bool) -> float | None:
 
 
 class Pending(enum.Enum):
-    """Returned by `Session.receive` if the answer needs a prediction first."""
+    """Returned by `Session.receive` and `Session.answer` if a prediction is needed first."""
 
     PREDICTION = enum.auto()
 

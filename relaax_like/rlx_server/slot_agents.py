@@ -45,7 +45,11 @@ class PlainAgents(abc.ABC):
 
     @abc.abstractmethod
     def step(self, transition: Transition) -> Decision:
-        """Processes a transition and returns the next actions."""
+        """Processes a transition and returns the next actions.
+
+        Raises:
+          AgentFailure, InvalidInputError, ServerUnavailableError: see `PlainSlots.step`.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:
@@ -59,8 +63,8 @@ class BatchAgents(abc.ABC):
         if agents.ready: decision = agents.decide(prediction_of(agents.request()))
 
     Attributes:
-      ready: False while the agents must wait for the learner; `on_ready` is called afterwards, see
-        `AgentHost`.
+      ready: False while the agents must wait for the learner: until it has answered, which calls
+        `AgentHost.on_ready`, or until their longest wait is over, which calls nothing.
       discarded_steps: environment steps that were not learned from because no learner was ready.
       unsupported: feature of the protocol -> why these agents cannot use it.
     """
@@ -71,7 +75,11 @@ class BatchAgents(abc.ABC):
 
     @abc.abstractmethod
     def observe(self, transition: Transition) -> None:
-        """Processes a transition."""
+        """Processes a transition.
+
+        Raises:
+          InvalidInputError: see `BatchSlots.observe`.
+        """
 
     @abc.abstractmethod
     def request(self) -> Request | None:
@@ -86,6 +94,9 @@ class BatchAgents(abc.ABC):
 
         Returns:
           The answer; None if another task must be asked first: `request` returns which.
+
+        Raises:
+          AgentFailure: the model has an action that the client does not have.
         """
 
     @abc.abstractmethod

@@ -113,7 +113,7 @@ class StepReader:
         """Returns the transition of an ordinary step; None: the step has to be parsed.
 
         Raises:
-          InvalidInputError: a value is out of range; the error names it.
+          InvalidInputError: a value is out of range, NaN or infinity; the error names its array.
         """
         layout = self._layout
         if layout is None:

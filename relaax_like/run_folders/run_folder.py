@@ -118,11 +118,11 @@ def _forget_empty_start(experiment: Experiment) -> None:
 
 
 def validate_not_held(experiment: Experiment) -> None:
-    """Checks that no parameter server is using the run's checkpoint folder.
+    """Checks that no process is using the run's checkpoint folder.
 
     Raises:
-      SnapshotError: a parameter server is using it, and the error names its pid; or its lock file
-        cannot be locked.
+      SnapshotError: a parameter server, `relaax train` or `relaax fsck` is using it, and the error
+        names the pid; or the folder's lock file cannot be locked.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     if checkpoints.is_dir():
@@ -211,7 +211,7 @@ def describe_start(experiment: Experiment, command: str) -> None:
 
 
 def forget_results(experiment: Experiment) -> None:
-    """Removes the results.json of an earlier start."""
+    """Removes the results.json of an earlier start; errors are ignored."""
     with contextlib.suppress(OSError):
         (experiment.run_dir / RESULTS_NAME).unlink()
 

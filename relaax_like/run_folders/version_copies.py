@@ -1,4 +1,4 @@
-"""VersionCopies: copies of weights and optimizers in RUN/ckpt, for runs whose learners push."""
+"""VersionCopies: copies of weights and optimizers in RUN/ckpt, for runs that learn by pushes."""
 
 import contextlib
 import logging

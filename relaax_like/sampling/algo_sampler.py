@@ -56,7 +56,7 @@ class AlgoSampler(AlgoWorker):
       max_episode_steps: see `Interactor`.
 
     Raises:
-      ConfigError: the model does not act in NumPy, or has no value function.
+      ConfigError: see `AlgoWorker`.
     """
 
     def __init__(

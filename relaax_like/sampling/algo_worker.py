@@ -30,8 +30,8 @@ class AlgoWorker:
       model: as the argument.
 
     Args:
-      model: a policy of our own layers with a method `value`; its current values are used until the
-        first `sync_policy`.
+      model: a policy of our own layers with a method `value`, used only by this worker; its current
+        values are used until the first `sync_policy`.
       seed: of the random numbers.
 
     Raises:

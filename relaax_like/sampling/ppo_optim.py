@@ -29,7 +29,8 @@ class PPOOptim(LearningPolicy):
     Minibatches consist of steps, or, if the plan's consist of rollouts, of complete trajectories,
     each without memory at its start. Padding after their ends is masked and has no effect. The
     algorithm's `prepare` computes values, returns and advantages again, from rewards and terminal
-    values, with the current policy: with the policy that sampled, they equal those of the buffer.
+    values, with the current policy: with the policy that sampled, they equal those of the buffer,
+    unless the plan scales rewards.
 
     Batches are padded to few shapes, because each is compiled when it first occurs. Minibatches of
     steps do not contain padding; those of trajectories can contain padded steps and trajectories.
@@ -42,7 +43,8 @@ class PPOOptim(LearningPolicy):
       run_dir: see `LearningPolicy`.
 
     Raises:
-      ConfigError: the model has several rewards, or lacks running statistics that the plan needs.
+      ConfigError: the model does not have one reward of one number, or lacks running statistics
+        that the plan needs.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class PPOOptim(LearningPolicy):
           buffer: with named states and actions, and the extra `log_prob`.
 
         Returns:
-          The means of costs and metrics over the updates, and `updates`, the number of these.
+          The means of costs and metrics over the updates, and `updates`, the number of these; only
+          `updates`, 0, if the iteration only feeds the running statistics.
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.

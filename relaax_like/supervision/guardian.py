@@ -1,9 +1,10 @@
-"""Guardian: ends the processes that a Manager started if the Manager itself was killed.
+"""Guardian: ends the processes that its owner started if the owner itself was killed.
 
-After `kill -9` the Manager cannot end its children, and asking the kernel to signal them
-(PR_SET_PDEATHSIG) only reaches direct children, ends them with the *thread* that forked, and only
-works on Linux. So a separate process reads a pipe from the Manager, which closes however the
-Manager ends. It is started by path, because it only needs Python's standard library.
+Owners are a Manager, a Ray actor that runs a command for it, and a slave that runs jobs. After
+`kill -9` an owner cannot end its children, and asking the kernel to signal them (PR_SET_PDEATHSIG)
+only reaches direct children, ends them with the *thread* that forked, and only works on Linux. So a
+separate process reads a pipe from the owner, which closes however the owner ends. It is started by
+path, because it only needs Python's standard library.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ _POLL_SEC = 0.05
 
 
 class Guardian:
-    """The Manager's side: reports which processes exist. A context manager.
+    """The owner's side: reports which processes exist. A context manager.
 
         with Guardian(term_sec=6.0) as guardian:
             guardian.add(process.pid)
@@ -39,7 +40,7 @@ class Guardian:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # it must not receive signals to the Manager's group
+            start_new_session=True,  # it must not receive signals to the owner's group
         )
 
     def add(self, pid: int) -> None:

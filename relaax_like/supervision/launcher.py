@@ -89,6 +89,9 @@ class LocalLauncher:
 
     Args:
       term_sec: see `Guardian`.
+
+    Raises:
+      RelaaxError: on entering: the guardian cannot be started.
     """
 
     def __init__(self, term_sec: float):

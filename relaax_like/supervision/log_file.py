@@ -1,4 +1,7 @@
-"""RUN/log.txt: the output of a run, with the date."""
+"""RUN/log.txt: the output of a run, with the date.
+
+Of servers that are started individually, only the parameter server writes to it.
+"""
 
 import contextlib
 import logging
@@ -30,7 +33,8 @@ def add_log_file(run_dir: Path, names: tuple[str, ...] = ("",)) -> logging.Handl
 
     Args:
       run_dir: an existing folder.
-      names: names of the loggers whose lines are written; "": all loggers.
+      names: names of the loggers whose lines are written; "": all loggers that propagate their
+        lines.
 
     Returns:
       The handler that was added to the loggers; it writes until it is removed from them.

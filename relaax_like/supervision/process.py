@@ -59,7 +59,8 @@ class OutputHandler(logging.StreamHandler[TextIO]):
 def setup_logging(level: str, stream: TextIO | None = None, with_time: bool = True) -> None:
     """Sends log lines to standard output, or to `stream`: time and message.
 
-    They do not name the process: `relaax run` adds its name when it prints them.
+    They do not name the process: `relaax run`, and `relaax train` for its workers, add its name
+    when they print them.
 
     Args:
       level: lowest level of the lines that are written, such as "INFO".

@@ -119,7 +119,7 @@ class CoordinatorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """The slave ends; its attempt is queued again at once.
+        """The slave ends; its job is queued again at once, or fails if it has lost too many slaves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

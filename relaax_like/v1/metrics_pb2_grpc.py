@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class MetricsStub(object):
-    """Records metrics for TensorBoard. Served by the metrics server and by the parameter server.
+    """Records curves. Served by the metrics server, the parameter server and a learner's own process.
     At most once: a point can be lost when a process dies or a queue is full, but never duplicated.
     """
 
@@ -44,7 +44,7 @@ class MetricsStub(object):
 
 
 class MetricsServicer(object):
-    """Records metrics for TensorBoard. Served by the metrics server and by the parameter server.
+    """Records curves. Served by the metrics server, the parameter server and a learner's own process.
     At most once: a point can be lost when a process dies or a queue is full, but never duplicated.
     """
 
@@ -71,7 +71,7 @@ def add_MetricsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Metrics(object):
-    """Records metrics for TensorBoard. Served by the metrics server and by the parameter server.
+    """Records curves. Served by the metrics server, the parameter server and a learner's own process.
     At most once: a point can be lost when a process dies or a queue is full, but never duplicated.
     """
 

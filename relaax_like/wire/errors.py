@@ -26,7 +26,8 @@ class InvalidInputError(RelaaxError, ValueError):
     """An input value is wrong; it had no effect.
 
     Attributes:
-      field: name of the wrong field; "": the complete message.
+      field: name of the wrong field; "": the complete message, or not known, as in an error that
+        came over gRPC.
     """
 
     def __init__(self, message: str, field: str = ""):
@@ -58,7 +59,8 @@ class NotAllowedError(RelaaxError):
 class LeasedError(RelaaxError):
     """The run learns in another place, with another learner or with other tasks.
 
-    So what was sent, such as gradients or experience, is not accepted. A retry would fail, too.
+    So what was sent or requested, such as gradients, experience or a snapshot, is refused. A retry
+    would fail, too.
     """
 
 
@@ -70,7 +72,10 @@ class ServerUnavailableError(RelaaxError, ConnectionError):
 
 
 class SnapshotError(RelaaxError):
-    """A snapshot or a file beside it is damaged, of another model, or cannot be read or written."""
+    """A snapshot or a file beside it is damaged, of another model, or cannot be read or written.
+
+    Or another process uses the folder.
+    """
 
 
 class JournalError(RelaaxError):

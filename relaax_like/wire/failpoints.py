@@ -2,7 +2,7 @@
 
     RELAAX_FAILPOINT=ps.after_journal_before_apply=kill@7 relaax-parameter-server --config F
 
-Off by default; then each costs one lookup in an empty dict. The names are in `NAMES`.
+Off by default; then each costs one check of an empty dict. The names are in `NAMES`.
 """
 
 import errno

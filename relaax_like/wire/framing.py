@@ -1,4 +1,7 @@
-"""Frames of the rlx protocol: 4 bytes of length, big-endian, then the message."""
+"""Frames: 4 bytes of length, big-endian, then the message.
+
+They are used by the rlx protocol, and by the pairs of sockets of `bridge.pair`.
+"""
 
 import struct
 

@@ -1,8 +1,8 @@
-"""A server's reports to the `relaax run` that started it: one line per event, through a pipe.
+"""A process's reports to the command that started it: one line per event, through a pipe.
 
 `relaax run` needs to know which environments have made a step, and whether other clients are
 connected. Environments can be written in any language and only communicate with their rlx server,
-so the server reports its clients' events.
+so the server reports its clients' events. The workers of `relaax train` also report to it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ class Event(enum.StrEnum):
     """The kind of an event."""
 
     READY = "ready"  # the server serves, and everything that it needs is available
-    WORKED = "worked"  # it has done something useful: steps were learned from
+    WORKED = "worked"  # it has done something useful: steps were counted, or a rollout is complete
     JOINED = "joined"  # a client has sent its hello
     STEPPED = "stepped"  # a client has made its first step
     LEFT = "left"  # a client has left
@@ -40,7 +40,9 @@ class Report:
 
 
 class Reporter:
-    """Reports to `relaax run`; without a pipe it does nothing. Never blocks; thread-safe.
+    """Reports to `relaax run` or `relaax train`; without a pipe it does nothing.
+
+    Never blocks; thread-safe.
 
         reporter = Reporter.from_environment()
         reporter.report(Event.JOINED, "cartpole-1")
@@ -67,7 +69,7 @@ class Reporter:
 
     @property
     def is_heard(self) -> bool:
-        """Whether `relaax run` has started this process."""
+        """Whether `relaax run` or `relaax train` has started this process, with a pipe."""
         return self._descriptor is not None
 
     def report(self, event: Event, client: str = "") -> None:

@@ -194,8 +194,8 @@ def read_token(path: Path) -> str:
     """Returns the token in a file; lines that begin with # are comments.
 
     Raises:
-      ConfigError: the file cannot be read, users other than its owner have permissions for it, or
-        it does not contain exactly one valid token.
+      ConfigError: the file cannot be read, users other than its owner have permissions for it
+        (checked on POSIX systems), or it does not contain exactly one valid token.
     """
     found = ""
     for number, line in _read_lines(path, "token file"):

@@ -242,7 +242,7 @@ def end(name: str, began: int) -> int:
 
 
 def count(name: str, value: float) -> None:
-    """Records a counter's current value, such as the rows of a prediction."""
+    """Records a counter's current value, such as the rows of a prediction, if tracing is on."""
     if active is not None:
         active.count(name, value)
 

@@ -90,7 +90,7 @@ def read_bytes(path: Path, what: str, private: bool = False) -> bytes:
     Args:
       path: of the file.
       what: names the file in errors.
-      private: refuse it if users other than its owner have permissions for it.
+      private: on POSIX systems, refuse it if users other than its owner have permissions for it.
 
     Raises:
       ConfigError: it cannot be read, is too long, or not private.

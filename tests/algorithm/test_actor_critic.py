@@ -212,7 +212,8 @@ def test_bounds_are_those_of_the_environment():
     config.validate_spaces(OBSERVATION, {"action": fits})
     config.validate_spaces(OBSERVATION, {"action": Box(dtype="float32", shape=(2,))})
     wider = Box(dtype="float32", shape=(2,), low=np.full(2, -3.0, np.float32), high=high)
-    with pytest.raises(InvalidInputError, match=r"low is -3.0 in component 0, but algorithm.action_low is"):
+    words = r"low is -3.0 in component 0, but algorithm.action_low is"
+    with pytest.raises(InvalidInputError, match=words):
         config.validate_spaces(OBSERVATION, {"action": wider})
 
 

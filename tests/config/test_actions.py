@@ -223,7 +223,7 @@ _MISFITS = {
     "not listed": (
         {**SPACES, "jump": Discrete(n=2)},
         "the environment has 'jump', not listed in algorithm.actions, which only has '0', "
-        "'arm/aim', 'grip', 'move', 'turn'; list all leaves there",
+        "'arm/aim', 'grip', 'move', 'turn'; for a new run, list all leaves there",
     ),
     "number": (
         {**SPACES, "move": Discrete(n=5)},

@@ -5,6 +5,7 @@
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from support.cluster import ROOT
 
+from relaax_like.config.models import Experiment, MetricsServerConfig, WandbConfig
 from relaax_like.launch import conformance, conformance_checks
 from relaax_like.launch.conformance import CheckResult, check_algorithm, find_folder_experiment
 from relaax_like.launch.conformance_subject import Failed
@@ -112,6 +114,14 @@ def test_a_mistake_fails_its_check(
     assert words in result.reason
 
 
+def test_agents_that_learn_by_a_missing_file_fail(tmp_path: Path) -> None:
+    folder = copy(tmp_path, "algorithm.py", "make_algorithm", "make_algorithm")
+    (folder / "algorithm.py").unlink()
+    (result,) = check_algorithm(find_folder_experiment(str(folder)), only=["resume"])
+    assert result.outcome == "failed"
+    assert "there is no algorithm.py, by which the agents of this folder learn" in result.reason
+
+
 def test_a_group_without_an_optimizer_is_named() -> None:
     experiment = find_folder_experiment("a2c", ["relaax-parameter-server.optimizers={actor: {}}"])
     (result,) = check_algorithm(experiment, only=["specs"])
@@ -151,6 +161,33 @@ def test_the_learner_of_a_standalone_run_is_in_this_process_for_the_check() -> N
     experiment = find_folder_experiment("ppo", ["learner.placement=standalone"])
     (result,) = check_algorithm(experiment, only=["learns"])
     assert result.outcome == "passed", result
+
+
+def test_training_for_the_check_sends_no_curves_and_keeps_no_compiled_functions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trained: list[Experiment] = []
+
+    class Trainer:
+        status = SimpleNamespace(finished="mean return 9 reached the target 8")
+
+        def __init__(self, experiment: Experiment, *_: object) -> None:
+            trained.append(experiment)
+
+        def run(self, _: object) -> int:
+            return 0
+
+    monkeypatch.setattr("relaax_like.launch.conformance_learning._TaskTrainer", Trainer)
+    experiment = replace(
+        find_folder_experiment("a2c"),
+        compile_cache=tmp_path,
+        metrics_server=MetricsServerConfig(metrics_dir=tmp_path),
+        wandb=WandbConfig(),
+    )
+    (result,) = check_algorithm(experiment, only=["learns"])
+    assert result.outcome == "passed", result
+    (task,) = trained
+    assert (task.compile_cache, task.metrics_server, task.wandb) == (None, None, None)
 
 
 def test_a_policy_that_does_not_learn_is_told_with_what_it_reached() -> None:

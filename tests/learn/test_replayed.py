@@ -1,6 +1,7 @@
 """Replayed and ReplayPolicy: minibatches of a table, and complete updates of them. covers F24"""
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from support.batch import load
 from support.replayed import make_config, make_source, make_step
 
 from relaax_like.algorithm.parts import DISCOUNT, WEIGHTS
-from relaax_like.config.plan import Replay
+from relaax_like.config.plan import Episodes, OnPolicy, Replay
 from relaax_like.core.records import Episode
 from relaax_like.learn.replay_policy import ReplayPolicy
 from relaax_like.learn.replayed import PRIORITY, make_table
@@ -254,7 +255,15 @@ def test_plans_of_replay_name_their_defaults():
     assert (plan.updates_at_once, plan.rollout_steps, plan.priority_exponent) == (1, 1, None)
 
 
-@pytest.mark.parametrize("name", ["updates_at_once", "rollout_steps"])
-def test_a_plan_of_replay_refuses_numbers_that_cannot_work(name: str):
-    with pytest.raises(ValueError, match=f"Replay: {name} is 0, expected 1 or more"):
-        Replay(**{"capacity": 10, "minibatch_size": 2, name: 0})
+@pytest.mark.parametrize(
+    ("plan", "numbers", "names"),
+    [
+        (Replay, {"capacity": 10, "minibatch_size": 2}, ("updates_at_once", "rollout_steps")),
+        (OnPolicy, {"rollout_steps": 1, "rollouts": 1}, ("rollout_steps", "rollouts")),
+        (Episodes, {}, ("episodes", "rollout_steps", "max_steps")),
+    ],
+)
+def test_plans_refuse_numbers_that_cannot_work(plan: Any, numbers: dict[str, int], names: Any):
+    for name in names:
+        with pytest.raises(ValueError, match=f"{plan.__name__}: {name} is 0, expected 1 or more"):
+            plan(**{**numbers, name: 0})

@@ -57,6 +57,17 @@ def test_steps_that_come_after_the_end_are_counted_and_survive_a_crash(tmp_path)
         assert again.push(make_push(4)).global_t == want[1]  # answered, not counted again
 
 
+def test_replayed_steps_do_not_count_as_speed(tmp_path):
+    server = open_server(tmp_path / "run")
+    server.push(make_push(1))
+    assert server.status().env_steps_per_sec > 0
+    with open_server(crash(server, tmp_path / "run", tmp_path)) as again:
+        assert again.global_t == 1
+        assert again.status().env_steps_per_sec == 0
+        again.push(make_push(2))
+        assert again.status().env_steps_per_sec > 0
+
+
 def test_a_second_crash_loses_nothing_either(tmp_path):
     server, folder = open_server(tmp_path / "run"), tmp_path / "run"
     for sequence in range(1, 13):

@@ -65,6 +65,17 @@ def test_speed_is_of_the_last_ten_seconds(clock: Clock) -> None:
     assert statistics.env_steps_per_sec == 0
 
 
+def test_the_speed_can_be_measured_from_a_later_start(clock: Clock) -> None:
+    statistics = Statistics(clock=clock)
+    statistics.add(1000)
+    clock.now += 5
+    statistics.restart_speed()
+    assert statistics.env_steps_per_sec == 0
+    statistics.add(60)
+    clock.now += 2
+    assert statistics.env_steps_per_sec == 30
+
+
 def test_silent_clients_are_not_counted(clock: Clock) -> None:
     statistics = Statistics(clock=clock)
     statistics.see_client("early")

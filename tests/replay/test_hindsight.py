@@ -56,12 +56,14 @@ class GoalSlots:
         )
 
 
-def make_table(strategy: str = "future", goals: int = 4, capacity: int = 400, **options) -> Table:
+def make_table(
+    strategy: str = "future", goals: int = 4, capacity: int = 400, size: int = 20_000, **options
+) -> Table:
     slots = GoalSlots(2)
     spec = RowSpec.from_rollout(slots.play(1))
     compute = options.pop("compute", make_sparse_rewards(0.25, options.pop("ends", False)))
     items = Hindsight(compute, strategy=strategy, goals=goals, discount=DISCOUNT, **options)
-    return Table(Storage(spec, capacity), items, Uniform(), minibatch_size=20_000)
+    return Table(Storage(spec, capacity), items, Uniform(), minibatch_size=size)
 
 
 def draw(table: Table, rollouts: list[Rollout]) -> dict[str, np.ndarray]:
@@ -155,6 +157,14 @@ def test_a_draw_depends_on_the_table_s_generator_alone():
     np.testing.assert_array_equal(
         states[0].observations["desired_goal"], states[1].observations["desired_goal"]
     )
+
+
+def test_a_small_minibatch_can_keep_all_its_goals():
+    table = make_table(goals=1, size=1)
+    table.insert(GoalSlots(2).play(16))
+    batches = [table.sample() for _ in range(40)]
+    kept = [bool((batch.observations["desired_goal"] == -1.0).all()) for batch in batches]
+    assert 0 < sum(kept) < 40
 
 
 def test_a_folder_s_own_rewards_are_checked():

@@ -6,6 +6,7 @@ covers J7 (what an update found out returns by item)
 import copy
 import dataclasses
 import json
+import re
 import threading
 import time
 from functools import partial
@@ -406,6 +407,14 @@ def test_a_capacity_that_does_not_fit_into_memory_is_refused_with_the_figures():
     )
     with pytest.raises(ConfigError, match=figures):
         Storage(spec, 1_000_000, history={"screen": 4}, available_bytes=4 << 30)
+    # The capacity that is named fits, also where most of the memory does not depend on it.
+    room = 2 * 4096 * spec.row_bytes
+    with pytest.raises(ConfigError, match=r"to less than about [\d,]+, or") as caught:
+        Storage(spec, 100_000, max_streams=4096, available_bytes=room)
+    named = int(re.findall(r"about ([\d,]+),", str(caught.value))[0].replace(",", ""))
+    Storage(spec, named, max_streams=4096, available_bytes=room)
+    with pytest.raises(ConfigError, match="; free memory, or make observations smaller"):
+        Storage(spec, 100_000, max_streams=4096, available_bytes=room // 4)
     # Close to the limit, the selector decides.
     available = Storage(spec, 1_000).num_bytes + 40_000
     storage = Storage(spec, 1_000, available_bytes=available)

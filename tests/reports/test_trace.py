@@ -346,7 +346,7 @@ def test_a_damaged_file_is_skipped_and_named(folder: Path) -> None:
     assert str(damaged) in line
     for path in (folder / "trace").glob("*.trace"):
         path.write_text("{}")
-    with pytest.raises(ConfigError, match=r"no usable trace: .*remove these files and trace again"):
+    with pytest.raises(ConfigError, match=r"no usable trace: .*make one of these files usable"):
         load_traces(folder / "trace")
 
 

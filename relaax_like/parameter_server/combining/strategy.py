@@ -21,9 +21,9 @@ class Pending:
     """Gradients that are held back, for one choice of variable groups.
 
     Attributes:
-      total: `[n]` float32, the sum of the gradients, added in the order of arrival; read-only.
+      total: `[n]` float32, the sum of the gradients, added in the order of arrival; never modified.
       count: number of the gradients.
-      since: seconds of the clock when the first gradient arrived.
+      since: seconds of the clock when the first gradient arrived, or was restored.
     """
 
     total: np.ndarray
