@@ -193,4 +193,4 @@ def test_a_bad_point_is_dropped_and_reported_and_ends_nothing(client, recorder, 
 def test_a_message_of_too_many_bytes_of_points_is_refused(client):
     answer = client.ask(make_points(12_000, "n" * 200))
     assert (answer.error.code, answer.error.field) == (rlx_pb2.INVALID_FIELD, "scalars")
-    assert "at most 10000 points" in answer.error.message
+    assert "expected at most 2250000; send fewer points" in answer.error.message

@@ -272,7 +272,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_cure(kind: str, tmp_p
     file = tmp_path / "file"
     file.write_text("")
     folder = file if kind == "a file" else file / "below"
-    with pytest.raises(ConfigError, match="choose another folder with RELAAX_TRACE") as caught:
+    with pytest.raises(ConfigError, match="set RELAAX_TRACE to another folder") as caught:
         tracing.start(folder, "rlx server")
     assert str(folder) in str(caught.value)
     assert tracing.active is None
