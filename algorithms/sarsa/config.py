@@ -25,12 +25,7 @@ class Config(DiscreteConfig):
 
     @model_validator(mode="after")
     def _validate_linear(self) -> Self:
-        given = ["network.layers"] if self.network.layers else []
-        given += [key for key in ("image", "normalize_observations") if getattr(self, key)]
-        for leaf, own in (self.observations or {}).items():
-            found = [key for key in ("image", "layers") if getattr(own, key)]
-            given += [f"observations.{leaf}.{key}" for key in found]
-        if given:
+        if given := self.find_nonlinear_keys():
             raise ValueError(
                 f"{', '.join(given)}: the values of sarsa are linear in the observation, without "
                 "layers, images and normalisation; remove those that the file sets, or use dqn; if "

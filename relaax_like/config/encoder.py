@@ -118,6 +118,18 @@ class EncoderConfig(AlgorithmConfig):
                 f"environment, or set {self.normalizing_keys} to false"
             )
 
+    def find_nonlinear_keys(self) -> list[str]:
+        """Returns the keys that are set, but do not fit values linear in the observation.
+
+        These are layers, images and normalisation; those of single observations have full names.
+        """
+        found = ["network.layers"] if self.network.layers else []
+        found += [key for key in ("image", "normalize_observations") if getattr(self, key)]
+        for leaf, own in (self.observations or {}).items():
+            given = [key for key in ("image", "layers") if getattr(own, key)]
+            found += [f"observations.{leaf}.{key}" for key in given]
+        return found
+
     @property
     def has_normalizer(self) -> bool:
         """Whether the model normalises observations to mean 0 and standard deviation 1."""

@@ -140,7 +140,7 @@ def check_padding(subject: Subject) -> None:
             raise Failed(
                 f"{subject.folder}: {name} is {number:g}, but {other_costs[name]:g} with "
                 "additional rows that are not valid; compute it from valid rows only: use "
-                "batch.mean instead of a mean of all rows, and batch.valid for everything else"
+                "batch.mean for means, and batch.valid for other computations over rows"
             )
     _compare_changes(subject, start, values, other_values, "with rows that are not valid")
 
