@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED := 1
 # Tests start hundreds of processes. Without compiled modules TensorFlow's import takes 10 s, with them 3.5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install run test quick evidence evidence-speed evidence-learning faults fuzz check format lint types protos protos-current newcomer bench bench-peers clean
+.PHONY: help install run test slow quick evidence evidence-speed evidence-learning faults fuzz check format lint types protos protos-current newcomer bench bench-peers clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,11 +40,14 @@ OTHERS := $(filter-out tests/fault/ %__pycache__/,$(sort $(wildcard tests/*/))) 
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 # NumPy's threads would only wait for each other: a quarter of the time of its import.
-test: export OPENBLAS_NUM_THREADS := 1
-test: install  ## Run all tests; one that fails is run once more, alone.
+test slow: export OPENBLAS_NUM_THREADS := 1
+test: install  ## Run all tests but the slow ones; one that fails is run once more, alone.
 	@# One process compiles the tests and what they import, or each of those below would.
 	-@python -P -m pytest --collect-only -qq >/dev/null 2>&1
-	python -P tests/support/gate.py $(ALONE) -- -n 5 $(BY_FILE) --ignore $(ALONE) $(FAULTS) $(OTHERS)
+	python -P tests/support/gate.py $(ALONE) -- -n 5 $(BY_FILE) -m "not slow" --ignore $(ALONE) $(FAULTS) $(OTHERS)
+
+slow: install  ## Run the slow tests, whose rows other tests check too: about ten minutes.
+	python -P tests/support/gate.py -n 5 $(BY_FILE) -m slow $(FAULTS) $(OTHERS)
 
 quick: install  ## Check what changed since main, in three minutes at most.
 	python -P tests/support/quick.py

@@ -323,6 +323,7 @@ CHECKS: dict[str, Callable[[Trained], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("column", "feature"), select("yes"))
 def test_what_works_works(column: str, feature: str, train: Callable[..., Trained]) -> None:
     CHECKS[feature](train(column, feature if feature in PLANS else ""))

@@ -301,6 +301,11 @@ class Replay:
                     f"Replay: burn_in_steps is {burn_in}, but minibatches consist of single steps; "
                     "set sequence_steps, or burn_in_steps=0"
                 )
+            if self.hindsight is not None and self.n_step > 1:
+                raise ValueError(
+                    f"Replay: hindsight works with n_step=1, got {self.n_step}, because the "
+                    "rewards of other steps belong to other goals; set n_step=1, or hindsight=None"
+                )
             return
         if not 0 <= burn_in < steps:
             raise ValueError(

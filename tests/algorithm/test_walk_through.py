@@ -57,6 +57,7 @@ def make_copy(folder: Path, name: str) -> Path:
     return algorithms
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # five trainings, the checks and an export, as the page has them
 def test_one_more_loss_is_trained_everywhere_resumed_and_exported(tmp_path: Path) -> None:
     algorithms = make_copy(tmp_path, "smooth_a2c")

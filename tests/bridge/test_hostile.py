@@ -561,6 +561,7 @@ def test_300_half_pushes_that_never_end(site: Site) -> None:
                 list(call)
 
 
+@pytest.mark.slow
 def test_half_pushes_of_a_large_model_make_room(tmp_path: Path) -> None:
     """Of 4 MB each: beyond 256 MiB together, the silent ones end, and honest clients continue."""
     site = Site(tmp_path, parameters=1_000_000)

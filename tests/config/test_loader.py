@@ -359,6 +359,10 @@ def test_broken_algorithm_folder_does_not_hide_other_problems(
             "Replay(capacity=9, minibatch_size=1, priority_exponent=1.5)",
             "ValueError: Replay: priority_exponent is 1.5, expected 0 to 1",
         ),
+        (
+            "Replay(capacity=9, minibatch_size=1, n_step=3, hindsight=object())",
+            "ValueError: Replay: hindsight works with n_step=1, got 3",
+        ),
         ("OnPolicy(steps=8)", "TypeError: OnPolicy.__init__() got an unexpected keyword"),
         ("OnPolicy(rollout_steps=self.nothing)", "object has no attribute 'nothing'"),
     ],

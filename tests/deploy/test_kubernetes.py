@@ -61,6 +61,7 @@ def test_services_select_pods_and_mounts_name_volumes() -> None:
         assert {one["name"] for one in get_container(name)["volumeMounts"]} == volumes
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_manifests_train(tmp_path: Path) -> None:
     """With other ports of this machine instead of the services' names."""
     secrets = tmp_path / "secrets"

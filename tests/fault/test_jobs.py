@@ -170,6 +170,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     assert not list(tmp_path.rglob(".tmp-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_killed_again_and_again(site: Site, seed: int) -> None:
     draw = random.Random(seed)
@@ -245,6 +246,7 @@ def submit_until_refused(site: Site) -> str:
     return "nothing was refused"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not LIBRARY.is_file() and not os.environ.get("RELAAX_REQUIRE_FAKETIME"),
     reason="there is no libfaketime (Debian: faketime)",

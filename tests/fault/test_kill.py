@@ -72,6 +72,7 @@ def test_killed_while_it_replays(cluster: Cluster) -> None:
     history.check()
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_under_sixteen_clients(cluster: Cluster) -> None:
     draw = random.Random(7)
     ready_sec, resident_mb = [], []

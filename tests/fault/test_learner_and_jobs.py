@@ -8,6 +8,7 @@ import random
 import signal
 from pathlib import Path
 
+import pytest
 from fault.test_jobs import Site
 from fault.test_replay import SETTINGS, check, play
 from support.standalone import StandaloneCluster
@@ -16,6 +17,7 @@ from support.uncompiled import copy_uncompiled
 KILLS = int(os.environ.get("RELAAX_FAULT_KILLS", "3"))
 
 
+@pytest.mark.slow
 def test_each_continues_whichever_is_killed(tmp_path: Path) -> None:
     """Every acknowledged step is counted once, and every acknowledged job is done once."""
     draw = random.Random(9)

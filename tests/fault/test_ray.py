@@ -59,6 +59,7 @@ def test_training_reaches_its_target_although_a_machine_is_lost(cluster: RayClus
     assert f"reached the target {TARGET}" in "\n".join(after)
 
 
+@pytest.mark.slow
 def test_workers_reach_the_target_although_the_machine_of_one_is_lost(cluster: RayCluster) -> None:
     cluster.start_worker(cpus=5)
     train = cluster.start_run(*FLAGS, "--workers", 2, command="train")
@@ -66,6 +67,7 @@ def test_workers_reach_the_target_although_the_machine_of_one_is_lost(cluster: R
     assert f"reached the target {TARGET}" in "\n".join(after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "flags"), [("run", ()), ("train", ("--workers", 2))])
 def test_the_machine_with_the_parameter_server_is_lost_and_the_run_continues_from_its_mirror(
     cluster: RayCluster, command: str, flags: tuple[object, ...]

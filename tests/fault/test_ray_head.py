@@ -14,6 +14,7 @@ TARGET = 60
 FLAGS = (f"{HEAD}:{PORT}", "--insecure", "--set", f"learner.target_return={TARGET}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "flags"), [("run", ()), ("train", ("--workers", 2))])
 def test_the_head_of_the_cluster_is_lost_and_the_run_is_resumed_without_ray(
     tmp_path: Path, command: str, flags: tuple[object, ...]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from support.cluster import Cluster, wait_until
 from support.standalone import StandaloneCluster
 from support.uncompiled import copy_uncompiled
@@ -200,6 +201,7 @@ def test_no_step_is_lost_and_none_is_there_twice(tmp_path: Path) -> None:
         assert counted.global_t == total
 
 
+@pytest.mark.slow
 def test_the_same_holds_for_a_learner_of_its_own_and_its_parameter_server(tmp_path: Path) -> None:
     """Either is killed, in random order; the other one continues."""
     draw = random.Random(8)

@@ -62,6 +62,7 @@ def assert_same(one: Path, other: Path) -> None:
         np.testing.assert_array_equal(slots, second.slots[group])
 
 
+@pytest.mark.slow
 def test_a_run_is_tested_stopped_resumed_and_evaluated(
     tmp_path: Path, trajectories: Path, uncompiled: tuple[str, str]
 ) -> None:

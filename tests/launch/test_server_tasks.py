@@ -64,6 +64,7 @@ def cluster(tmp_path: Path):
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_hierarchy_learns_over_the_network(cluster: Cluster, tmp_path: Path) -> None:
     ps, rlx = cluster.start_both_servers()
     players = [Caller(partial(play, cluster.rlx_port, slots)) for slots in (2, 5)]
@@ -75,6 +76,7 @@ def test_a_hierarchy_learns_over_the_network(cluster: Cluster, tmp_path: Path) -
     assert assert_learned(tmp_path).global_t == steps  # each once, whichever tasks learned from it
 
 
+@pytest.mark.slow
 def test_a_killed_parameter_server_continues_with_all_tasks(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_killed_parameter_server_continues_with_all_tasks(
     assert assert_learned(tmp_path).global_t <= steps
 
 
+@pytest.mark.slow
 def test_the_replay_tables_of_all_tasks_survive_the_parameter_server(tmp_path: Path) -> None:
     sets = ("algorithm.replayed=[goal,control]", "learner.target_return=1000")
     # So many that the agents wait for both learners' first updates, however slowly these compile.
@@ -119,6 +122,7 @@ def test_the_replay_tables_of_all_tasks_survive_the_parameter_server(tmp_path: P
     assert min(state.steps.values()) > 0
 
 
+@pytest.mark.slow
 def test_a_hierarchy_learns_with_workers(tmp_path: Path) -> None:
     file = tmp_path / "experiment.yaml"
     file.write_text(

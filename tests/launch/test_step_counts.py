@@ -152,6 +152,7 @@ def test_a_stopped_run_keeps_what_it_has_not_counted_for_the_next_start(
     assert read_global_t(tmp_path) == count_steps(steps_file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["budget", "stop"])
 @pytest.mark.parametrize("road", ROADS)
 def test_over_the_network(road: str, ending: str, tmp_path: Path, steps_file: Path) -> None:
@@ -177,6 +178,7 @@ def test_over_the_network(road: str, ending: str, tmp_path: Path, steps_file: Pa
     assert read_global_t(tmp_path) == played
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("road", ROADS)
 def test_after_kills(road: str, tmp_path: Path, steps_file: Path) -> None:
     """No step is counted twice; what was counted stays, and of the rest only recent steps lack."""

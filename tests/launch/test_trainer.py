@@ -72,6 +72,7 @@ def test_it_learns_cartpole_and_the_weights_play_it(cartpole: Cluster) -> None:
     assert f"weights of step {state.global_t:,}, version {state.version:,}" in line
 
 
+@pytest.mark.slow
 def test_two_runs_with_one_seed_end_with_the_same_weights(cartpole: Cluster) -> None:
     budget = "algorithm.max_global_step=800"
     programs = [train(cartpole, budget, "seed=5", f"run_dir={name}") for name in ("a", "b")]

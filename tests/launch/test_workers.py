@@ -94,6 +94,7 @@ def test_it_learns_cartpole(tmp_path: Path) -> None:
     assert min(curves["Time/Ideal Sample Rate"].values) > 0
 
 
+@pytest.mark.slow
 def test_single_gradients_are_learned_from_too(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         file = write(tmp_path, algorithm="a2c", compiled=False)
@@ -113,6 +114,7 @@ def test_plain_agents_of_several_workers_push_beside_each_other(tmp_path: Path) 
     assert TRACE not in program.output
 
 
+@pytest.mark.slow
 def test_a_recurrent_policy_learns_and_a_stopped_run_continues(tmp_path: Path) -> None:
     file = write(tmp_path, "[{lstm: 4}]", 2, "MaskedCartPole-v1", compiled=False)
     with Processes(tmp_path) as processes:

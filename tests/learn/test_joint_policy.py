@@ -70,6 +70,7 @@ def make_server(algorithm: Any, method: str = "sync", optimizers: Any = None) ->
 ALONE = ("stop", "statistics", "holes and memory", "phases")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "phases", "has_holes"), [CASES[case] for case in ALONE], ids=ALONE
 )
@@ -349,6 +350,7 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
         policy.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["sac, many updates", "td3"])
 def test_algorithms_with_phases_and_draws_make_updates_together_too(case: str) -> None:
     algorithm = replay.make_algorithm(case)

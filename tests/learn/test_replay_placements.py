@@ -95,6 +95,7 @@ def make_server(algorithm: Any) -> ParameterServer:
     return ParameterServer(store, metrics=NullMetrics())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dqn", "sac", "td3", "ddpg"])
 def test_gradients_of_a_hundred_minibatches_are_those_of_the_compiled_update(name: str) -> None:
     """Each at the values of a run: to 1e-5 of the norm of its variable group."""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from support.cluster import ROOT
 from support.compare import compare
 from support.feeding import ITERATIONS
@@ -36,6 +37,7 @@ def read(path: Path) -> dict[str, np.ndarray]:
         return dict(file)
 
 
+@pytest.mark.slow
 def test_a_killed_learner_goes_on_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
     straight, killed = tmp_path / "straight", tmp_path / "killed"
     statuses = feed(f"{straight}", f"{killed}:after:1", f"{killed}:before:3", f"{killed}")

@@ -102,6 +102,7 @@ def train(folder, cache):
     return run(argv), read_latest(run_dir / "checkpoints")
 
 
+@pytest.mark.slow
 def test_a_second_run_loads_what_the_first_one_compiled(tmp_path):
     cache = tmp_path / "cache"
     states = []

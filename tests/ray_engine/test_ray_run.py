@@ -108,6 +108,7 @@ def test_a_node_that_is_killed_starts_again_at_its_address(open_cluster: RayClus
     open_cluster.assert_no_node_left()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "flags"), [("run", ()), ("train", ("--workers", "1"))])
 def test_a_run_that_the_cluster_knows_is_not_started_on_an_empty_folder(
     open_cluster: RayCluster, command: str, flags: tuple[str, ...]

@@ -97,6 +97,7 @@ def test_the_first_update_begins_with_the_policy_that_acted(layers):
     assert costs["clip fraction"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "changes"),
     [((8,), {}), (LSTM, {}), (LSTM, {"minibatch_size": 0})],

@@ -30,6 +30,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_killed_in_each_state_the_run_goes_on_with_the_same_spaces(cluster: Cluster) -> None:
     spaces = cluster.folder / "run" / SPACES_NAME
     waiting = cluster.start_parameter_server()

@@ -30,6 +30,7 @@ def find_learner(rlx_server: Program) -> psutil.Process:
     return learner
 
 
+@pytest.mark.slow
 def test_it_comes_back_and_ends_with_its_rlx_server(cluster):
     """A killed learner, a killed rlx server, and an end in order, one after the other."""
     parameter_server, first = cluster.start_both_servers()

@@ -89,6 +89,7 @@ def find_taken_up(ps: Program) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+@pytest.mark.slow
 def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on(
     cluster: Cluster,
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_learner_that_fails_ends_its_server_with_a_line(cluster: Cluster) -> N
     wait_scores(client, 1)
 
 
+@pytest.mark.slow
 def test_a_killed_server_with_a_replay_table_goes_on_with_the_steps_that_it_had(
     tmp_path: Path,
 ) -> None:

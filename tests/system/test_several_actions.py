@@ -4,6 +4,7 @@
 
 from pathlib import Path
 
+import pytest
 from support.action_envs import ACTIONS
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, Program
 from support.uncompiled import copy_uncompiled
@@ -32,6 +33,7 @@ def start_client(cluster: Cluster, name: str, env: str) -> Program:
     return cluster.start(name, argv, PYTHONPATH=str(ROOT / "tests"))
 
 
+@pytest.mark.slow
 def test_actions_of_four_leaves_are_learned_over_the_network(tmp_path: Path) -> None:
     """Chance is below 6, and leaves that never fit would cost 2.5 each."""
     with Cluster(tmp_path, copy_uncompiled("ppo", tmp_path), *SETTINGS) as cluster:

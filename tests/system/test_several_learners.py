@@ -46,6 +46,7 @@ def start_two(cluster: Cluster, paced: bool = True) -> tuple[Program, list[Progr
     return ps, [one, two], clients
 
 
+@pytest.mark.slow
 def test_two_learners_train_one_policy(tmp_path: Path) -> None:
     with Cluster(tmp_path, copy_uncompiled("ppo", tmp_path), *PPO) as cluster:
         ps, servers, clients = start_two(cluster, paced=False)
@@ -83,6 +84,7 @@ def test_the_other_continues_without_one(killed: bool, tmp_path: Path) -> None:
         assert TRACE not in servers[0].output
 
 
+@pytest.mark.slow
 def test_both_continue_after_the_parameter_server_was_killed(tmp_path: Path) -> None:
     """covers R24"""
     sets = (*PPO, "learner.target_return=null")

@@ -98,6 +98,7 @@ def test_two_clients_learn_cartpole_although_learner_and_parameter_server_are_ki
     cluster.assert_nothing_left()
 
 
+@pytest.mark.slow
 def test_a_stopped_learner_that_continues_changes_nothing(cluster: StandaloneCluster) -> None:
     """SIGSTOP, another learner takes over, SIGCONT: one history, without gaps."""
     ps, rlx = cluster.start_both_servers()
@@ -120,6 +121,7 @@ def test_a_stopped_learner_that_continues_changes_nothing(cluster: StandaloneClu
     assert_no_trace(ps, rlx, first, second, client)
 
 
+@pytest.mark.slow
 def test_acknowledged_steps_of_a_replay_table_survive_the_learner(tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path, copy_uncompiled("dqn", tmp_path), *DQN) as cluster:
         ps, rlx = cluster.start_both_servers()
@@ -138,6 +140,7 @@ def test_acknowledged_steps_of_a_replay_table_survive_the_learner(tmp_path: Path
         assert_no_trace(ps, rlx, second, client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failpoint", ["ps.after_lease_before_reply", "ps.before_publish", "ps.after_publish"]
 )

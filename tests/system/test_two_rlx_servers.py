@@ -31,6 +31,7 @@ SETTINGS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["agent", "server"])
 def test_clients_of_both_train_one_policy(placement: str, tmp_path: Path) -> None:
     sets = (*SETTINGS, f"learner.placement={placement}")
