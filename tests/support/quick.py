@@ -12,7 +12,7 @@ nothing does; files that git does not know yet count. These tests are run, the f
 4. all others in the folder that mirrors a changed module's, where 2 found none.
 
 Tests of whole clusters, of faults and of the fuzzer are run only if they changed themselves. No
-test begins after 140 s. The modules that were left out are named; `make check` runs all that CI runs.
+test begins after 140 s. The modules that were left out are named; `make check` runs what CI runs.
 """
 
 import argparse
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"quick: modules {start + 1} to {start + len(modules)} of {len(tests)}", flush=True)
         how = ["-n2", "--dist=loadfile", "--no-loadscope-reorder", "-p", "support.quick"]
         status = max(status, int(pytest.main([*how, *modules], plugins=[left_out])))
-    print(f"quick: {time.time() - began:.0f} s; `make check` runs all that CI runs")
+    print(f"quick: {time.time() - began:.0f} s; `make check` runs what CI runs")
     if left_out.modules:
         print("quick: no time was left for all tests of", *sorted(left_out.modules), sep="\n  ")
     return status
