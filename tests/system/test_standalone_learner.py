@@ -121,7 +121,6 @@ def test_a_stopped_learner_that_continues_changes_nothing(cluster: StandaloneClu
     assert_no_trace(ps, rlx, first, second, client)
 
 
-@pytest.mark.slow
 def test_acknowledged_steps_of_a_replay_table_survive_the_learner(tmp_path: Path) -> None:
     with StandaloneCluster(tmp_path, copy_uncompiled("dqn", tmp_path), *DQN) as cluster:
         ps, rlx = cluster.start_both_servers()
