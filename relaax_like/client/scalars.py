@@ -65,8 +65,9 @@ class ScalarBuffer:
             raise InvalidInputError(
                 f"scalar: name {name[:60]!r}, expected 1 to {_MAX_NAME_LENGTH} characters", "name"
             )
-        if not math.isfinite(y) or (x is not None and not math.isfinite(x)):
-            raise InvalidInputError(f"scalar {name!r}: y={y}, x={x}, expected finite numbers", "y")
+        if not _is_finite(y) or (x is not None and not _is_finite(x)):
+            shown = f"y={str(y)[:60]}, x={str(x)[:60]}"
+            raise InvalidInputError(f"scalar {name!r}: {shown}, expected finite numbers", "y")
         self.dropped += len(self._points) == _MAX_POINTS
         self._points.append(metrics_pb2.Scalar(name=name, y=y, x=x))
 
@@ -115,3 +116,10 @@ class LatencyMeter:
         mean = self._sum / self._count if self._count else None
         self._sum, self._count, self._since = 0.0, 0, self._clock()
         return mean
+
+
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # an int that no float can represent
+        return False

@@ -202,15 +202,16 @@ class Manifest:
                 "values",
             )
         ranges: list[slice] = []
-        is_last_wanted = False
+        is_open = False  # the newest range can be extended
         for segment in self.segments:
             end = segment.offset + segment.num_bytes
-            is_wanted = segment.name in names
-            if is_wanted and is_last_wanted:
+            if segment.name not in names:
+                is_open = False
+            elif is_open:
                 ranges[-1] = slice(ranges[-1].start, end)
-            elif is_wanted and segment.num_bytes:
+            elif segment.num_bytes:
                 ranges.append(slice(segment.offset, end))
-            is_last_wanted = is_wanted and bool(ranges)
+                is_open = True
         return tuple(ranges)
 
     def pack(

@@ -437,6 +437,13 @@ class Publisher(abc.ABC):
           NotAllowedError, ProtocolError: see `lease`.
         """
 
+    def wait_published(self) -> None:  # noqa: B027 - optional
+        """Waits until publications that `publish` sends in the background have been answered.
+
+        Raises:
+          RelaaxError: as of `publish`, of the newest publication.
+        """
+
     @property
     @abc.abstractmethod
     def global_t(self) -> int:

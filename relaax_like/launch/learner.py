@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
+from relaax_like.config.plan import Replay, get_plan
 from relaax_like.core.manifest import Manifest, make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import ClientsReport, Push, Reply, Status
@@ -163,6 +164,8 @@ def run_learner(experiment: Experiment) -> int:
             log_failure(error)
             shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
 
+        plan = get_plan(experiment.algorithm)
+        plans = plan.values() if isinstance(plan, Mapping) else [plan]
         publisher = RemotePublisher(
             link.publisher_stub(),
             make_client_id("learner"),
@@ -170,6 +173,7 @@ def run_learner(experiment: Experiment) -> int:
             metrics,
             on_lost=end,
             on_global_t=link.note_global_t,
+            publishes_ahead=all(isinstance(one, Replay) for one in plans),
         )
         services = make_experience_services(experiment, publisher, end)
         server, port = BridgeControl().create_server(

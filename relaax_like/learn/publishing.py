@@ -111,10 +111,12 @@ class Publishing(Sink):
         """Counts the steps and episodes that no publication contains; see `Sink`.
 
         Raises:
-          RelaaxError: an error of `Publisher.count`; a ServerUnavailableError is only logged.
+          RelaaxError: an error of `Publisher.wait_published` or `Publisher.count`; a
+            ServerUnavailableError is only logged.
         """
         self._lease = None
         try:
+            self._publisher.wait_published()
             return self.count()
         except ServerUnavailableError as error:
             logger.warning("the last environment steps were probably not counted: %s", error)

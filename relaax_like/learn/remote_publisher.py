@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from relaax_like.bridge.publishing import MAX_EPISODES, PublisherStub
@@ -57,7 +58,12 @@ class RemotePublisher(Publisher):
     counted, and the learner continues. A learner that could not renew its lease for half of its
     time publishes nothing until it has; one that has lost its lease ends.
 
-    `publish`, `count` and `lease` are called by one thread at a time.
+    If it publishes ahead, `publish` sends a publication in the background, and returns before the
+    answer; the next call waits for it. Until then, `global_t` and the result of `publish` assume
+    that it takes effect, but agents get the values, and the result names their version, only
+    afterwards. An error is raised by the next call of `publish`, `count` or `wait_published`.
+
+    `publish`, `count`, `lease` and `wait_published` are called by one thread at a time.
 
     Attributes:
       term: of the lease; 0 before `lease`.
@@ -72,6 +78,7 @@ class RemotePublisher(Publisher):
       metrics: the recorder.
       on_lost: called once, from any thread, when this learner has lost the lease.
       on_global_t: called with the newest environment steps of the run.
+      publishes_ahead: see above. For learners whose agents do not wait for a publication.
       clock: returns monotonic seconds.
     """
 
@@ -83,6 +90,7 @@ class RemotePublisher(Publisher):
         metrics: Metrics,
         on_lost: Callable[[RelaaxError], None] = lambda error: None,
         on_global_t: Callable[[int], None] = lambda global_t: None,
+        publishes_ahead: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.term = 0
@@ -100,8 +108,11 @@ class RemotePublisher(Publisher):
         self._sequence = 0  # of the newest item
         self._unsafe: deque[_Counted] = deque()  # that a crash of the server could lose
         self._newest: Publication | None = None
+        self._sender = ThreadPoolExecutor(1, "publisher") if publishes_ahead else None
+        self._sending: Future[Reply] | None = None  # not waited for yet
         self._changed = threading.Condition()  # guards all that follows
         self._state = RunState()
+        self._ahead = (0, 0)  # number and steps of the publication that is sent in the background
         self._values: Values | None = None
         self._usable_until = 0.0
         self._heard = clock()
@@ -154,13 +165,38 @@ class RemotePublisher(Publisher):
           ServerUnavailableError: this learner is closing; or the training has finished, and the
             server cannot be reached for some seconds.
         """
+        self.wait_published()
         score, self._score = self._score, None
         self._newest = replace(publication, score=score)
-        return self._send(self._newest)
+        if self._sender is None or self.finished:
+            return self._send(self._newest)
+        with self._changed:
+            state = self._state
+            self._ahead = (self._sequence + 1, publication.env_steps)
+            global_t = self._get_global_t()
+        self._sending = self._sender.submit(self._send, self._newest)
+        return Reply(
+            outcome="applied",
+            version=state.version,  # agents get no newer values yet
+            global_t=global_t,
+            epoch=state.epoch,
+            finished=state.finished,
+        )
 
     def count(self, counts: Counts) -> Reply:
         """Counts steps and episodes; waits and raises the same as `publish`."""
+        self.wait_published()
         return self._send(counts)
+
+    def wait_published(self) -> None:
+        """Waits until the newest publication has been answered; raises its error, as `publish`."""
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            try:
+                sending.result()
+            finally:
+                with self._changed:
+                    self._ahead = (0, 0)
 
     @property
     def silent_sec(self) -> float:
@@ -176,8 +212,9 @@ class RemotePublisher(Publisher):
 
     @property
     def global_t(self) -> int:
-        """Environment steps of the run, as far as known."""
-        return self.state.global_t
+        """Environment steps of the run, as far as known, with those that are being published."""
+        with self._changed:
+            return self._get_global_t()
 
     @property
     def finished(self) -> str:
@@ -227,6 +264,8 @@ class RemotePublisher(Publisher):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+        if self._sender is not None:
+            self._sender.shutdown(wait=False)
 
     def _send(self, item: Publication | Counts) -> Reply:
         """Sends an item, in parts if it has many episodes, until it has taken effect.
@@ -281,9 +320,13 @@ class RemotePublisher(Publisher):
         base: Publication | Counts = item
         if isinstance(item, Counts) and self._newest is not None:
             base = replace(self._newest, score=None, received=item.received)
+        env_steps = item.env_steps + sum(one.env_steps for one in lost)
+        if self._ahead[0]:
+            with self._changed:
+                self._ahead = (self._sequence, env_steps)
         return replace(
             base,
-            env_steps=item.env_steps + sum(one.env_steps for one in lost),
+            env_steps=env_steps,
             episodes=(*(episode for one in lost for episode in one.episodes), *item.episodes),
         )
 
@@ -292,6 +335,10 @@ class RemotePublisher(Publisher):
         if isinstance(item, Publication):
             return replace(item, ticket=ticket, number=self.state.number + 1)
         return replace(item, ticket=ticket)
+
+    def _get_global_t(self) -> int:
+        sequence, steps = self._ahead
+        return self._state.global_t + (steps if self._state.sequence < sequence else 0)
 
     def _call(self, item: Publication | Counts) -> RunState:
         since = self._clock()

@@ -115,6 +115,11 @@ class TaskPublishers:
             self._newest = replace(newest, received=received)
             return reply
 
+    def wait_published(self) -> None:
+        """Waits for the newest publication of any task; see `Publisher`."""
+        with self._lock:
+            self.publisher.wait_published()
+
     def _require_lease(self) -> Lease:
         assert self._newest is not None, "a learner publishes after it has a lease"
         return self._newest
@@ -159,6 +164,10 @@ class TaskPublisher(Publisher):
     def count(self, counts: Counts) -> Reply:
         """Counts the task's steps and episodes; see `Publisher`."""
         return self._publishers.count(self._task, counts)
+
+    def wait_published(self) -> None:
+        """Waits for the run's newest publication, of any task; see `Publisher`."""
+        self._publishers.wait_published()
 
     @property
     def global_t(self) -> int:

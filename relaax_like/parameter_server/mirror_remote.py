@@ -275,12 +275,12 @@ class Remote:
 def hide_password(url: str) -> str:
     """Returns a URL without password and query, for display.
 
-    A password is only looked for after `://`.
+    A password is looked for after `://`, or from the start if the URL has none.
 
     Raises:
       ConfigError: the password seems to contain a /, so its end is not known.
     """
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, rest = _split_scheme(url)
     place, slash, path = rest.partition("/")
     _, at, host = place.rpartition("@")
     if not at and "@" in path and ":" in host and not host.rpartition(":")[2].isdigit():
@@ -292,11 +292,16 @@ def hide_password(url: str) -> str:
     return shown.partition("?")[0]
 
 
+def _split_scheme(url: str) -> tuple[str, str, str]:
+    scheme, separator, rest = url.partition("://")
+    return (scheme, separator, rest) if separator else ("", "", url)
+
+
 def _split_password(url: str) -> tuple[str, str]:
     """Returns a URL's user and password; "" for what it does not have.
 
     Unlike `urlsplit`, it accepts every URL, and passwords with `#`.
     """
-    place = url.partition("://")[2].partition("/")[0]
+    place = _split_scheme(url)[2].partition("/")[0]
     user, _, password = place.rpartition("@")[0].partition(":")
     return user, password

@@ -29,7 +29,7 @@ from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.config.run_spaces import forget_run_spaces
 from relaax_like.config.yaml_document import read_yaml, write_yaml
 from relaax_like.core.records import Status
-from relaax_like.journal.files import HEADER_BYTES, list_segments
+from relaax_like.journal.files import HEADER_BYTES, get_size, list_segments
 from relaax_like.journal.head import path_of_head
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.mirror_remote import hide_password
@@ -138,7 +138,7 @@ def find_progress(checkpoints: Path) -> int | None:
 
     Raises:
       SnapshotError: the folder of checkpoints cannot be read.
-      JournalError: the folder of a journal cannot be read.
+      JournalError: the folder of a journal, or a file in it, cannot be read.
     """
     newest = max(
         ((int(steps), int(version)) for _, steps, version in _split_names(checkpoints)),
@@ -146,7 +146,7 @@ def find_progress(checkpoints: Path) -> int | None:
     )
     published = any((checkpoints / name).exists() for name in NAMES)
     received = any(
-        segment.path.stat().st_size > HEADER_BYTES
+        get_size(segment) > HEADER_BYTES
         for journal in list_journals(checkpoints)
         for segment in list_segments(journal)
     )

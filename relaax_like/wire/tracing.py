@@ -324,7 +324,7 @@ def read_trace(path: Path) -> ProcessTrace:
         process, names, threads = _read_lines(content[_LINES_AT:_ROWS_AT])
         capacity, offset = int(process["capacity"]), int(process["wall_minus_clock_ns"])
         identity = {key: process[key] for key in ("role", "name", "pid", "host", "cores")}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise InvalidInputError(
             f"{path}: its header is damaged ({error!r}); copy the file again, or trace again"
         ) from None

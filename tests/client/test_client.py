@@ -788,6 +788,16 @@ def test_scalars_go_out_in_messages_that_the_server_reads(serve: Serve) -> None:
         server.wait_for(lambda s: len(s.scalars) == 1000)
 
 
+@pytest.mark.parametrize(
+    ("y", "x"), [(float("nan"), None), (float("inf"), 1), (10**400, None), (0.0, -(10**400))]
+)
+def test_a_scalar_that_is_no_finite_number_is_refused(y: float, x: float | None) -> None:
+    buffer = ScalarBuffer()
+    with pytest.raises(InvalidInputError, match=r"scalar 'a': y=.*, expected finite numbers"):
+        buffer.append("a", y, x)
+    assert len(buffer) == 0
+
+
 def test_a_scalar_that_is_too_long_for_a_message_is_dropped() -> None:
     buffer = ScalarBuffer()
     for name in ("a", "b", "n" * 200, "c"):

@@ -130,6 +130,23 @@ def test_ranges_hold_the_bytes_of_the_named_variables_alone(
         assert own.all() if segment.name in names else not own.any()
 
 
+@settings(deadline=None)
+@given(variable_lists(), st.data())
+def test_ranges_of_any_variables_hold_their_bytes_alone(
+    variables: list[Variable], data: st.DataObject
+) -> None:
+    """Also where variables have no elements."""
+    manifest = make_manifest(variables)
+    names = data.draw(st.sets(st.sampled_from([segment.name for segment in manifest.segments])))
+    taken = np.zeros(manifest.total_bytes, bool)
+    for part in manifest.find_ranges(names):
+        assert not taken[part].any()
+        taken[part] = True
+    for segment in manifest.segments:
+        own = taken[segment.offset : segment.offset + segment.num_bytes]
+        assert own.all() if segment.name in names else not own.any()
+
+
 def test_ranges_of_unknown_variables_are_refused(mixed: Manifest) -> None:
     with pytest.raises(InvalidInputError, match="values: unknown variable 'actor/W9'"):
         mixed.find_ranges(["actor/W1", "actor/W9"])

@@ -3,6 +3,7 @@
 covers R2, N1
 """
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from support.cluster import find_free_port, wait_until
 from support.learning import VARIABLES, make_plain_server
-from support.threads import Caller
+from support.threads import WAIT_SEC, Caller
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.publishing import MAX_EPISODES, PublisherStub
@@ -63,13 +64,16 @@ class Run:
         self.lost: list[Exception] = []
         self._publishers: list[RemotePublisher] = []
 
-    def make_publisher(self, name: str = "one", stub: Any = None) -> RemotePublisher:
+    def make_publisher(
+        self, name: str = "one", stub: Any = None, publishes_ahead: bool = False
+    ) -> RemotePublisher:
         publisher = RemotePublisher(
             stub or self.link.publisher_stub(),
             name,
             make_plain_server().manifest,
             NullMetrics(),
             on_lost=self.lost.append,
+            publishes_ahead=publishes_ahead,
         )
         publisher.address = f"localhost:{len(name)}"
         self._publishers.append(publisher)
@@ -339,6 +343,87 @@ def test_more_lost_episodes_than_fit_one_message_are_sent_in_several(run: Run) -
         assert server.status().episodes == MAX_EPISODES + 5
         assert server.lease().values.tobytes() == second.values.tobytes()
         assert publisher.count(Counts(env_steps=1)).global_t == 13
+
+
+class HoldingStub(LosingStub):
+    """Holds publications back until they are let through."""
+
+    def __init__(self, stub: PublisherStub) -> None:
+        super().__init__(stub, set())
+        self.is_open = threading.Event()
+
+    def publish(self, item: Any) -> RunState:
+        assert self.is_open.wait(WAIT_SEC)
+        return super().publish(item)
+
+
+def test_a_publication_that_is_sent_ahead_counts_as_applied_and_the_next_one_waits(
+    run: Run,
+) -> None:
+    with serving(run.folder, run.port) as server:
+        stub = HoldingStub(run.link.publisher_stub())
+        publisher = run.make_publisher(stub=stub, publishes_ahead=True)
+        lease = publisher.lease()
+        first = make_publication(lease, 1.0, env_steps=10, episodes=(Episode(1.0, 2),))
+        reply = publisher.publish(first)
+        assert (reply.outcome, reply.version, reply.global_t) == ("applied", 0, 10)
+        assert (publisher.global_t, server.version) == (10, 0)
+        pulled = publisher.pull().values
+        assert pulled is not None
+        assert pulled.version == 0  # agents get only what has been applied
+        second = Caller(lambda: publisher.publish(make_publication(lease, 2.0, env_steps=5)))
+        second.join(0.3)
+        assert second.is_alive()
+        stub.is_open.set()
+        reply = second.get()
+        assert (reply.version, reply.global_t) == (1, 15)
+        publisher.wait_published()
+        assert (server.version, server.global_t, publisher.global_t) == (2, 15, 15)
+        assert (server.lease().number, server.status().episodes) == (2, 1)
+        assert publisher.count(Counts(env_steps=1)).global_t == publisher.global_t == 16
+
+
+def test_counts_and_a_crash_after_a_publication_that_was_sent_ahead(run: Run) -> None:
+    with serving(run.folder, run.port) as server:
+        publisher = run.make_publisher(publishes_ahead=True)
+        lease = publisher.lease()
+        publisher.publish(make_publication(lease, 1.0, env_steps=10))
+        publisher.wait_published()
+        write_no_more(server)
+        publisher.publish(make_publication(lease, 2.0, env_steps=7))
+        publisher.count(Counts(env_steps=3))
+        assert server.global_t == 20
+    third = make_publication(lease, 3.0, env_steps=5)
+    reply = publisher.publish(third)  # the server is away
+    assert (reply.version, reply.global_t) == (2, 25)
+    with serving(run.folder, run.port) as server:
+        publisher.wait_published()
+        assert publisher.global_t == server.global_t == 25
+        state = server.lease()
+        assert (state.number, state.values.tobytes()) == (2, third.values.tobytes())
+        reply = publisher.publish(make_publication(lease, 4.0, env_steps=1))
+        assert (reply.version, reply.global_t) == (2, 26)
+        publisher.wait_published()
+        assert (server.version, server.global_t) == (3, 26)
+    assert run.lost == []
+
+
+def test_the_error_of_a_publication_that_was_sent_ahead_is_raised_by_the_next_call(
+    run: Run,
+) -> None:
+    with serving(run.folder, run.port) as server:
+        publisher = run.make_publisher(publishes_ahead=True)
+        lease = publisher.lease()
+        wrong = make_publication(lease, 1.0, env_steps=4, episodes=(Episode(float("nan"), 1),))
+        publisher.publish(wrong)
+        with pytest.raises(InvalidInputError, match="finite"):
+            publisher.publish(make_publication(lease, 1.0, env_steps=4))
+        publisher.wait_published()  # it was raised
+        assert (server.global_t, server.version, publisher.global_t) == (0, 0, 0)
+    publisher.publish(make_publication(lease, 1.0, env_steps=4))  # the server is away
+    publisher.close()
+    with pytest.raises(ServerUnavailableError, match="closing"):
+        publisher.wait_published()
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from support.uncompiled import copy_uncompiled
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.config.plan import Replay, get_plan
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.records import Episode
+from relaax_like.core.records import Episode, Publication, Reply
 from relaax_like.core.roles import Publisher
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_iteration_learner
@@ -90,7 +91,11 @@ def publishing(experiment: Experiment) -> Iterator[tuple[ParameterServer, Publis
         ends.callback(lambda: grpc_server.stop(grace=None).wait())
         link = ends.enter_context(BridgeControl().connect(f"127.0.0.1:{port}"))
         publisher = RemotePublisher(
-            link.publisher_stub(), "learner", server.manifest, NullMetrics()
+            link.publisher_stub(),
+            "learner",
+            server.manifest,
+            NullMetrics(),
+            publishes_ahead=isinstance(get_plan(experiment.algorithm), Replay),
         )
         publisher.address = "localhost:1"
         ends.callback(publisher.close)
@@ -98,21 +103,29 @@ def publishing(experiment: Experiment) -> Iterator[tuple[ParameterServer, Publis
 
 
 def learn(experiment: Experiment, iterations: int) -> list[tuple[Any, ...]]:
-    """Returns what was published after each iteration."""
+    """Returns the state of the run after each publication."""
     published: list[tuple[Any, ...]] = []
     with publishing(experiment) as (server, publisher):
+        publish = server.publish
+
+        def note(publication: Publication) -> Reply:
+            reply = publish(publication)
+            state = server._store.export_state()
+            slots = {group: array.tobytes() for group, array in state.slots.items()}
+            counts = (state.version, state.global_t, server.status().episodes)
+            published.append((*counts, state.values.tobytes(), slots, dict(state.steps)))
+            return reply
+
+        server.publish = note  # type: ignore[method-assign]
         loop = make_iteration_learner(experiment, publisher)
         loop.load()
-        number = 0
-        while len(published) < iterations:
+        number = learned = 0
+        while learned < iterations:
             loop.source.add(make_rollout(experiment, number), [Episode(float(number), 8)])
             number += 1
-            while loop.source.has_iteration and len(published) < iterations:
+            while loop.source.has_iteration and learned < iterations:
                 loop.learn()
-                state = server._store.export_state()
-                slots = {group: array.tobytes() for group, array in state.slots.items()}
-                counts = (state.version, state.global_t, server.status().episodes)
-                published.append((*counts, state.values.tobytes(), slots, dict(state.steps)))
+                learned += 1
         loop.close()
     return published
 

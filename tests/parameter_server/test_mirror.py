@@ -577,6 +577,11 @@ def test_password_is_never_shown(folder: Path, caplog: pytest.LogCaptureFixture)
     assert SECRET not in caplog.text + error
 
 
+def test_a_password_is_hidden_where_the_protocol_was_forgotten() -> None:
+    with pytest.raises(ConfigError, match="mirror_url: 'user@host/runs', expected a URL such as"):
+        mirror_remote.Remote(f"user:{SECRET}@host/runs", 1.0)
+
+
 @pytest.mark.parametrize("password", [f"{SECRET}#1", f"[{SECRET}"])
 def test_a_password_with_any_character_is_hidden(password: str) -> None:
     fsspec.register_implementation("telling", TellingFileSystem, clobber=True)

@@ -230,6 +230,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "header is damaged",
     ),
     "header no JSON": (damage(lambda c: c.__setitem__(20, 0xFF)), "header is damaged"),
+    "endless": (
+        damage(lambda c: c.__setitem__(slice(0, None), c.replace(b": 100,", b": 1e999,"))),
+        "header is damaged .OverflowError",
+    ),
     "no role": (
         damage(lambda c: c.__setitem__(slice(0, None), c.replace(b'"role"', b'"rule"'))),
         "header is damaged .KeyError",
