@@ -36,7 +36,7 @@ class FramesLast(gym.vector.VectorWrapper):
         """Wraps environments whose observations are stacked grey images.
 
         Args:
-          env: taken over.
+          env: the environment; `close` closes it, too.
           frameskip: frames of the game per step, for `render_fps`.
         """
         super().__init__(env)

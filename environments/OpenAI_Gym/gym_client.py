@@ -146,7 +146,7 @@ def _env_arg(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.isidentifier():
         raise argparse.ArgumentTypeError(
-            f"{text!r}, expected KEY=VALUE, for example size=4; KEY is a name as in Python"
+            f"{text!r:.100}, expected KEY=VALUE, such as size=4; KEY must be a Python name"
         )
     for word, meaning in (("True", True), ("False", False), ("None", None)):
         if value == word:
@@ -202,10 +202,9 @@ def run(args: argparse.Namespace) -> RunSummary:
 
     Raises:
       ConfigError: the environment or a flag is wrong.
-      NotAllowedError: the server does not accept the token or the certificate.
-      ProtocolError: the server refused the client.
-      InvalidInputError: the environment returned a wrong value.
-      ServerUnavailableError: the server was lost, and the client no longer reconnects.
+      NotAllowedError: client or server does not trust the other.
+      ProtocolError: the server refused the client, or is not an rlx server.
+      InvalidInputError: the environment returned a wrong value, or a message is too long.
     """
     security = make_security(args)
     retry = Retry(min_sleep_sec=args.retry_sleep[0], max_sleep_sec=args.retry_sleep[1])

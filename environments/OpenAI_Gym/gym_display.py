@@ -12,7 +12,7 @@ from relaax_like.extras import describe_missing
 
 
 class Display:
-    """Shows frames in a pygame window while it is on, in the environment's own time.
+    """Shows frames in a pygame window while the display is on, at the environment's own speed.
 
     `toggle` can be called from a signal handler: it only flips a flag, which the next `update` in
     the main thread applies. While the display is off, `update` only closes an open window.

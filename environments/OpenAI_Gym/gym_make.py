@@ -1,4 +1,4 @@
-"""Makes environment slots from a name on the command line; errors tell the user what to do."""
+"""Makes environment slots from a registered name; errors say what to do."""
 
 import difflib
 import importlib
@@ -88,7 +88,7 @@ def make_slots(
         except ConfigError:
             raise
         except Exception as error:  # the constructor of an environment can raise anything
-            shown = f" {env_args}" if env_args else ""
+            shown = f" {env_args!s:.200}" if env_args else ""
             raise ConfigError(f"environment {name}{shown}: {_describe(error)}") from error
 
 
@@ -104,12 +104,15 @@ def _make(
 ) -> GymSlots:
     vectorised = getattr(spec, "vector_entry_point", None) is not None
     if mode == "vector_entry_point" and not vectorised:
-        raise ConfigError(f"environment {name} has no vector_entry_point; use mode sync")
+        raise ConfigError(
+            f"environment {name} has no vector_entry_point; use mode sync (--vectorization-mode "
+            "sync)"
+        )
     if mode == "vector_entry_point" and action_repeat > 1:
         raise ConfigError(
             f"action_repeat: {action_repeat}, but the vectorised form of environment {name} steps "
             "all slots together, including slots whose episode ends between two repeats; use mode "
-            "sync"
+            "sync (--vectorization-mode sync), or action_repeat 1"
         )
     # The other form of Atari games returns frames without preprocessing.
     better = slots > 1 or gym_atari.is_atari(name)
@@ -205,7 +208,7 @@ def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
     creator = spec.entry_point
     try:
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
-    except (gym.error.Error, ImportError, AttributeError, TypeError, ValueError):
+    except Exception:  # its module can raise anything; making the environment reports it
         return {}
     metadata = getattr(creator, "metadata", None) or {}
     return {"render_mode": "rgb_array"} if "rgb_array" in metadata.get("render_modes", ()) else {}

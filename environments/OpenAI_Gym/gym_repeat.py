@@ -18,7 +18,7 @@ class ActionRepeat(gym.Wrapper):
         """Wraps an environment.
 
         Args:
-          env: taken over.
+          env: the environment; `close` closes it, too.
           action_repeat: steps per action.
         """
         super().__init__(env)

@@ -95,14 +95,14 @@ class EnvListSlots:
           InvalidInputError: a leaf of a space that the protocol does not allow.
         """
         if not envs:
-            raise ConfigError("environments: the list is empty, expected at least one")
+            raise ConfigError("envs: an empty list, expected at least one environment")
         self._envs = list(envs)
         self.slots = len(self._envs)
         self._seeds: list[int | None] = [
             None if seed is None else seed + slot for slot in range(self.slots)
         ]
-        self._observations = SpaceCodec(self._envs[0].observation_space)
-        self._actions = SpaceCodec(self._envs[0].action_space)
+        self._observations = SpaceCodec(self._envs[0].observation_space, "observation_space")
+        self._actions = SpaceCodec(self._envs[0].action_space, "action_space")
         self.observation_space = _add_mirror(self._observations.space, self._envs[0], "observation")
         self.action_space = _add_mirror(self._actions.space, self._envs[0], "action")
         # Current nested observation of each slot.
@@ -157,7 +157,7 @@ class EnvListSlots:
         _validate_keys(state, ("episodes", "observations", "generators"))
         if len(state["episodes"]) != self.slots:
             raise InvalidInputError(
-                f"saved state has {len(state['episodes'])} slots, expected {self.slots}; use "
+                f"slots: {len(state['episodes'])} in the saved state, expected {self.slots}; use "
                 "the number of slots with which it was saved"
             )
         for slot, episode in enumerate(state["episodes"]):
@@ -168,8 +168,8 @@ class EnvListSlots:
             except Exception as error:  # an environment can raise anything
                 raise InvalidInputError(
                     f"slot {slot}: replaying the actions of its episode failed "
-                    f"({type(error).__name__}: {error!s:.200}); {self._envs[slot]} is a different "
-                    "version, or has other arguments"
+                    f"({type(error).__name__}: {error!s:.200}); use the version and the arguments "
+                    f"of {self._envs[slot]} with which the state was saved"
                 ) from error
         now = self._pack_now()
         for slot, env in enumerate(self._envs):
@@ -178,7 +178,8 @@ class EnvListSlots:
                 raise InvalidInputError(
                     f"slot {slot}: replaying the actions of its episode led to a different "
                     f"state; {env} depends on more than np_random and these actions, such as on "
-                    "earlier episodes, or is a different version, or has other arguments"
+                    "earlier episodes, or is a different version, or has other arguments; use the "
+                    "version and the arguments with which the state was saved"
                 )
 
     def _replay(self, slot: int, episode: Mapping[str, Any]) -> None:
@@ -276,21 +277,22 @@ class VectorEnvSlots:
             its spaces are of another kind than the supported ones, or its mirror is not a list of
             numbers.
           InvalidInputError: a leaf of a space that the protocol does not allow.
+          ValueError: see `autoreset_mode`.
         """
         self._env = env
         self._mode = autoreset_mode(env)
         self._masked_reset = find_masked_reset(env)
         if self._masked_reset is None and self._mode is not AutoresetMode.SAME_STEP:
             raise ConfigError(
-                f"{env}: resets in the step after the end of an episode, which is not a "
-                "transition, and is not known to reset single slots (reset_mask); create it "
-                "with autoreset_mode SAME_STEP or DISABLED, or pass several environments of "
-                "one slot"
+                f"{env}: autoreset mode {self._mode.name} resets in the step after the end of an "
+                "episode, which is not a transition, and the environment is not known to reset "
+                "single slots (reset_mask); create it with autoreset_mode SAME_STEP or DISABLED, "
+                "or pass several environments of one slot (JoinedSlots)"
             )
         self.slots = env.num_envs
         self._seed = seed
-        self._observations = SpaceCodec(env.single_observation_space)
-        self._actions = SpaceCodec(env.single_action_space)
+        self._observations = SpaceCodec(env.single_observation_space, "observation_space")
+        self._actions = SpaceCodec(env.single_action_space, "action_space")
         self.observation_space = _add_mirror(self._observations.space, env, "observation")
         self.action_space = _add_mirror(self._actions.space, env, "action")
 
@@ -327,8 +329,9 @@ class VectorEnvSlots:
             )
             if there != here:
                 raise InvalidInputError(
-                    f"{env}: {name} was {there!r} when the state was saved, but is {here!r} now; "
-                    "use the same environment",
+                    f"{env}: {name} was {there!r:.80} when the state was saved, but is "
+                    f"{here!r:.80} now; use the slots, version and arguments of the environment "
+                    "with which it was saved",
                     name,
                 )
         for name, array in arrays.items():
@@ -353,8 +356,8 @@ class VectorEnvSlots:
             return self._observations.pack(observations)
         if self._masked_reset is None:
             raise ConfigError(
-                f"{self._env} cannot reset single slots, which a step limit requires; use "
-                "vectorization mode sync"
+                f"{self._env} cannot reset single slots, which max_episode_steps requires; omit "
+                "max_episode_steps, or make the environments with make_slots(slot_resets=True)"
             )
         return self._observations.pack(self._masked_reset(mask))
 
@@ -393,8 +396,8 @@ class VectorEnvSlots:
         if "final_obs" not in infos:
             raise ConfigError(
                 f"{self._env}: autoreset mode is SAME_STEP, but an episode ended without "
-                "infos['final_obs']; correct the environment, or use vectorization mode sync, or "
-                "a single slot (environment.slots: 1)"
+                "infos['final_obs']; correct the environment, or use a single slot "
+                "(environment.slots: 1, --num-envs 1) or --vectorization-mode sync"
             )
         final = infos["final_obs"]
         if not (isinstance(final, np.ndarray) and final.dtype == object):
@@ -436,7 +439,7 @@ class VectorEnvSlots:
 
 
 class JoinedSlots:
-    """Several slots objects side by side, as one: for vector environments of one slot each."""
+    """Joins vector environments of one slot each, as the slots of one object."""
 
     def __init__(self, parts: Sequence[VectorEnvSlots]) -> None:
         """Joins parts with one slot each and with equal spaces.
@@ -447,7 +450,8 @@ class JoinedSlots:
         slots = [part.slots for part in parts]
         if not parts or set(slots) != {1}:
             raise ConfigError(
-                f"slots: {slots}, expected at least one environment, each with one slot"
+                f"parts: their numbers of slots are {slots!s:.80}, expected at least one part, "
+                "each with one slot"
             )
         self._parts = list(parts)
         self.slots = len(self._parts)
@@ -470,7 +474,7 @@ class JoinedSlots:
         _validate_keys(state, ("parts",))
         if len(state["parts"]) != self.slots:
             raise InvalidInputError(
-                f"saved state has {len(state['parts'])} slots, expected {self.slots}; use "
+                f"slots: {len(state['parts'])} in the saved state, expected {self.slots}; use "
                 "the number of slots with which it was saved"
             )
         for part, its_state in zip(self._parts, state["parts"], strict=True):
@@ -569,7 +573,11 @@ def _read_rewards(rewards: Any, slots: int) -> np.ndarray:
 
 
 def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """Returns what a vector environment does at an episode's end; NEXT_STEP if it is not stated."""
+    """Returns what a vector environment does at an episode's end; NEXT_STEP if it is not stated.
+
+    Raises:
+      ValueError: the environment's metadata states an unknown mode.
+    """
     mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
 
@@ -656,7 +664,8 @@ def _set_generator(env: gym.Env | VectorEnv, state: Any) -> None:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidInputError(
             f"{env}: the saved state of its random generator does not fit the generator that it "
-            f"has now ({type(error).__name__}: {error}); use the same version of the environment"
+            f"has now ({type(error).__name__}: {error!s:.200}); use the same version of the "
+            "environment"
         ) from None
 
 
@@ -673,7 +682,7 @@ def _validate_keys(state: Mapping[str, Any], keys: Sequence[str]) -> None:
     """Checks that a saved state is of the class that is to continue from it."""
     if state.keys() != set(keys):
         raise InvalidInputError(
-            f"saved state has {', '.join(map(str, state)) or 'nothing'}, expected "
+            f"saved state has {', '.join(map(str, state))[:200] or 'nothing'}, expected "
             f"{', '.join(keys)}: the environments were made in another form (single, vectorised, "
             "or vectorised with one slot each); use the arguments with which it was saved"
         )

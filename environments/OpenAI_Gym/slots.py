@@ -1,4 +1,4 @@
-"""The environments as objects, for `relaax train`, `relaax eval` and others without a server."""
+"""Makes the environments as objects, for commands without an rlx server, such as `relaax train`."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def make_slots(environment: Any, seed: int) -> EnvironmentSlots:
       seed: of the first reset.
 
     Raises:
-      ConfigError: `env` is missing, there is no such environment, or it cannot be made.
+      ConfigError: `env` is missing; or see `gym_make.make_slots`.
     """
     if environment.env is None:
         raise ConfigError(

@@ -42,17 +42,19 @@ class BitSlots:
         Raises:
           ConfigError: a number is out of range, or there are more than 2^24 bits in all slots.
         """
-        least_of = {"slots": (slots, 1), "bits": (bits, 1)}
+        least_of = {"slots": (slots, 1), "environment.args.bits (--env-arg)": (bits, 1)}
         if seed is not None:
             least_of["seed"] = (seed, 0)
         for name, (value, least) in least_of.items():
             # True is an int too.
             if type(value) is not int or value < least:
-                raise ConfigError(f"{name}: expected an integer of {least} or more, got {value!r}")
+                raise ConfigError(
+                    f"{name}: expected an integer of {least} or more, got {value!r:.60}"
+                )
         if slots * bits > _MAX_BITS:
             raise ConfigError(
-                f"bits: {slots!s:.20} slot(s) of {bits!s:.20} bits, expected at most {_MAX_BITS:,} "
-                "bits in all slots together; use fewer bits or slots"
+                f"environment.args.bits (--env-arg): bits times slots is {bits!s:.20} x "
+                f"{slots!s:.20}, expected at most {_MAX_BITS:,}; use fewer bits or slots"
             )
         self.slots = slots
         box = Box(
@@ -114,9 +116,8 @@ class BitSlots:
         """
         if np.shape(state["bits"]) != self._bits.shape:
             raise InvalidInputError(
-                f"saved state has games of shape {list(np.shape(state['bits']))}, expected "
-                f"{list(self._bits.shape)}; use the numbers of slots and bits with which it was "
-                "saved"
+                f"saved state has [slots, bits] of {list(np.shape(state['bits']))}, expected "
+                f"{list(self._bits.shape)}; use the slots and bits with which it was saved"
             )
         self._bits[:], self._goals[:] = state["bits"], state["goals"]
         self._time[:] = state["time"]
@@ -143,5 +144,7 @@ def make_bits(args: Mapping[str, Any], slots: int, seed: int | None) -> BitSlots
     """
     unknown = [name for name in args if name != "bits"]
     if unknown:
-        raise ConfigError(f"unknown argument {unknown[0]!r}, expected bits")
+        raise ConfigError(
+            f"environment.args (--env-arg): unknown argument {unknown[0]!r:.60}, expected bits"
+        )
     return BitSlots(slots, seed=seed, **args)

@@ -44,9 +44,13 @@ typedef struct {
     long episodes, steps;
 } counts;
 
-static void refuse(const char *flag, const char *what)
+/* `value`: of the flag; NULL: none is shown. */
+static void refuse(const char *flag, const char *value, const char *what)
 {
-    fprintf(stderr, "c_cartpole: %s: %s\n", flag, what);
+    if (value)
+        fprintf(stderr, "c_cartpole: %s: '%.100s', %s\n", flag, value, what);
+    else
+        fprintf(stderr, "c_cartpole: %s: %s\n", flag, what);
     exit(MISTAKE);
 }
 
@@ -56,7 +60,7 @@ static long parse_integer(const char *flag, const char *text, long least)
     errno = 0;
     long number = strtol(text, &end, 10);
     if (end == text || *end || errno || number < least)
-        refuse(flag, least < -1 ? "expected an integer" : "expected an integer, -1 or more");
+        refuse(flag, text, least < -1 ? "expected an integer" : "expected an integer, -1 or more");
     return number;
 }
 
@@ -65,7 +69,7 @@ static double parse_seconds(const char *flag, const char *text)
     char *end;
     double seconds = strtod(text, &end);
     if (end == text || *end)
-        refuse(flag, "expected two numbers of seconds");
+        refuse(flag, text, "expected two numbers of seconds");
     return seconds;
 }
 
@@ -99,10 +103,11 @@ static settings parse(char **argument)
                      || !strcmp(flag, "--seed") || !strcmp(flag, "--episodes")
                      || !strcmp(flag, "--retry-sleep");
         if (!known)
-            refuse(flag, "unknown; --help lists the flags, and README.md describes what to use for "
-                         "TLS, tokens and several slots");
+            refuse(flag, NULL,
+                   "unknown; --help lists the flags, and README.md describes what to use for TLS, "
+                   "tokens and several slots");
         if (!*++argument)
-            refuse(flag, "expected a value after it");
+            refuse(flag, NULL, "expected a value after it");
         if (!strcmp(flag, "--rlx-server"))
             parsed.address = *argument;
         else if (!strcmp(flag, "--name"))
@@ -114,7 +119,7 @@ static settings parse(char **argument)
         else {
             parsed.min_sleep_sec = parse_seconds(flag, *argument);
             if (!*++argument)
-                refuse(flag, "expected two values after it");
+                refuse(flag, NULL, "expected two values after it");
             parsed.max_sleep_sec = parse_seconds(flag, *argument);
         }
     }

@@ -89,7 +89,8 @@ static rlx_status distrust(rlx_client *client, const char *what)
 {
     drop_connection(client);
     return fail(client, RLX_REFUSED,
-                "%s sent %s; is it an rlx server that speaks no TLS?", client->address, what);
+                "%s sent %s; is it an rlx server without TLS? If so, update the client or the server",
+                client->address, what);
 }
 
 static double monotonic_sec(void)
@@ -530,10 +531,10 @@ static const char *read_answer(reader in, answer *out)
             break;
         }
         if (!good)
-            return "a message that is none, or an action that is not one int64";
+            return "an invalid message, or an action that is not one int64";
     }
     if (in.bad)
-        return "bytes that are no message";
+        return "bytes that are not a message";
     return out->kind == NOTHING ? "a message without a known body" : NULL;
 }
 
@@ -550,8 +551,8 @@ static rlx_status take_error(rlx_client *client, const answer *got)
 {
     bool known = got->code <= RLX_SERVER_UNAVAILABLE;
     drop_connection(client);
-    fail(client, RLX_REFUSED, "the rlx server refused with error code %d",
-         known ? (int)got->code : -1);
+    fail(client, RLX_REFUSED, "the rlx server %s refused with error code %llu", client->address,
+         (unsigned long long)got->code);
     if (got->message.size)
         copy_text(client->text, sizeof client->text, got->message);
     copy_text(client->field, sizeof client->field, got->field);
@@ -738,7 +739,8 @@ static rlx_status open_connection(rlx_client *client)
     }
     why = unknown ? gai_strerror(unknown) : strerror(error);
     return fail(client, RLX_UNAVAILABLE,
-                "rlx server %s: cannot connect (%s); is it running?", client->address, why);
+                "rlx server %s: cannot connect (%s); is the address correct, and is the server "
+                "running?", client->address, why);
 }
 
 static bool is_printable(const char *name)
@@ -754,7 +756,8 @@ static rlx_status validate(rlx_client *client)
     size_t size = strlen(client->name);
     int largest = (MAX_OUTPUT_BYTES - MAX_REST_BYTES) / 4;
     if (size < 1 || size > MAX_NAME_BYTES || !is_printable(client->name))
-        return fail(client, RLX_INVALID, "name: expected 1 to %d bytes without control characters",
+        return fail(client, RLX_INVALID,
+                    "name: %zu bytes, expected 1 to %d without control characters", size,
                     MAX_NAME_BYTES);
     if (client->observation_size < 1 || client->observation_size > largest)
         return fail(client, RLX_INVALID, "observation_size: %d, expected 1 to %d",
@@ -773,8 +776,9 @@ static rlx_status validate(rlx_client *client)
         && !(client->max_wait_ms && client->answer_timeout_sec > 0
              && client->answer_timeout_sec <= 1e6))
         return fail(client, RLX_INVALID,
-                    "answer_timeout_sec: %g, expected 0, or with max_wait_ms up to 1e6",
-                    client->answer_timeout_sec);
+                    "answer_timeout_sec: %g with max_wait_ms: %d, expected 0, or more than 0 and at "
+                    "most 1e6 if max_wait_ms is set", client->answer_timeout_sec,
+                    client->max_wait_ms);
     if (!(client->min_sleep_sec >= 0 && client->min_sleep_sec <= client->max_sleep_sec
           && client->max_sleep_sec <= 1e6))
         return fail(client, RLX_INVALID,
@@ -791,7 +795,8 @@ static rlx_status take_memory(rlx_client *client)
     if (!client->input)
         client->input = malloc(HEADER_BYTES + MAX_INPUT_BYTES);
     if (!client->output || !client->input)
-        return fail(client, RLX_INVALID, "no memory for observations of %d numbers",
+        return fail(client, RLX_INVALID,
+                    "observation_size: %d, but there is not enough memory; use smaller observations",
                     client->observation_size);
     client->input_bytes = client->input_used = 0;
     return RLX_OK;
@@ -806,19 +811,19 @@ static rlx_status greet(rlx_client *client)
     if (status)
         return status;
     if (got.kind != READY)
-        return distrust(client, "something other than Ready as the answer to the hello");
+        return distrust(client, "a message other than Ready in reply to the hello");
     client->can_execute = got.can_execute;
     client->can_skip = got.can_skip;
     if (client->max_wait_ms && !got.can_limit) {
         drop_connection(client);
         return fail(client, RLX_INVALID,
-                    "max_wait_ms: the server at %s does not support it; update it",
-                    client->address);
+                    "max_wait_ms: the server at %s does not support it; update the server, or set "
+                    "max_wait_ms to 0", client->address);
     }
     if (got.max_message_bytes && got.max_message_bytes < client->output_bytes) {
         drop_connection(client);
         return fail(client, RLX_INVALID,
-                    "observations of %d numbers: messages of up to %zu bytes, but %s reads at most "
+                    "observation_size: %d needs messages of up to %zu bytes, but %s reads at most "
                     "%llu; raise its max_message_bytes", client->observation_size,
                     client->output_bytes, client->address,
                     (unsigned long long)got.max_message_bytes);
@@ -924,21 +929,32 @@ static rlx_status receive_answer(rlx_client *client, answer *got)
     double deadline = monotonic_sec() + (soft ? client->answer_timeout_sec : client->timeout_sec);
     for (;;) {
         rlx_status status = receive(client, got, deadline, soft);
-        if (status == RLX_LATE)
-            return fail(client, RLX_LATE,
-                        "%s: no answer to step %llu within %g s; do what is safe and report it with "
-                        "rlx_executed", client->address, (unsigned long long)client->step_id,
-                        client->answer_timeout_sec);
+        char what[96];
         if (status)
             return status;
         if (got->kind != ACTIONS)
-            return distrust(client, "something other than Actions as the answer to a step");
+            return distrust(client, "a message other than Actions in reply to a step");
         if (got->finished.size || !client->step_id || got->step_id == client->step_id)
             return RLX_OK;
-        if (!got->step_id || got->step_id > client->step_id)
-            return distrust(client, "the answer to a step that was not sent");
+        if (!got->step_id || got->step_id > client->step_id) {
+            snprintf(what, sizeof what, "an answer to step %llu, expected 1 to %llu",
+                     (unsigned long long)got->step_id, (unsigned long long)client->step_id);
+            return distrust(client, what);
+        }
         client->late_answers++;
     }
+}
+
+/* What to do when a step was not answered in time. */
+static const char *find_late_cure(const rlx_client *client, const step *told)
+{
+    if (!told->observation)
+        return "begin the next episode with rlx_act";
+    if (told->skips)
+        return "call the next verb";
+    if (client->can_execute)
+        return "do what is safe and report it with rlx_executed";
+    return "do what is safe, call rlx_reconnect and begin a new episode";
 }
 
 /* Tells a step and takes the answer. */
@@ -949,17 +965,19 @@ static rlx_status exchange(rlx_client *client, const step *told, answer *got)
         return RLX_FINISHED;
     if (client->socket < 0)
         return fail(client, RLX_UNAVAILABLE,
-                    "there is no connection to %s: connect, and begin a new episode",
+                    "no connection to %s; call rlx_connect or rlx_reconnect, and begin a new episode",
                     client->address);
-    if (client->reward_due != (told->reward != NULL))
-        return fail(client, RLX_INVALID,
-                    client->reward_due
-                        ? "rlx_act begins an episode, but the last action's reward is due"
-                        : "there is no action that a reward could belong to: begin with rlx_act");
     if (client->unanswered && !client->has_executed)
-        return fail(client, RLX_INVALID,
-                    "the last step was not answered in time: report what was carried out with "
-                    "rlx_executed");
+        return fail(client, RLX_INVALID, "the last step was not answered in time; %s",
+                    client->can_execute
+                        ? "report what was carried out with rlx_executed"
+                        : "call rlx_reconnect and begin a new episode");
+    if (client->reward_due != (told->reward != NULL))
+        return fail(client, RLX_INVALID, "%s",
+                    client->reward_due
+                        ? "rlx_act begins an episode, but the last action's reward is due; call "
+                          "rlx_reward_and_act, or rlx_reward_and_reset to end the episode"
+                        : "no action precedes this reward; begin with rlx_act");
     if (client->max_wait_ms)
         client->step_id++;
     status = send_message(client, put_step(client, told));
@@ -969,6 +987,9 @@ static rlx_status exchange(rlx_client *client, const step *told, answer *got)
     if (status == RLX_LATE) {
         client->reward_due = told->observation != NULL;
         client->unanswered = told->observation && !told->skips;
+        return fail(client, RLX_LATE, "%s: no answer to step %llu within %g s; %s", client->address,
+                    (unsigned long long)client->step_id, client->answer_timeout_sec,
+                    find_late_cure(client, told));
     }
     if (status)
         return status;
@@ -988,11 +1009,17 @@ static rlx_status exchange(rlx_client *client, const step *told, answer *got)
 static rlx_status ask(rlx_client *client, const step *told, int64_t *action)
 {
     answer got;
+    char what[96];
     rlx_status status = exchange(client, told, &got);
     if (status)
         return status;
-    if (!got.has_action || got.action < 0 || got.action >= client->actions)
-        return distrust(client, "no action, or one that does not exist");
+    if (!got.has_action)
+        return distrust(client, "no action in reply to an observation");
+    if (got.action < 0 || got.action >= client->actions) {
+        snprintf(what, sizeof what, "action %lld, expected 0 to %d", (long long)got.action,
+                 client->actions - 1);
+        return distrust(client, what);
+    }
     *action = got.action;
     return RLX_OK;
 }
@@ -1000,11 +1027,14 @@ static rlx_status ask(rlx_client *client, const step *told, int64_t *action)
 static rlx_status end_episode(rlx_client *client, const step *told, double *score)
 {
     answer got;
+    char what[96];
     rlx_status status = exchange(client, told, &got);
     if (status)
         return status;
-    if (got.episodes != 1)
-        return distrust(client, "no end of the episode, or several");
+    if (got.episodes != 1) {
+        snprintf(what, sizeof what, "%d scores for the ended episode, expected 1", got.episodes);
+        return distrust(client, what);
+    }
     if (score)
         *score = got.score;
     return RLX_OK;
@@ -1026,10 +1056,15 @@ rlx_status rlx_reward_and_act(rlx_client *client, double reward, const float *ob
 rlx_status rlx_executed(rlx_client *client, int64_t action)
 {
     if (!client->reward_due)
-        return fail(client, RLX_INVALID, "rlx_executed: there is no action that it could replace");
+        return fail(client, RLX_INVALID,
+                    "rlx_executed: there is no action that it could replace; call it after a verb "
+                    "that requested one");
     if (!client->can_execute)
-        return fail(client, RLX_INVALID, "rlx_executed: the agents of the server at %s cannot use it",
-                    client->address);
+        return fail(client, RLX_INVALID,
+                    "rlx_executed: the agents of the server at %s cannot use it; %s",
+                    client->address,
+                    client->unanswered ? "call rlx_reconnect and begin a new episode"
+                                       : "do not call it");
     if (action < 0 || action >= client->actions)
         return fail(client, RLX_INVALID, "rlx_executed: %lld, expected 0 to %d", (long long)action,
                     client->actions - 1);
@@ -1044,8 +1079,8 @@ rlx_status rlx_reward_and_skip(rlx_client *client, double reward)
     int64_t none;
     if (client->socket >= 0 && !client->can_skip)
         return fail(client, RLX_INVALID,
-                    "rlx_reward_and_skip: the agents of the server at %s cannot use it",
-                    client->address);
+                    "rlx_reward_and_skip: the agents of the server at %s cannot use it; do not "
+                    "call it", client->address);
     return ask(client, &told, &none);
 }
 

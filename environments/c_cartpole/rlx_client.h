@@ -36,8 +36,9 @@ typedef enum {
     /* An invalid setting or argument, a verb at the wrong time, or something that the server does not
      * support. */
     RLX_INVALID,
-    /* No answer within `answer_timeout_sec`. The session continues: do what is safe, report it with
-     * rlx_executed, and call the next verb. The answer is dropped when it comes. */
+    /* No answer within `answer_timeout_sec`. The session continues. If the verb requested an action:
+     * do what is safe, report it with rlx_executed, and call the next verb; or call rlx_reconnect if
+     * the server's agents cannot use that. The answer is dropped when it arrives. */
     RLX_LATE
 } rlx_status;
 
@@ -143,7 +144,7 @@ rlx_status rlx_reward_and_skip(rlx_client *client, double reward);
 
 /* Sends the last reward of an episode that ended in a terminal state. Continue with rlx_act.
  *
- * score: set to the episode's sum of rewards when RLX_OK is returned; may be NULL.
+ * score: set to the episode's sum of rewards when RLX_OK is returned; can be NULL.
  */
 rlx_status rlx_reward_and_reset(rlx_client *client, double reward, double *score);
 

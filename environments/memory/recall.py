@@ -44,17 +44,23 @@ class RecallSlots:
         Raises:
           ConfigError: a number is out of range, or there are more than 2^24 cues in all slots.
         """
-        least_of = {"slots": (slots, 1), "delay": (delay, 0), "cues": (cues, 2)}
+        least_of = {
+            "slots": (slots, 1),
+            "environment.args.delay (--env-arg)": (delay, 0),
+            "environment.args.cues (--env-arg)": (cues, 2),
+        }
         if seed is not None:
             least_of["seed"] = (seed, 0)
         for name, (value, least) in least_of.items():
             # True is an int too.
             if type(value) is not int or value < least:
-                raise ConfigError(f"{name}: expected an integer of {least} or more, got {value!r}")
+                raise ConfigError(
+                    f"{name}: expected an integer of {least} or more, got {value!r:.60}"
+                )
         if slots * cues > _MAX_CUES:
             raise ConfigError(
-                f"cues: {slots!s:.20} slot(s) of {cues!s:.20} cues, expected at most {_MAX_CUES:,} "
-                "cues in all slots together; use fewer cues or slots"
+                f"environment.args.cues (--env-arg): cues times slots is {cues!s:.20} x "
+                f"{slots!s:.20}, expected at most {_MAX_CUES:,}; use fewer cues or slots"
             )
         self.slots = slots
         self.observation_space: UserSpace = Box(
@@ -106,8 +112,8 @@ class RecallSlots:
         """
         if len(state["cue"]) != self.slots:
             raise InvalidInputError(
-                f"saved state has {len(state['cue'])} slots, expected {self.slots}; use the number "
-                "of slots with which it was saved"
+                f"slots: {len(state['cue'])} in the saved state, expected {self.slots}; use the "
+                "number of slots with which it was saved"
             )
         self._cue[:], self._time[:] = state["cue"], state["time"]
         self._rng.bit_generator.state = state["generator"]
@@ -137,5 +143,8 @@ def make_recall(args: Mapping[str, Any], slots: int, seed: int | None) -> Recall
     """
     unknown = [name for name in args if name not in ("delay", "cues")]
     if unknown:
-        raise ConfigError(f"unknown argument {unknown[0]!r}, expected delay or cues")
+        raise ConfigError(
+            f"environment.args (--env-arg): unknown argument {unknown[0]!r:.60}, expected delay or "
+            "cues"
+        )
     return RecallSlots(slots, seed=seed, **args)

@@ -1,4 +1,4 @@
-"""The environments as objects, for `relaax train`, `relaax eval` and others without a server."""
+"""Makes the environments as objects, for commands without an rlx server, such as `relaax train`."""
 
 from typing import Any
 
@@ -15,7 +15,8 @@ def make_slots(environment: Any, seed: int) -> RecallSlots:
       seed: seed of the cues.
 
     Raises:
-      ConfigError: an argument is invalid, or a key is set for which the program has no flag.
+      ConfigError: an argument is unknown or invalid, or a key is set for which the program has no
+        flag.
     """
     refuse_keys(environment, "memory")
     return make_recall(environment.args, environment.slots, seed)

@@ -30,7 +30,7 @@ class Agent(abc.ABC):
     Attributes:
       config: the algorithm's `Config`.
       parameter_server: provides weights and receives gradients.
-      exploit: whether to choose the best actions and learn nothing. Set by the host.
+      exploit: whether to choose the best actions and learn nothing. Set by the agent's `AgentHost`.
 
     Args:
       config: as the attribute.
@@ -83,7 +83,7 @@ class Agent(abc.ABC):
         """
 
     def metrics(self) -> Metrics:
-        """Returns the recorder."""
+        """Returns the recorder of metrics."""
         return self.parameter_server.metrics()
 
     def close(self) -> None:  # noqa: B027 - optional: most agents hold nothing

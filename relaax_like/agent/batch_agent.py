@@ -132,7 +132,7 @@ class BatchAgent(abc.ABC):
         return sum(helper.discarded_steps for helper in self._storing if helper.counts_steps)
 
     def metrics(self) -> Metrics:
-        """Returns the recorder."""
+        """Returns the recorder of metrics."""
         return self._main.metrics()
 
     # The hooks.
@@ -146,10 +146,11 @@ class BatchAgent(abc.ABC):
 
     @abc.abstractmethod
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
-        """Requests predictions: `prediction = yield self._ask(task, inputs, states[task])`.
+        """Requests predictions, and returns the actions that they lead to.
 
-        Not every call leads to a step: what must be remembered belongs in the returned memory,
-        which is reset in slots whose episode ended.
+        A request is made with `prediction = yield self._ask(task, inputs, states[task])`. Not every
+        call leads to a step: what must be remembered belongs in the returned memory, which is reset
+        in slots whose episode ended.
 
         Args:
           observations: name -> `[k, ...]`.
@@ -234,7 +235,7 @@ class BatchAgent(abc.ABC):
         executed: Executed | None = None,
         absent: np.ndarray | None = None,
     ) -> None:
-        """Receives the outcome of the last actions.
+        """Receives the outcome of the last actions, or the first observations.
 
         Args:
           observations: name -> [k, ...]; where an episode ended, the next one's first. None if
@@ -343,7 +344,11 @@ class BatchAgent(abc.ABC):
             helper.set_state(part)
 
     def close(self) -> None:
-        """Forgets unfinished rollouts; their steps and episodes are still reported."""
+        """Forgets unfinished rollouts; their steps and episodes are still reported.
+
+        Raises:
+          Exception: an error of the learner; see `Learner.submit`.
+        """
         for helper in self._storing:
             helper.close()
 
@@ -379,7 +384,7 @@ class BatchAgent(abc.ABC):
             `ComputationDataProcessor.predict`.
         """
         if self._slots != 1:
-            raise ValueError(f"run: the agent has {self._slots} slots, expected 1; use slots=1")
+            raise ValueError(f"run: the agent has {self._slots} slots; make it with slots=1")
         totals: list[float] = []
         while len(totals) < num_games and not (self.learning and self._main.finished):
             totals.append(self._run_one_episode(env, action_repeat))

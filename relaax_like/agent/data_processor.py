@@ -66,7 +66,7 @@ class ComputationDataProcessor:
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of all observations that a batch has, without the batch axis."""
+        """Shapes of all observations that the model learns from, without the batch axis."""
         return {name: tuple(p["shape"]) for name, p in get_learning_specs(self._actor.model)}
 
     @property
@@ -85,7 +85,7 @@ class ComputationDataProcessor:
         return get_reward_columns(self._actor.model)
 
     def metrics(self) -> Metrics:
-        """Returns the recorder."""
+        """Returns the recorder of metrics."""
         return self._metrics
 
     def name_agent(self) -> str:
@@ -104,7 +104,7 @@ class ComputationDataProcessor:
         self._learner.start(self._take)
 
     def stop(self) -> None:
-        """Stops the learner; see `Learner.stop`. Idempotent."""
+        """Stops the learner; see `Learner.stop`, also for the errors. Idempotent."""
         self._learner.stop()
 
     def take_state(self) -> dict[str, Any]:
@@ -112,12 +112,16 @@ class ComputationDataProcessor:
         return {"actor": self._actor.get_state(), "learner": self._learner.take_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Resumes from what `take_state` returned, after `start`."""
+        """Resumes from what `take_state` returned, after `start`.
+
+        Raises:
+          InvalidInputError: see `Learner.set_state`.
+        """
         self._actor.set_state(state["actor"])
         self._learner.set_state(state["learner"])
 
     def fail(self, error: RelaaxError) -> None:
-        """Makes `predict` raise the error from now on, because learning has failed."""
+        """Makes `predict` raise the error from now on; for a learner that has failed."""
         self._failure = error
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
@@ -155,8 +159,8 @@ class ComputationDataProcessor:
         Args:
           rollout: its arrays are not copied.
           episodes: those that ended during the rollout.
-          on_done: called when the agent can continue (see `LearnerUpdate`), and newer values, if
-            any, are in force; from another thread, unless the learner has no thread.
+          on_done: called when the agent can continue (see `LearnerUpdate`), after newer values, if
+            any, have taken effect; from another thread, unless the learner has no thread.
           env_steps: number of environment steps to count with the rollout: 0 if another task counts
             the agent's steps, more than its own if rollouts were discarded before it; None: its
             own.
@@ -181,13 +185,17 @@ class ComputationDataProcessor:
         """Requests the newest values; raises the same as `submit`.
 
         Args:
-          on_done: called when they are in force, or could not be fetched; None: nothing is called.
+          on_done: called when they have taken effect, or could not be fetched; None: nothing is
+            called.
         """
         self._next_refresh = time.monotonic() + _REFRESH_SEC
         self._submit(None, (), 0, on_done)
 
     def refresh_soon(self) -> None:
-        """Requests the newest values, unless they were just requested. Called by one thread."""
+        """Requests the newest values, unless they were just requested; not thread-safe.
+
+        Raises the same as `submit`.
+        """
         if time.monotonic() >= self._next_refresh:
             self.refresh()
 

@@ -40,7 +40,7 @@ class ObservationHistory:
         """
         for name, value in (("length", length), ("slots", slots)):
             if value < 1:
-                raise ConfigError(f"observation history: {name} {value}, expected 1 or more")
+                raise ConfigError(f"ObservationHistory: {name} is {value}, expected 1 or more")
         self._length = length
         self._slots = slots
         # Name -> [k, ..., length * d], as returned last; empty before the first observation.
@@ -86,7 +86,8 @@ class ObservationHistory:
         Call it before the `add` that begins the next episodes.
 
         Args:
-          final_observations: name -> `[k, ..., d]`; meaningless where the episode continues.
+          final_observations: name -> `[k, ..., d]`; rows are meaningless where the episode
+            continues.
 
         Returns:
           Name -> `[k, ..., length * d]`; the same rows are meaningless.
@@ -112,8 +113,8 @@ class ObservationHistory:
     def _validate(self, name: str, array: np.ndarray) -> None:
         if array.ndim < 2 or len(array) != self._slots:
             cure = (
-                "set observation_history: 1, or wrap the environment so that its observations are "
-                "vectors"
+                "set algorithm.observation_history: 1, or wrap the environment so that its "
+                "observations are vectors"
                 if array.ndim < 2
                 else f"pass one observation for each of the {self._slots} slots"
             )

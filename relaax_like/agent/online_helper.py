@@ -1,4 +1,4 @@
-"""OnlineHelper: an agent's side of one ComputationTask; it submits each rollout once."""
+"""OnlineHelper: an agent's side of one ComputationTask; submits each rollout once."""
 
 import logging
 import threading
@@ -52,8 +52,8 @@ class OnlineHelper:
       refused_rollouts: number of rollouts with NaN, infinity or numbers that are too large.
       client: as the argument.
       overridden: as the argument.
-      counts_steps: whether the steps of its rollouts are counted. True unless another task of the
-        agent's `BatchAgent` counts them.
+      counts_steps: whether the steps of this task's rollouts are counted. True unless another task
+        of the `BatchAgent` counts them.
 
     Args:
       processor: of the task; predicts and learns.
@@ -63,10 +63,9 @@ class OnlineHelper:
         before the next action, which a repeatable serial run needs.
       on_learned: called when the learner has answered a rollout; see `on_done` of
         `ComputationDataProcessor.submit`.
-      max_wait_sec: longest time that the agent waits until a rollout has been learned from; None: 2
-        s, but 50 s for the first rollout, whose gradient must be compiled, and if `ahead` is 0, so
-        that a repeatable run discards nothing when the machine is briefly slow, or if the rollouts
-        go to a replay table.
+      max_wait_sec: longest time that the agent waits until a rollout has been learned from. None:
+        2 s; but 50 s for the first rollout (its gradient must be compiled), with `ahead` 0 (so that
+        a repeatable run discards nothing when the machine is briefly slow) and with a replay table.
       client: the agent's client, for log lines, for the numbers of its slots in `Rollout.starts`,
         and for `make_ranks`.
       overridden: what happens to steps whose action was overridden; see `OnPolicy`.
@@ -147,7 +146,7 @@ class OnlineHelper:
         return self._processor.finished
 
     def metrics(self) -> Metrics:
-        """Returns the recorder."""
+        """Returns the recorder of metrics."""
         return self._processor.metrics()
 
     def split(self) -> list["OnlineHelper"]:
@@ -165,7 +164,11 @@ class OnlineHelper:
                 self._progress.wait(0.1)
 
     def answer(self, request: Request) -> Prediction:
-        """Returns the task's prediction for one request, `[k, ...]`, immediately."""
+        """Returns the task's prediction for one request, `[k, ...]`, immediately.
+
+        Raises:
+          RelaaxError: see `ComputationDataProcessor.predict`.
+        """
         return self._processor.predict([request])[0]
 
     def make_init_states(self) -> dict[str, np.ndarray]:
@@ -176,7 +179,7 @@ class OnlineHelper:
         }
 
     def predict(self, inputs: Arrays, states: Arrays, exploit: bool = False) -> Prediction:
-        """Chooses actions for one environment's arrays, without a slot axis."""
+        """Chooses actions for one environment's arrays, without a slot axis; see `answer`."""
         request = Request(_add_axis(inputs), _add_axis(states), exploit)
         prediction = self.answer(request)
         return Prediction(
@@ -301,11 +304,19 @@ class OnlineHelper:
         self._uncounted = int(state["uncounted"])
 
     def refresh(self) -> None:
-        """Requests newer values without waiting for them; for agents that do not learn."""
+        """Requests newer values without waiting for them; for agents that do not learn.
+
+        Raises:
+          Exception: an error of the learner; see `Learner.submit`.
+        """
         self._processor.refresh_soon()
 
     def close(self) -> None:
-        """Forgets the unfinished rollout; its steps, and episodes that ended in it, still count."""
+        """Forgets the unfinished rollout; its steps, and episodes that ended in it, still count.
+
+        Raises:
+          Exception: an error of the learner; see `Learner.submit`.
+        """
         env_steps = self._take_env_steps(self.unfinished_steps)
         if self._episodes or env_steps:
             self._processor.report(self._episodes, env_steps)
@@ -326,8 +337,8 @@ class OnlineHelper:
         self._processor.report(ended, self._take_env_steps(env_steps))
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
-                f"{error}; {_MAX_REFUSED} rollouts in a row were refused; check the simulator "
-                "there, or scale its numbers",
+                f"{error}; {_MAX_REFUSED} rollouts in a row were refused; check what the "
+                "environment sends there, or scale it down",
                 error.field,
             )
         now = time.monotonic()

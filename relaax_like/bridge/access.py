@@ -63,6 +63,9 @@ METHOD_ROLES: Mapping[str, Role | None] = {
 class TokenCheck(grpc.ServerInterceptor):
     """Refuses calls without a sufficient token, before a byte of their messages is read.
 
+    The token of a bidirectional stream is also checked later: when a message arrives, at most once
+    a second.
+
     Args:
       tokens: the tokens that the server accepts, and their roles.
     """

@@ -1,9 +1,9 @@
-"""Call chaos: pushes whose request or reply is lost, or that are repeated while in progress.
+"""Simulates a bad network: loses requests and replies of pushes, and repeats pushes in progress.
 
     RELAAX_CHAOS=request_lost=0.1,reply_lost=0.1,in_flight=0.05,seed=3 relaax-rlx-server --config F
 
-For testing the effects of a bad network on a run; off by default. Each attempt to send a push is
-one draw.
+For testing its effects on a run; off by default. One random number is drawn for each attempt to
+send a push.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def from_environment() -> Chaos | None:
     """Returns the failures that RELAAX_CHAOS defines; None: the variable is unset or empty.
 
     Raises:
-      ConfigError: the variable is not valid.
+      ConfigError: see `parse`.
     """
     text = os.environ.get(ENVIRONMENT_VARIABLE, "")
     return parse(text) if text else None
@@ -81,8 +81,8 @@ def parse(text: str) -> Chaos:
     """Parses `NAME=PROBABILITY` and `seed=N`, separated by commas.
 
     Raises:
-      ConfigError: a name is unknown, a number is not valid, or the probabilities add up to more
-        than 1.
+      ConfigError: a name is unknown, a value is not a number, a probability is not within 0 to 1,
+        or the probabilities add up to more than 1.
     """
     names = [one.name for one in fields(Chaos) if one.init]
     values: dict[str, float] = {}
@@ -90,19 +90,24 @@ def parse(text: str) -> Chaos:
         name, _, value = part.strip().partition("=")
         if name not in names:
             raise ConfigError(
-                f"{ENVIRONMENT_VARIABLE}: unknown name {name!r}, expected one of {', '.join(names)}"
+                f"{ENVIRONMENT_VARIABLE}: unknown name {name!r:.60}, expected one of "
+                f"{', '.join(names)}"
             )
         try:
             values[name] = int(value) if name == "seed" else float(value)
         except ValueError:
             number = "an integer" if name == "seed" else "a number"
             raise ConfigError(
-                f"{ENVIRONMENT_VARIABLE}: {name} is {value!r}, expected {number}"
+                f"{ENVIRONMENT_VARIABLE}: {name} is {value!r:.60}, expected {number}"
             ) from None
-    chances = [value for name, value in values.items() if name != "seed"]
-    if not (all(0 <= chance <= 1 for chance in chances) and sum(chances) <= 1):
+    chances = {name: value for name, value in values.items() if name != "seed"}
+    for name, chance in chances.items():
+        if not 0 <= chance <= 1:
+            raise ConfigError(
+                f"{ENVIRONMENT_VARIABLE}: {name} is {chance}, expected a probability from 0 to 1"
+            )
+    if (total := sum(chances.values())) > 1:
         raise ConfigError(
-            f"{ENVIRONMENT_VARIABLE}: {text!r}, expected probabilities from 0 to 1 that add up to "
-            "1 at most"
+            f"{ENVIRONMENT_VARIABLE}: the probabilities add up to {total}, expected at most 1"
         )
     return Chaos(**values)  # type: ignore[arg-type]  # the seed is an int

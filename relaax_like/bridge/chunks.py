@@ -1,4 +1,4 @@
-"""Flat vectors as streams of chunks: a single large gRPC message is several times slower."""
+"""Splits flat vectors into chunks, and joins them: one large gRPC message is far slower."""
 
 from collections.abc import Iterator
 from typing import Any, cast
@@ -28,7 +28,7 @@ def fits_one(num_bytes: int) -> bool:
 
 
 class Assembler:
-    """Joins chunks to a vector of known length, whatever the sender sends.
+    """Joins chunks into a vector of known length; nothing that the sender sends is trusted.
 
         assembler = Assembler(manifest.gradient_bytes, "gradient")
         for chunk in chunks:
@@ -47,6 +47,11 @@ class Assembler:
         self._filled = 0
 
     @property
+    def filled(self) -> int:
+        """Number of bytes that have arrived."""
+        return self._filled
+
+    @property
     def complete(self) -> bool:
         """Whether all bytes have arrived."""
         return self._filled == len(self._flat)
@@ -60,7 +65,8 @@ class Assembler:
         end = self._filled + len(chunk)
         if end > len(self._flat):
             raise InvalidInputError(
-                f"{self._field}: received more than the expected {len(self._flat)} bytes",
+                f"{self._field}: received {end} bytes or more, expected {len(self._flat)}; run "
+                "the same version of relaax_like on both ends",
                 self._field,
             )
         self._flat[self._filled : end] = np.frombuffer(chunk, np.uint8)
@@ -74,14 +80,15 @@ class Assembler:
         """
         if self._filled != len(self._flat):
             raise InvalidInputError(
-                f"{self._field}: received {self._filled} bytes, expected {len(self._flat)}",
+                f"{self._field}: received {self._filled} bytes, expected {len(self._flat)}; run "
+                "the same version of relaax_like on both ends",
                 self._field,
             )
         return self._flat
 
 
 def read_vector(parts: Iterator[Any], num_bytes: int, field: str) -> np.ndarray:
-    """Joins the next chunks of a stream to a vector, `[num_bytes] uint8`.
+    """Joins the next chunks of a stream into a vector, `[num_bytes] uint8`.
 
     Args:
       parts: messages, of which those that are memoryviews are chunks.
@@ -95,8 +102,10 @@ def read_vector(parts: Iterator[Any], num_bytes: int, field: str) -> np.ndarray:
     while not assembler.complete:
         part = next(parts, None)
         if not isinstance(part, memoryview):
+            came = "the end of the stream" if part is None else "a message that is not a chunk"
             raise InvalidInputError(
-                f"{field}: the stream ended, or another message came, before its {num_bytes} bytes",
+                f"{field}: received {came} after {assembler.filled} bytes, expected chunks of "
+                f"{num_bytes} bytes in total; run the same version of relaax_like on both ends",
                 field,
             )
         assembler.add(cast(memoryview, part))

@@ -39,7 +39,7 @@ _DROPPED_LINE_SEC = 10.0
 def make_client_id(role: str = "agent") -> str:
     """Returns a name that is unique in the run: host, process, number, and a random part.
 
-    Containers can share a host name and process ids, and with a shared name pushes are lost.
+    Containers can share a host name and process ids; with a shared name, pushes would be lost.
     """
     place = f"{socket.gethostname()[:60]}-{os.getpid()}-{next(_NUMBERS)}"
     return f"{role}-{place}-{secrets.token_hex(3)}"
@@ -51,8 +51,8 @@ class BufferingClient(ParameterServerClient):
     While the server is not available (there is no answer, or it is busy or closing), agents
     continue with their current values: a push is discarded completely (gradient, steps, episodes
     and statistics) and counted in `discarded_pushes`. If the server refuses a push with a gradient
-    as invalid, its steps and episodes are sent with the next push, but its statistics are lost. All
-    of any other refused push is lost.
+    as invalid, its steps and episodes are sent with the next push, but its statistics are lost. Any
+    other refused push is lost completely.
 
     Args:
       manifest: of the run.
@@ -101,7 +101,7 @@ class BufferingClient(ParameterServerClient):
 
     @abc.abstractmethod
     def _call_pull(self, have_version: int | None) -> Reply:
-        """Pulls values newer than `have_version`; None: in any case.
+        """Pulls the newest values, unless their version is `have_version`; None: in any case.
 
         Raises:
           ServerUnavailableError: there was no answer in time, or the server is not ready.
@@ -125,7 +125,7 @@ class BufferingClient(ParameterServerClient):
 
     @property
     def global_t(self) -> int:
-        """Newest known environment steps of all clients, including own ones not sent yet."""
+        """Newest known environment steps of all clients, including this client's unsent steps."""
         return self._reply.global_t + self._env_steps
 
     @property
@@ -158,8 +158,8 @@ class BufferingClient(ParameterServerClient):
         is_possible = 1 <= episode.length <= MAX_ENV_STEPS
         if not math.isfinite(episode.episode_return) or not is_possible:
             raise InvalidInputError(
-                f"episode: return {episode.episode_return}, length {episode.length}; expected a "
-                "finite return and a length of 1 to 2^40",
+                f"episode: episode_return {episode.episode_return}, length {episode.length}; "
+                "expected a finite episode_return and a length of 1 to 2^40",
                 "episodes",
             )
         self._episodes.append(episode)
@@ -327,7 +327,7 @@ class BufferingClient(ParameterServerClient):
 
 
 class _JoinedGroup(GroupConnection):
-    """A connection to the group; values in its answers become those of its client."""
+    """Wraps a connection to the group; passes the values in its answers to the client."""
 
     def __init__(self, connection: GroupConnection, take: Callable[[Reply], None]):
         self._connection = connection

@@ -215,7 +215,8 @@ class CollectStream:
     def _read(self, message: frames.ExperienceReply) -> ReleaseNotice:
         if not isinstance(message, experience_pb2.ExperienceReply):
             raise ServerUnavailableError(
-                "the learner sent values without a header; open a new stream"
+                "the learner sent a chunk of values, expected a header first; run the same version "
+                "of relaax_like on both ends"
             )
         progress = message.progress
         first = pb.PushPullReply(header=progress.header)

@@ -104,7 +104,7 @@ class Link:
         Raises:
           ServerUnavailableError: the server was not available in time, or this link is closed, even
             during the wait.
-          NotAllowedError: client or server does not trust the other; waiting does not help.
+          NotAllowedError: one end does not trust the other; waiting does not help.
           InvalidInputError: the received manifest is not valid.
           ProtocolError: something else listens at the address, or the server has failed.
         """
@@ -192,7 +192,7 @@ class Link:
 
         Raises:
           ServerUnavailableError: no answer in time, or the server is not ready or too busy.
-          NotAllowedError: client or server does not trust the other.
+          NotAllowedError: one end does not trust the other.
           ProtocolError: something else listens at the address, or the server has failed.
         """
         with self._explaining_tls():
@@ -212,7 +212,7 @@ class Link:
             valid.
           ServerUnavailableError: no answer in time, the server is too busy, or it could not store
             the spaces.
-          NotAllowedError: client or server does not trust the other.
+          NotAllowedError: one end does not trust the other.
           ProtocolError: the server does not accept proposals or has failed, or something else
             listens at the address.
         """
@@ -296,8 +296,8 @@ class BridgeControl:
 
         Args:
           address: `host:port`; port 0 lets the system choose.
-          backend: the parameter server; served over our own protocol, the tutorial's four calls and
-            health checks, and, if it records any, metrics.
+          backend: the parameter server; served over our own protocol and the tutorial's four calls,
+            with health checks, and, if it records metrics, with the metrics service.
           security: what clients must present; None: nothing, and no TLS.
           experience: sink of experience, if the run learns in the server; with several tasks, task
             -> sink; None: the run does not learn in the server.
@@ -377,7 +377,7 @@ def add_health(server: grpc.Server) -> health.HealthServicer:
 
 
 def _add_tutorial(server: grpc.Server, backend: ParameterServerBackend) -> None:
-    # Only imported here: see the module's docstring.
+    # Only imported here: see the docstring of `tutorial_servicer`.
     from relaax_like.bridge import bridge_pb2_grpc
     from relaax_like.bridge.tutorial_servicer import TutorialServicer
 

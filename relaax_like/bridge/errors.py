@@ -35,9 +35,12 @@ OWN_TEXT = ("relaax-text", "own")
 _REASONS = {
     grpc.StatusCode.UNAVAILABLE: "nothing listens there, or the connection was lost; is it "
     "running?",
-    grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
-    grpc.StatusCode.CANCELLED: "the call was cancelled",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time; retry later",
+    grpc.StatusCode.CANCELLED: "the call was cancelled, because it took too long, or one end was "
+    "closing; retry later",
 }
+# What gRPC's server itself answers beyond `maximum_concurrent_rpcs`.
+_TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
 # The token or its role is not sufficient; see bridge/access.py.
 _NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
@@ -77,7 +80,7 @@ def validate_format(came: int, ours: int, client: str, server: str) -> None:
 
 
 class ClosedChannelError(ServerUnavailableError):
-    """This process has closed its channel: to try again on it does not help."""
+    """This process has closed its channel; a retry on the same channel would fail, too."""
 
 
 # What a link leads to, for messages.
@@ -91,20 +94,33 @@ def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SER
       error: of the call.
       address: of the server, for the text.
       server: what the server is, for the text.
+
+    Returns:
+      InvalidInputError: the server refused the request as invalid.
+      LeasedError: the run learns in another place, with another learner or with other tasks.
+      NotAllowedError: the token, or its role, is not sufficient.
+      ServerUnavailableError: no answer in time, or the server is not ready or too busy.
+      ProtocolError: something else listens at the address, or the server has failed.
     """
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return InvalidInputError(details or f"{server} at {address} refused the request")
+        refused = f"{server} at {address} refused the request as invalid, without a reason"
+        return InvalidInputError(details or f"{refused}; check the address")
     if code is grpc.StatusCode.FAILED_PRECONDITION:
         return LeasedError(f"{server} at {address} refused: {details}")
     if code in _NOT_ALLOWED:
         return NotAllowedError(f"{server} at {address} refused: {details}")
     if code in _UNAVAILABLE:
+        if details == _TOO_MANY_CALLS:
+            details = "it already serves the maximum number of calls; retry later"
         own = OWN_TEXT in (error.trailing_metadata() or ())
         if own or code not in _REASONS:  # it has answered, or refuses calls at the moment
             return ServerUnavailableError(f"{server} at {address}: {details}")
         return ServerUnavailableError(f"no answer from {server} at {address}: {_REASONS[code]}")
-    return ProtocolError(f"{server} at {address} answered {code.name}: {details}")
+    cure = "check the address, and see the log of the server"
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        cure = "check the address, and run the same version of relaax_like on both ends"
+    return ProtocolError(f"{server} at {address} answered {code.name}: {details!s:.500}; {cure}")
 
 
 @contextlib.contextmanager

@@ -107,8 +107,8 @@ class ExperienceServicer:
     def _get_sinks(self) -> Mapping[str, ExperienceSink]:
         if self._sinks is None:
             raise LeasedError(
-                "this run does not learn in its parameter server; start this process with the "
-                "run's own learner.placement (agent or standalone)"
+                "this run does not learn in its parameter server, so experience is refused; start "
+                "the agents with the parameter server's learner.placement (agent or standalone)"
             )
         return self._sinks
 
@@ -120,8 +120,8 @@ def _validate_first(first: experience_pb2.ExperienceHeader) -> None:
     # parameter server refuses would end it.
     if not 1 <= len(first.client_id) <= _MAX_CLIENT_ID or not first.client_id.isprintable():
         raise InvalidInputError(
-            f"client_id: {first.client_id[:40]!r}, expected 1 to {_MAX_CLIENT_ID} printable "
-            "characters",
+            f"client_id: {first.client_id[:40]!r} of length {len(first.client_id)}, expected 1 to "
+            f"{_MAX_CLIENT_ID} printable characters",
             "client_id",
         )
 
@@ -226,14 +226,14 @@ class _Stream:
         if len(header.episodes) > MAX_EPISODES:
             raise InvalidInputError(
                 f"experience: {len(header.episodes)} episodes, but at most {MAX_EPISODES} are "
-                "allowed in one message",
+                "allowed in one message; send several messages",
                 "episodes",
             )
         limit = self._sink.max_rollout_bytes
         if header.rollout_bytes > limit:
             raise InvalidInputError(
                 f"rollout: {header.rollout_bytes} bytes announced, but at most {limit} are "
-                "allowed; send shorter rollouts, or of fewer slots",
+                "allowed; send rollouts with fewer steps or slots",
                 "rollout_bytes",
             )
         if header.rollout_bytes <= len(header.first_chunk):  # a small rollout
@@ -315,9 +315,10 @@ def _get_chunk(message: frames.ExperienceRequest | None) -> bytes | memoryview:
     if isinstance(message, memoryview):
         return message
     if message is None or not message.HasField("chunk"):
+        came = "the end of the stream" if message is None else "a header, or an unreadable message"
         raise InvalidInputError(
-            "rollout: incomplete, because the stream ended, another rollout started, or a message "
-            "was unreadable",
+            f"rollout: received {came}, expected a chunk; send as many bytes after a header as its "
+            "rollout_bytes says",
             "rollout",
         )
     return message.chunk

@@ -1,4 +1,4 @@
-"""Learners that make each update together: their connections to the parameter server."""
+"""The `relaax.v1.LearnerGroup` service and its client: learners that make each update together."""
 
 import queue
 from collections.abc import Iterator
@@ -91,7 +91,9 @@ class GroupServicer:
     ) -> GroupRequest:
         if not 1 <= header.kind <= len(GROUP_KINDS):
             raise InvalidInputError(
-                f"kind: {header.kind}, expected 1 to {len(GROUP_KINDS)}", "kind"
+                f"kind: {header.kind}, expected 1 to {len(GROUP_KINDS)}; run the same version of "
+                "relaax_like on both ends",
+                "kind",
             )
         for field, number, most, what in (
             ("sums", len(header.sums), _MAX_SUMS, "numbers"),
@@ -108,7 +110,8 @@ class GroupServicer:
         if header.gradient_bytes != expected:
             raise InvalidInputError(
                 f"gradient_bytes: {header.gradient_bytes}, expected {expected} in a request of "
-                f"kind {kind} of these groups",
+                f"kind {kind}{' for these groups' if header.groups else ''}; run the same version "
+                "of relaax_like on both ends",
                 "gradient_bytes",
             )
         if expected and chunks.fits_one(expected):
@@ -253,13 +256,15 @@ def _validate_first(first: group_pb2.GroupRequest, manifest: Manifest) -> None:
     errors.validate_format(first.format, FORMAT, "learner", "parameter server")
     if not 1 <= len(first.learner) <= _MAX_NAME or not first.learner.isprintable():
         raise InvalidInputError(
-            f"learner: {first.learner[:60]!r}, expected 1 to {_MAX_NAME} printable characters",
+            f"learner: {first.learner[:60]!r} of length {len(first.learner)}, expected 1 to "
+            f"{_MAX_NAME} printable characters",
             "learner",
         )
     if first.fingerprint != manifest.fingerprint:
         raise InvalidInputError(
-            "fingerprint: the learner has another model than this run; use the same algorithm "
-            "folder and settings on both",
+            f"fingerprint: {first.fingerprint:08x}, expected {manifest.fingerprint:08x}; the "
+            "learner has another model than this run, so start both with the same algorithm folder "
+            "and settings",
             "fingerprint",
         )
 
@@ -341,5 +346,9 @@ def _read_whole(data: bytes, num_bytes: int, field: str) -> np.ndarray:
       InvalidInputError: `data` has another length.
     """
     if len(data) != num_bytes:
-        raise InvalidInputError(f"{field}: {len(data)} bytes, expected {num_bytes}", field)
+        raise InvalidInputError(
+            f"{field}: {len(data)} bytes, expected {num_bytes}; run the same version of "
+            "relaax_like on both ends",
+            field,
+        )
     return np.frombuffer(data, np.uint8)

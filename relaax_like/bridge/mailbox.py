@@ -56,7 +56,7 @@ SUPPORTED = _find_support()
 
 
 class Mailbox:
-    """One direction: one message at a time, from one sender to one receiver.
+    """Passes messages in one direction, one at a time, from one sender to one receiver.
 
         replies.put(data)      # one process
         data = replies.take()  # the other
@@ -104,7 +104,7 @@ class Mailbox:
             self._futex(self._address, _WAIT, number, _LOOK)
 
     def withdraw(self) -> None:
-        """Makes the newest message empty, unless it was taken; the sender puts no more messages."""
+        """Makes the newest message empty, unless it was taken; nothing must be put afterwards."""
         self._words[_LENGTH] = 0
 
     def close(self) -> None:

@@ -233,7 +233,7 @@ def _messages_to_statistics(deltas: Sequence[pb.StatisticDelta]) -> dict[str, Mo
         name = delta.name[:200]  # names in a manifest are not longer, and errors repeat it
         if name in statistics:
             raise InvalidInputError(
-                f"statistic {name}: twice in one push; merge the two first", name
+                f"statistic {name!r}: twice in one push; merge the two first", name
             )
         statistics[name] = Moments(
             delta.count,
@@ -253,14 +253,16 @@ def _validate_gradient_header(header: pb.PushHeader, manifest: Manifest) -> int:
     if header.gradient_bytes != num_bytes:
         whose = f" of the groups {', '.join(header.groups)}" if header.groups else ""
         raise InvalidInputError(
-            f"gradient: {header.gradient_bytes} bytes announced, but by the manifest a gradient"
-            f"{whose} has {num_bytes}; use the same model in client and server",
+            f"gradient: {header.gradient_bytes} bytes announced, but a gradient{whose} has "
+            f"{num_bytes} according to the manifest; start client and server with the same "
+            "algorithm folder and settings",
             "gradient_bytes",
         )
     if header.fingerprint != manifest.fingerprint:
         raise InvalidInputError(
             f"gradient: fingerprint {header.fingerprint:08x}, but this run has "
-            f"{manifest.fingerprint:08x}; use the same model in client and server",
+            f"{manifest.fingerprint:08x}; start client and server with the same algorithm folder "
+            "and settings",
             "fingerprint",
         )
     return num_bytes
@@ -290,8 +292,8 @@ def _get_chunk(message: frames.Request) -> bytes | memoryview:
         return message
     if message.WhichOneof("part") != "chunk":
         raise InvalidInputError(
-            "push: a second header, or another message that is not a chunk, before the end of the "
-            "gradient",
+            "push: received a second header, or another message that is not a chunk, before the "
+            "end of the gradient; send as many bytes after a header as its gradient_bytes says",
             "header",
         )
     return message.chunk
@@ -463,21 +465,27 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
       InvalidInputError: there are too many clients, the server's name is empty or too long, or a
         text is too long.
     """
-    longest = max(
-        (len(text) for c in message.clients for text in (c.name, c.session, c.stall)), default=0
-    )
-    if (
-        not 1 <= len(message.server_id) <= _MAX_NAME_LENGTH
-        or len(message.clients) > MAX_SERVED_CLIENTS
-        or longest > _MAX_TEXT_LENGTH
-    ):
+    if not 1 <= len(message.server_id) <= _MAX_NAME_LENGTH:
         raise InvalidInputError(
             f"report: server_id has {len(message.server_id)} characters, expected 1 to "
-            f"{_MAX_NAME_LENGTH}; {len(message.clients)} clients, expected at most "
-            f"{MAX_SERVED_CLIENTS}; the longest text has {longest} characters, expected at most "
-            f"{_MAX_TEXT_LENGTH}",
+            f"{_MAX_NAME_LENGTH}",
+            "server_id",
+        )
+    if len(message.clients) > MAX_SERVED_CLIENTS:
+        raise InvalidInputError(
+            f"report: {len(message.clients)} clients, expected at most {MAX_SERVED_CLIENTS}; send "
+            "the number of all in num_clients",
             "clients",
         )
+    for index, client in enumerate(message.clients):
+        for field in ("name", "session", "stall"):
+            length = len(getattr(client, field))
+            if length > _MAX_TEXT_LENGTH:
+                raise InvalidInputError(
+                    f"report: clients[{index}].{field} has {length} characters, expected at most "
+                    f"{_MAX_TEXT_LENGTH}",
+                    "clients",
+                )
     return ClientsReport(
         server_id=message.server_id,
         clients=tuple(_read(ServedClient, client) for client in message.clients),

@@ -106,7 +106,7 @@ def create_metrics_server(
     try:
         return server, bind(server, str(address), security)
     except RelaaxError as error:
-        raise ConfigError(f"the metrics server: {error}") from None
+        raise ConfigError(f"relaax-metrics-server.bind (--bind): {error}") from None
 
 
 def _add_health(server: grpc.Server) -> None:

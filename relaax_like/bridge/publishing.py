@@ -49,7 +49,7 @@ class LeasingBackend(Protocol):
 
     @property
     def learner_address(self) -> tuple[str, int]:
-        """Address at which the newest holder takes experience, and its term; ("", 0): none."""
+        """Address where the newest holder takes experience, and its term; ("", 0): no holder."""
 
     @property
     def slots(self) -> Mapping[str, np.ndarray]:
@@ -147,7 +147,8 @@ class PublisherServicer:
         if len(header.episodes) > MAX_EPISODES or len(header.received) > _MAX_RECEIVED:
             raise InvalidInputError(
                 f"publish: {len(header.episodes)} episodes, expected at most {MAX_EPISODES}; "
-                f"{len(header.received)} clients, expected at most {_MAX_RECEIVED}",
+                f"{len(header.received)} clients in received, expected at most {_MAX_RECEIVED}; "
+                "run the same version of relaax_like on both ends",
                 "episodes",
             )
         fields: dict[str, Any] = {
@@ -201,10 +202,10 @@ def add_to_server(servicer: PublisherServicer, server: grpc.Server) -> None:
 
 
 class PublisherStub:
-    """A learner's calls to the parameter server, and that of agents that look for it.
+    """Makes the calls of a learner to the parameter server; agents only call `find_learner`.
 
-    Each has a deadline. All of them raise ServerUnavailableError if there is no answer in time or
-    the server is not ready or too busy, NotAllowedError if an agent's token is required,
+    Each call has a deadline. All of them raise ServerUnavailableError if there is no answer in
+    time or the server is not ready or too busy, NotAllowedError if an agent's token is required,
     ProtocolError if something else listens at the address or the server has failed, and, except
     `find_learner`, LeasedError if the run has no learner in a process of its own. `renew` and
     `publish` also raise LeasedError if the caller has lost the lease.
@@ -376,8 +377,9 @@ def _validate_acquire(request: publisher_pb2.AcquireRequest, manifest: Manifest)
     errors.validate_format(request.format, FORMAT, "learner", "parameter server")
     if request.fingerprint != manifest.fingerprint:
         raise InvalidInputError(
-            "fingerprint: the learner has another model than this run; use the same algorithm "
-            "folder and settings on both",
+            f"fingerprint: {request.fingerprint:08x}, expected {manifest.fingerprint:08x}; the "
+            "learner has another model than this run, so start both with the same algorithm folder "
+            "and settings",
             "fingerprint",
         )
     for field, text, longest in (
@@ -386,7 +388,9 @@ def _validate_acquire(request: publisher_pb2.AcquireRequest, manifest: Manifest)
     ):
         if not 1 <= len(text) <= longest or not text.isprintable():
             raise InvalidInputError(
-                f"{field}: {text[:60]!r}, expected 1 to {longest} printable characters", field
+                f"{field}: {text[:60]!r} of length {len(text)}, expected 1 to {longest} printable "
+                "characters",
+                field,
             )
 
 

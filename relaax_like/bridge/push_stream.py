@@ -1,4 +1,4 @@
-"""Pushes and replies over one gRPC stream that stays open: a call per push costs twice as much."""
+"""Sends pushes over one gRPC stream that stays open: a call per push costs twice as much."""
 
 import contextlib
 import os
@@ -124,7 +124,7 @@ class PushStream:
 
     @contextlib.contextmanager
     def _limited(self, timeout_sec: float) -> Iterator[Any]:
-        """Returns the open stream, which ends if the block takes too long or fails."""
+        """Yields the open stream, which ends if the block takes too long or fails."""
         is_new = self._call is None
         if is_new:
             self._outbox = queue.SimpleQueue()
@@ -168,7 +168,11 @@ def _take_replies(shared: SharedVectors, call: Any) -> Iterator[frames.Reply]:
     try:
         yield frames.to_push_pull_reply(letter)
     except DecodeError:
-        raise InvalidInputError("reply: not a valid reply message", "header") from None
+        raise InvalidInputError(
+            f"reply: {len(letter)} bytes that are not a valid PushPullReply message; run the same "
+            "version of relaax_like on both ends",
+            "header",
+        ) from None
 
 
 def _put(gradient: np.ndarray, buffer: np.ndarray) -> None:

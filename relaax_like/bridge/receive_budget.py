@@ -59,13 +59,14 @@ class IncomingPush:
 
 
 class ReceiveBudget:
-    """The memory for data that is being received. Thread-safe.
+    """Limits the memory for data that is being received. Thread-safe.
 
         with budget.admit(num_bytes, context) as incoming:
             push = messages_to_push(first, incoming.note(more), manifest)
 
-    If it is used up, the next push waits for others to end, and slow ones are cancelled: those
-    without a message for 3 s, and those that take more than 5 s plus 1 s per megabyte in total.
+    If the memory is used up, the next push waits for others to end, and slow ones are cancelled:
+    those without a message for 3 s, and those that take more than 5 s plus 1 s per megabyte in
+    total.
 
     Args:
       max_bytes: bytes of all pushes together; a single push can have more.

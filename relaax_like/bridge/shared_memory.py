@@ -108,9 +108,9 @@ class SharedVectors:
         """Opens the memory that another process has made.
 
         Raises:
-          UnusableError: the memory is on another machine, belongs to another user, has another
-            length, is not such memory, or cannot be mapped; or this machine does not support
-            mailboxes.
+          UnusableError: the memory is on another machine, belongs to another process or user, has
+            another length, is not such memory, or cannot be mapped; or this machine does not
+            support mailboxes.
         """
         if offer.mailboxes and not mailbox.SUPPORTED:
             raise UnusableError(

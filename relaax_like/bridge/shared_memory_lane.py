@@ -1,4 +1,4 @@
-"""Pushes of clients on the server's machine: through shared memory, beside their stream."""
+"""Receives pushes of clients on the server's machine through shared memory."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias

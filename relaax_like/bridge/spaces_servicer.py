@@ -22,7 +22,7 @@ def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
 
     Args:
       propose: receives proposals, see `Propose`; raises InvalidInputError for spaces that cannot be
-        used.
+        used, and ServerUnavailableError if they cannot be stored.
       server: not started yet.
     """
 

@@ -89,9 +89,10 @@ class ParameterServerStub(BufferingClient):
     """A remote parameter server, as one agent or learner sees it. Calls have deadlines.
 
     Methods that call the server raise the errors of `ParameterServerClient`, and also
-    NotAllowedError, if an agent's token is required, and ProtocolError, if something else listens
-    at the address or the server has failed. With an open stream, they raise RelaaxError in a
-    process that was forked from the one that made this object.
+    NotAllowedError, if an agent's token is required, ProtocolError, if something else listens at
+    the address or the server has failed, and InvalidInputError, if an answer is not valid. With an
+    open stream, they raise RelaaxError in a process that was forked from the one that made this
+    object.
 
     Args:
       channel: to the server; owned by the caller.

@@ -42,7 +42,7 @@ class TaskClient(ParameterServerClient):
             if name not in places:
                 raise InvalidInputError(
                     f"{name}: the run has no such variable; its first variables are "
-                    f"{', '.join(list(places)[:8])}. Start the run from the initial values of the "
+                    f"{', '.join(list(places)[:8])}; start the run from the initial values of the "
                     "same algorithm folder",
                     name,
                 )
@@ -73,7 +73,7 @@ class TaskClient(ParameterServerClient):
 
     @property
     def global_t(self) -> int:
-        """Newest known environment steps of all clients, including own ones not sent yet."""
+        """Newest known environment steps of all clients, including this client's unsent steps."""
         return self._client.global_t
 
     @property
@@ -144,9 +144,10 @@ class TaskClient(ParameterServerClient):
         known = dict.fromkeys(segment.group.partition("/")[2] for segment in self._own)
         for name in groups:
             if name not in known:
+                cure = "name one of them, or leave" if known else "leave"
                 raise InvalidInputError(
                     f"groups: unknown variable group {name[:60]!r}; this task has "
-                    f"{', '.join(known) or 'none'}; name one of them, or none for all",
+                    f"{', '.join(known) or 'no groups'}; {cure} groups empty for all",
                     "groups",
                 )
         own = [

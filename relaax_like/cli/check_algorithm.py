@@ -11,13 +11,17 @@ _COLORS = {"passed": "green", "failed": "red", "not applicable": "yellow"}
 
 
 def show_checks(name: str, sets: Sequence[str], learn_sec: float, only: Sequence[str] = ()) -> int:
-    """Prints the result of each check; returns 1 if one has failed.
+    """Prints the result of each check; returns 1 if one has failed, else 0.
 
     Args:
       name: see `find_folder_experiment`.
       sets: overrides of keys.
       learn_sec: longest time for the check that it learns.
       only: names of the checks to make; (): all.
+
+    Raises:
+      ConfigError: see `find_folder_experiment`; or `only` names a check that does not exist.
+      Exception: see `find_folder_experiment`.
     """
     experiment = find_folder_experiment(name, sets)
     console = Console(soft_wrap=True, highlight=False)

@@ -33,6 +33,14 @@ def show_comparison(paths: Sequence[Path], target: float | None, as_json: bool) 
     """Prints a table of the runs, or JSON; returns the exit status.
 
     The table has one column for each group of runs; see `group_runs`.
+
+    Args:
+      paths: see `load_runs`.
+      target: a mean return; also print the steps and seconds needed to reach it.
+      as_json: print JSON instead of a table.
+
+    Raises:
+      ConfigError: see `load_runs`.
     """
     groups = group_runs(load_runs(paths))
     summaries = [[summarize_run(run, target) for run in group.runs] for group in groups]

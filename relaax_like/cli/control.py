@@ -10,6 +10,14 @@ def save_snapshot(text: str, security: ClientSecurity) -> int:
     """Makes the parameter server write a snapshot; prints its path.
 
     Returns 1 if the server does not keep snapshots, else 0.
+
+    Args:
+      text: HOST:PORT or HOST of the parameter server.
+      security: token and certificates.
+
+    Raises:
+      ConfigError: `text` is not an address, or a file that `security` names cannot be used.
+      RelaaxError: see `bridge.stub.request_save`.
     """
     address = str(parse_address(text, PARAMETER_SERVER_PORT))
     with BridgeControl().connect(address, security) as link:
@@ -19,7 +27,16 @@ def save_snapshot(text: str, security: ClientSecurity) -> int:
 
 
 def stop_server(text: str, security: ClientSecurity) -> int:
-    """Tells the parameter server to save and exit."""
+    """Tells the parameter server to save and exit.
+
+    Args:
+      text: HOST:PORT or HOST of the parameter server.
+      security: token and certificates.
+
+    Raises:
+      ConfigError: `text` is not an address, or a file that `security` names cannot be used.
+      RelaaxError: see `bridge.stub.request_stop`.
+    """
     address = str(parse_address(text, PARAMETER_SERVER_PORT))
     with BridgeControl().connect(address, security) as link:
         link.request_stop()

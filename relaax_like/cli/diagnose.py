@@ -20,6 +20,7 @@ from relaax_like.learn.training_error import (
     load_training_error,
 )
 from relaax_like.supervision.process import without_native_stderr
+from relaax_like.wire.errors import RelaaxError
 
 # Prefix of an array's name -> usual cause if it is not finite; the first match is used.
 _CAUSES = {
@@ -29,10 +30,11 @@ _CAUSES = {
     "batch/actions/": "The acting policy had diverged: a standard deviation near 0, or weights "
     "that are not finite. Lower the learning rates, or raise entropy_coefficient.",
     "value/": "An earlier update made the weights non-finite: lower the learning rates, or set "
-    "max_gradient_norm.",
-    "slots/": "An earlier gradient was too large for the optimizer: set max_gradient_norm.",
+    "max_gradient_norm, if the algorithm has this key.",
+    "slots/": "An earlier gradient was too large for the optimizer: set max_gradient_norm, if the "
+    "algorithm has this key, or lower the learning rates.",
     "batch/": "The acting policy had computed it from weights that had diverged: lower the "
-    "learning rates, or set max_gradient_norm.",
+    "learning rates, or set max_gradient_norm, if the algorithm has this key.",
 }
 # An array with larger numbers is reported although it is finite.
 _LARGE_INPUT, _LARGE_REWARD, _LARGE_WEIGHT = 1e3, 1e3, 1e3
@@ -78,10 +80,13 @@ def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
             continue
         largest = float(np.abs(array).max())
         if name.startswith("batch/inputs/") and largest > _LARGE_INPUT:
-            lines.append(f"{name} reaches {largest:g}: set update_norm, or scale it yourself.")
+            lines.append(
+                f"{name} reaches {largest:g}: set update_norm (ppo) or normalize_observations "
+                "(other algorithms), or scale it yourself."
+            )
         elif name.startswith("batch/rewards/") and largest > _LARGE_REWARD:
             lines.append(
-                f"{name} reaches {largest:g}: set normalize_rewards, or scale it yourself."
+                f"{name} reaches {largest:g}: set normalize_rewards (ppo), or scale it yourself."
             )
         elif name == "value/log_std" and array.min() < _SMALL_LOG_STD:
             lines.append(
@@ -94,8 +99,8 @@ def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
     if not lines:
         lines.append(
             "All inputs are finite and of ordinary size, so the update itself overflowed: "
-            "lower the learning rates, set max_gradient_norm, or set kl, which ends an "
-            "iteration early."
+            "lower the learning rates, or, if the algorithm has these keys, set max_gradient_norm, "
+            "or kl, which ends an iteration early."
         )
     return lines
 
@@ -140,9 +145,10 @@ def _print_gradients(arrays: Mapping[str, np.ndarray]) -> None:
     try:
         norms, costs = compute_gradient_norms(arrays)
     except Exception as error:  # the rest of the diagnosis is useful without it
-        print(f"gradients: not computed: {error}")
+        kind = "" if isinstance(error, RelaaxError) else f"{type(error).__name__}: "
+        print(f"gradients: not computed: {kind}{error}")
         return
-    table = Table(title="gradients of the whole iteration")
+    table = Table(title="gradients of the complete iteration")
     table.add_column("variable")
     table.add_column("norm", justify="right")
     for name, norm in norms.items():

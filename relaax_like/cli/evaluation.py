@@ -32,6 +32,11 @@ def show_evaluation(
       video: to record; None: no video.
       timeout_sec: longest time without a message from any client, if clients play.
       as_json: print a JSON object instead of a line for people.
+
+    Raises:
+      ConfigError: there is a video to record, but clients play.
+      RelaaxError, Exception: see `evaluate_snapshot`.
+      RelaaxError, Stopped: see `evaluate_with_clients`.
     """
     if experiment.environment is None:
         evaluation = _evaluate_with_clients(experiment, episodes, version, video, timeout_sec)

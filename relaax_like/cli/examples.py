@@ -63,8 +63,8 @@ def copy_examples(target: Path) -> int:
         # copytree puts the reasons of all files into one error.
         reason = error.strerror or error.args[0][0][2]
         raise ConfigError(
-            f"--copy {target}: copying failed: {reason}; remove what was copied and free space, or "
-            "choose another folder that can be written"
+            f"--copy {target}: copying failed: {reason}; remove what was copied and free disk "
+            "space, or choose another, writable folder"
         ) from None
     print(
         "The `name` in a copied file still selects the shipped algorithm; write `path: ./` "

@@ -9,7 +9,18 @@ from relaax_like.supervision.process import setup_logging
 
 
 def export_run(run: Path, version: str, folder: Path | None, overrides: Sequence[str]) -> int:
-    """Writes the files, and prints what they contain and how they were checked."""
+    """Exports a run's policy; prints the files, what they contain and how they were checked.
+
+    Args:
+      run: the run's folder, its YAML file, or the name of a shipped experiment.
+      version: of the snapshot; see `read_snapshot`.
+      folder: to write to; None: RUN/export/VERSION.
+      overrides: of keys of the file.
+
+    Raises:
+      ConfigError: see `find_experiment` and `load_experiment`.
+      RelaaxError: see `export_policy`.
+    """
     file, folders = find_experiment(run)
     experiment = load_experiment(file, [*folders, *overrides])
     setup_logging("WARNING")

@@ -121,8 +121,8 @@ def _find_checkpoints(folder: Path) -> Path:
         ):
             return candidate
     raise ConfigError(
-        f"{folder}: not a run's folder, because neither it nor its subfolder checkpoints has a "
-        "file lock, a folder journal, a snapshot cp-* or a file replay*-head, or no access to it; "
+        f"{folder}: not a run's folder, or no access to it: neither it nor its subfolder "
+        "checkpoints has a file lock, a folder journal, a snapshot cp-* or a file replay*-head; "
         "pass run_dir or checkpoint_dir of the YAML file"
     )
 

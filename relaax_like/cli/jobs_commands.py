@@ -16,7 +16,21 @@ from relaax_like.wire.security import ClientSecurity
 def submit_job(
     address: str, config: Path, sets: Sequence[str], name: str | None, security: ClientSecurity
 ) -> int:
-    """Submits an experiment; prints the number of the job."""
+    """Submits an experiment; prints the number of the job.
+
+    Args:
+      address: HOST:PORT or HOST of the coordinator.
+      config: the experiment's file, or the name of a shipped one.
+      sets: overrides of its keys.
+      name: of the job, for display; None: that of the file.
+      security: token and certificates.
+
+    Raises:
+      ConfigError: `address` is not an address, a file that `security` names cannot be used, or see
+        `make_job_config`.
+      InvalidInputError: the name is not valid.
+      RelaaxError: see `JobsClient.submit` and `CoordinatorLink.call`.
+    """
     shown = validate_name(name or config.stem, "--name" if name else "--name (default: the file's)")
     job_config = make_job_config(config, sets)
     with _connect(address, security) as jobs:
@@ -26,7 +40,12 @@ def submit_job(
 
 
 def list_jobs(address: str, job: int, as_json: bool, security: ClientSecurity) -> int:
-    """Prints jobs and slaves, or one job in full; `job` is its number, 0: all jobs."""
+    """Prints jobs and slaves, or one job in full; `job` is its number, 0: all jobs.
+
+    Raises:
+      ConfigError: `address` is not an address, or a file that `security` names cannot be used.
+      RelaaxError: see `JobsClient.list` and `CoordinatorLink.call`.
+    """
     with _connect(address, security) as client:
         jobs, slaves = client.list(job)
     if as_json:
@@ -50,7 +69,12 @@ def list_jobs(address: str, job: int, as_json: bool, security: ClientSecurity) -
 
 
 def cancel_job(address: str, job: int, security: ClientSecurity) -> int:
-    """Cancels a job."""
+    """Cancels the job with the number `job`.
+
+    Raises:
+      ConfigError: `address` is not an address, or a file that `security` names cannot be used.
+      RelaaxError: see `JobsClient.cancel` and `CoordinatorLink.call`.
+    """
     with _connect(address, security) as jobs:
         jobs.cancel(job)
     print(f"job {job} is cancelled")

@@ -23,6 +23,9 @@ def show_keys(config: Path) -> int:
 
     Args:
       config: the file, or the name of a shipped one; it determines the algorithm's keys.
+
+    Raises:
+      ConfigError: see `find_config_class`.
     """
     sections: dict[str, type[Settings]] = {
         "": TopConfig,

@@ -532,7 +532,7 @@ def fsck(
         typer.Option("--to-last-good", help="Move everything after the first damage aside."),
     ] = False,
 ) -> None:
-    """Check a run's snapshots and journals; no server or learner of the run must be running."""
+    """Check a run's snapshots and journals; first stop the run's servers and learner."""
 
     def start() -> int:
         from relaax_like.cli.fsck import check_folder

@@ -49,7 +49,8 @@ TlsKeyOption = Annotated[
 InsecureOption = Annotated[
     bool,
     typer.Option(
-        "--insecure", help="Listen on other machines' addresses even without TLS and tokens."
+        "--insecure",
+        help="Listen on addresses that other machines can reach, even without TLS and tokens.",
     ),
 ]
 

@@ -13,7 +13,18 @@ from relaax_like.run_folders.runs import Run, group_runs, load_runs
 
 
 def show_plot(paths: Sequence[Path], curve: str | None, x: XAxis, smooth: int, out: Path) -> int:
-    """Draws a curve of the runs; prints the picture's file, curve and runs."""
+    """Draws a curve of the runs; prints the picture's file, curve and runs.
+
+    Args:
+      paths: see `load_runs`.
+      curve: name of the curve; None: see `choose_curve`.
+      x: what the horizontal axis shows.
+      smooth: number of points averaged into each plotted point.
+      out: file to write.
+
+    Raises:
+      ConfigError: see `load_runs`, `choose_curve` and `plot_runs`.
+    """
     validate_output(out)
     runs = load_runs(paths)
     name = choose_curve(runs, curve)
@@ -24,7 +35,11 @@ def show_plot(paths: Sequence[Path], curve: str | None, x: XAxis, smooth: int, o
 
 
 def list_curves(paths: Sequence[Path]) -> int:
-    """Prints the names of the runs' curves, and each run's points and newest value."""
+    """Prints the names of the runs' curves, and each run's points and newest value.
+
+    Raises:
+      ConfigError: see `load_runs`.
+    """
     runs = load_runs(paths)
     table = Table()
     table.add_column("curve")

@@ -9,7 +9,17 @@ from relaax_like.supervision.process import setup_logging
 
 
 def serve_run(run: Path, version: str, overrides: Sequence[str]) -> int:
-    """Serves until a signal arrives; returns the exit status."""
+    """Serves a run's policy until a signal arrives; returns the exit status.
+
+    Args:
+      run: the run's folder, its YAML file, or the name of a shipped experiment.
+      version: of the snapshot; see `read_snapshot`.
+      overrides: of keys of the file.
+
+    Raises:
+      ConfigError: see `find_experiment` and `load_experiment`.
+      RelaaxError, Stopped: see `run_policy_server`.
+    """
     file, folders = find_experiment(run)
     experiment = load_experiment(file, [*folders, *overrides])
     setup_logging(experiment.rlx_server.log_level)

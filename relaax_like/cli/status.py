@@ -121,7 +121,17 @@ def _describe_durability(status: Status) -> str:
 
 
 def show_status(text: str, watch: bool, security: ClientSecurity | None = None) -> int:
-    """Prints the status once, or every second: in place in a terminal, else one table each time."""
+    """Prints the status once, or every second: in place in a terminal, else one table each time.
+
+    Args:
+      text: HOST:PORT or HOST of the parameter server.
+      watch: print every second, until an error or a signal.
+      security: token and certificates; None: neither.
+
+    Raises:
+      ConfigError: `text` is not an address, or a file that `security` names cannot be used.
+      RelaaxError: see `Link.status`.
+    """
     address = str(parse_address(text, 7000))
     console = Console()
     with BridgeControl().connect(address, security) as link:

@@ -13,7 +13,15 @@ from relaax_like.reports.trace import (
 
 
 def show_trace(run_dir: Path, output: Path | None) -> int:
-    """Merges a run's traces into one file, and prints a table of times and what limits the run."""
+    """Merges a run's traces into one file, and prints a table of times and what limits the run.
+
+    Args:
+      run_dir: the run's folder, or the folder with its traces.
+      output: file to write; None: trace.json.gz next to the traces.
+
+    Raises:
+      ConfigError: see `find_trace_folder`, `load_traces` and `write_chrome_trace`.
+    """
     folder = find_trace_folder(run_dir)
     traces, skipped = load_traces(folder)
     for line in skipped:

@@ -28,6 +28,9 @@ def print_topology(config: Path, sets: Sequence[str]) -> int:
     Args:
       config: the experiment's file.
       sets: overrides of its keys.
+
+    Raises:
+      ConfigError: see `load_experiment` and `make_topology`.
     """
     from relaax_like.launch.run import make_topology
 
@@ -53,6 +56,13 @@ def begin_processes(
       force: move an older run in the folder aside.
       ray: address of the Ray cluster that the processes run on, or "local"; None: this machine.
       accept_loss: start a run on an empty folder although the cluster knows that it had begun.
+
+    Raises:
+      ConfigError: the settings are wrong, the folder already contains a run or cannot be written
+        to, or `accept_loss` is True without `ray`.
+      RelaaxError: see `begin_run`, `validate_servers` and, with `ray`, `open_ray_launcher`; or a
+        process cannot be started.
+      ModuleNotFoundError: `ray` is given, but Ray is not installed.
     """
     from relaax_like.run_folders.run_folder import begin_run
 
@@ -81,6 +91,14 @@ def begin_training(
       log: how the progress is shown.
       ray: address of the Ray cluster that the workers run on, or "local"; None: this machine.
       accept_loss: start a run on an empty folder although the cluster knows that it had begun.
+
+    Raises:
+      ConfigError: the settings are wrong, the folder already contains a run or cannot be written
+        to, or `accept_loss` is True without `ray`.
+      RelaaxError: see `begin_run`, `BaseTrainer.run` and, with `ray`, `join_for_workers`.
+      ModuleNotFoundError: `ray` is given, but Ray is not installed.
+      Exception: see `make_trainer` and `BaseTrainer.run`.
+      Stopped: see `BaseTrainer.run`.
     """
     from relaax_like.run_folders.run_folder import begin_run
 
@@ -109,6 +127,13 @@ def resume(
       log: how the progress of a training run in one process is shown.
       ray: see `begin_processes` and `begin_training`.
       accept_loss: see `begin_processes` and `begin_training`.
+
+    Raises:
+      ConfigError: there is no such run, a flag is not one of its keys, the settings are wrong, the
+        folder cannot be written to, or `accept_loss` is True without `ray`.
+      SnapshotError: see `validate_not_held`.
+      RelaaxError, ModuleNotFoundError, Exception, Stopped: see `begin_processes` and
+        `begin_training`.
     """
     from relaax_like.config.run_folder import find_config, find_experiment
     from relaax_like.run_folders.run_folder import TRAIN, read_command, validate_not_held

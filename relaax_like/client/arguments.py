@@ -37,7 +37,7 @@ def add_security_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_security(args: argparse.Namespace) -> ClientSecurity:
-    """Returns the settings from the flags; without a token in these, with that in $RELAAX_TOKEN.
+    """Returns the settings from the flags, with the token in $RELAAX_TOKEN if they specify none.
 
     Raises:
       ConfigError: the flags contradict each other, or the token has a character that no token can
@@ -84,5 +84,5 @@ def _read_number(text: str, least: int) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        raise argparse.ArgumentTypeError(f"{text!r}, expected an integer of {least} or more")
+        raise argparse.ArgumentTypeError(f"{text!r:.80}, expected an integer of {least} or more")
     return number

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class OutOfOrderError(RelaaxError, RuntimeError):
-    """A verb was called at the wrong time. Nothing was sent."""
+    """A verb was called at the wrong time, or the session does not support it. Nothing was sent."""
 
 
 class LateAnswerError(RelaaxError, TimeoutError):
@@ -92,7 +92,7 @@ class Retry:
         as the two are often started together; after that it reports each attempt.
 
     Raises:
-      ConfigError: `min_sleep_sec` is negative, or above `max_sleep_sec`, or that is above 1e9; or
+      ConfigError: a sleep is negative or above 1e9, `min_sleep_sec` is above `max_sleep_sec`, or
         `max_attempts` is below 1.
     """
 
@@ -104,12 +104,13 @@ class Retry:
     def __post_init__(self) -> None:
         if not 0 <= self.min_sleep_sec <= self.max_sleep_sec <= MAX_WAIT_SEC:
             raise ConfigError(
-                f"retry: sleeps of {self.min_sleep_sec} to {self.max_sleep_sec} s, expected 0 "
-                "<= min_sleep_sec <= max_sleep_sec <= 1e9"
+                f"retry (--retry-sleep): min_sleep_sec is {self.min_sleep_sec} and max_sleep_sec "
+                f"is {self.max_sleep_sec}, expected 0 <= min_sleep_sec <= max_sleep_sec <= 1e9"
             )
         if self.max_attempts is not None and self.max_attempts < 1:
             raise ConfigError(
-                f"retry: max_attempts is {self.max_attempts}, expected 1 or more; None: no limit"
+                f"retry: max_attempts is {self.max_attempts}, expected 1 or more, or None for no "
+                "limit"
             )
 
 
@@ -256,7 +257,10 @@ class RlxClient:
         self.name = _validate_name(name or f"{socket.gethostname()[:80]}-{os.getpid()}")
         self._address = address
         if token and security is not None:
-            raise ConfigError("token and security are both set; put the token into security")
+            raise ConfigError(
+                "token and security are both set, expected one of them; pass the token in "
+                "security, as ClientSecurity(token=...)"
+            )
         self._security = security or ClientSecurity(token=token)
         _validate_limits(max_wait_ms, answer_timeout_sec)
         self._max_wait_ms = max_wait_ms
@@ -375,13 +379,15 @@ class RlxClient:
             answer = connection.receive()
             if answer.WhichOneof("body") != "ready":
                 raise ProtocolError(
-                    f"{self._address} did not reply to the hello with Ready; is it an rlx server?"
+                    f"{self._address} replied to the hello with {answer.WhichOneof('body')!r}, "
+                    "expected 'ready'; update the client or the server"
                 )
             missing = set(self._hello.features).difference(answer.ready.features, _FEATURES)
             if missing:
                 raise ProtocolError(
                     f"max_wait_ms: the server at {self._address} does not support "
-                    f"{', '.join(sorted(missing))}; update it, or connect without max_wait_ms"
+                    f"{', '.join(sorted(missing))}; update the server, or connect without "
+                    "max_wait_ms"
                 )
         except BaseException:
             connection.close()
@@ -503,7 +509,7 @@ class RlxClient:
             server accepts. Nothing was sent.
           LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and begin a new episode.
-          ProtocolError: the server refused the message.
+          ProtocolError: the server refused the message, or its answer is not valid.
         """
         mark = self._mark_call()
         self._validate_single_slot("act")
@@ -529,7 +535,7 @@ class RlxClient:
             human or a safety controller; None: the last action.
 
         Returns:
-          As `act`: the action, or None when training has finished.
+          The next action, as from `act`; None when training has finished.
 
         Raises:
           OutOfOrderError: no action precedes the reward, the last step was not answered in time and
@@ -574,8 +580,8 @@ class RlxClient:
         mark = self._mark_call()
         if truncated and state is None and not self.finished:
             raise InvalidInputError(
-                "reward_and_reset(truncated=True) needs state, the final observation of the "
-                "episode",
+                "state: missing, but reward_and_reset(truncated=True) needs the final observation "
+                "of the episode; pass it as state",
                 "state",
             )
         message = rlx_pb2.Step()
@@ -592,7 +598,10 @@ class RlxClient:
         if self.finished:
             return None
         if len(result.episodes) == self._num_late:
-            raise self._fail("the server reported no score of the ended episode, expected one")
+            raise self._fail(
+                "received no score for the episode that reward_and_reset() ended, expected one; "
+                "update the client or the server"
+            )
         return result.episodes[-1].score
 
     def _validate_single_slot(self, verb: str) -> None:
@@ -613,7 +622,14 @@ class RlxClient:
                 f"reward: expected a number, or several of shape [r], got {array.tolist()!s:.100}",
                 "reward",
             )
-        return validate_outcome(1, array[None], *ends)
+        try:
+            return validate_outcome(1, array[None], *ends)
+        except InvalidInputError as error:
+            if error.field != "rewards":
+                raise
+            raise InvalidInputError(
+                f"reward: {array.tolist()!s:.100}, expected a finite number, or several", "reward"
+            ) from None
 
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
@@ -678,7 +694,7 @@ class RlxClient:
           LateAnswerError: no answer came within `answer_timeout_sec`; the session continues.
           ServerUnavailableError: the server was lost; call `reconnect()` and reset all
             environments.
-          ProtocolError: the server refused the message.
+          ProtocolError: the server refused the message, or its answer is not valid.
         """
         if self.finished:
             return StepResult(actions=None, finished=self.finished)
@@ -709,12 +725,14 @@ class RlxClient:
             pack_arrays(leaves, message.observations)
         elif rewards is None:
             raise InvalidInputError(
-                "observations: None; pass the first observations of all slots", "observations"
+                "observations: None, but a step without rewards begins new episodes; pass the "
+                "first observations of all slots",
+                "observations",
             )
         elif goes_on:
             raise InvalidInputError(
-                "observations: None, but not all slots have ended; pass the next observations "
-                "of all slots",
+                f"observations: None, but the episode of slot {int(ended.argmin())} continues; "
+                "pass the next observations of all slots",
                 "observations",
             )
         return self._exchange_step(message, mark)
@@ -938,7 +956,7 @@ class RlxClient:
         try:
             leaves = self._reader.read(body) if asked else None
         except InvalidInputError as error:
-            raise self._fail(str(error)) from None
+            raise self._fail_actions(error) from None
         if leaves is not None:
             numbers = self._reader.numbers
             if self._step_id and self._is_late(numbers["step_id"]):
@@ -957,8 +975,8 @@ class RlxClient:
             raise
         if answer.WhichOneof("body") != "actions":
             raise self._fail(
-                "received a message other than Actions in reply to a step; update the client or "
-                "the server"
+                f"received {answer.WhichOneof('body')!r} in reply to a step, expected 'actions'; "
+                "update the client or the server"
             )
         message = answer.actions
         if not message.finished and self._step_id and self._is_late(message.step_id):
@@ -976,7 +994,10 @@ class RlxClient:
           ProtocolError: it answers a step that has not been sent.
         """
         if not 0 < step_id <= self._step_id:
-            raise self._fail(f"the server answered step {step_id}, expected 1 to {self._step_id}")
+            raise self._fail(
+                f"received an answer to step {step_id}, expected 1 to {self._step_id}; update the "
+                "client or the server"
+            )
         self.late_answers += step_id < self._step_id
         return step_id < self._step_id
 
@@ -1004,7 +1025,7 @@ class RlxClient:
         try:
             leaves = unpack_arrays(message.actions, self._actions.spaces, self.slots, "actions")
         except InvalidInputError as error:
-            raise self._fail(str(error)) from None
+            raise self._fail_actions(error) from None
         actions = self._actions.from_leaves(leaves)
         return StepResult(
             actions=actions, episodes=episodes, version=message.version, timings=timings
@@ -1014,14 +1035,17 @@ class RlxClient:
         self._drop_connection()
         return ProtocolError(f"{self._address}: {what}")
 
+    def _fail_actions(self, error: InvalidInputError) -> ProtocolError:
+        return self._fail(f"received invalid actions: {error}; update the client or the server")
+
     # Metrics.
 
     def scalar(self, name: str, y: float, x: float | None = None) -> None:
         """Records one point of a curve for TensorBoard.
 
-        Buffered, and sent with the steps about once a second, or sooner when 1000 points wait;
-        there is no answer. At most once: points that were not sent are lost when the process dies,
-        and while the server is away only the newest 10 000 are kept.
+        Points are buffered, and sent with the steps about once per second, or sooner when 1000 are
+        waiting; the server does not acknowledge them. Points that were not sent are lost when the
+        process dies, and while the server is away only the newest 10 000 are kept.
 
         Args:
           name: of the curve, 1 to 200 characters; the server drops points whose name is not
@@ -1073,11 +1097,15 @@ def _make_timings(numbers: Mapping[str, int]) -> Timings:
 
 def _validate_limits(max_wait_ms: int | None, answer_timeout_sec: float | None) -> None:
     if max_wait_ms is not None and not 1 <= max_wait_ms <= _MAX_WAIT_MS:
-        raise ConfigError(f"max_wait_ms: {max_wait_ms}, expected 1 to {_MAX_WAIT_MS}")
+        raise ConfigError(
+            f"max_wait_ms: {max_wait_ms}, expected 1 to {_MAX_WAIT_MS}, or None for no limit"
+        )
     if answer_timeout_sec is None:
         return
     if max_wait_ms is None:
-        raise ConfigError("answer_timeout_sec is set, but max_wait_ms is not; set both")
+        raise ConfigError(
+            f"answer_timeout_sec: {answer_timeout_sec}, but max_wait_ms is not set; set both"
+        )
     if not 0 < answer_timeout_sec <= MAX_WAIT_SEC:
         raise ConfigError(
             f"answer_timeout_sec: {answer_timeout_sec}, expected more than 0, and at most 1e9"

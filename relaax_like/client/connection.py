@@ -109,11 +109,8 @@ class Connection:
         self._heard = False
         self._buffer = bytearray()
         self._socket: socket.socket | None = None
-        if not (0 < connect_timeout_sec <= MAX_WAIT_SEC and 0 < timeout_sec <= MAX_WAIT_SEC):
-            raise ConfigError(
-                f"connect_timeout_sec is {connect_timeout_sec}, timeout_sec is {timeout_sec}; "
-                "expected more than 0, and at most 1e9, for both"
-            )
+        _validate_time("connect_timeout_sec", connect_timeout_sec)
+        _validate_time("timeout_sec (--timeout)", timeout_sec)
         self._socket = self._connect(connect_timeout_sec)
 
     def _connect(self, timeout_sec: float) -> socket.socket:
@@ -146,7 +143,8 @@ class Connection:
         except TimeoutError:
             connected.close()
             raise ServerUnavailableError(
-                f"rlx server {self.address}: the TLS handshake timed out; does it use TLS?"
+                f"rlx server {self.address}: the TLS handshake timed out; is the address correct, "
+                "and does the server use TLS? If it does not, remove tls_ca (--tls-ca)"
             ) from None
         except OSError as error:
             connected.close()
@@ -246,9 +244,9 @@ class Connection:
             raise
 
     def receive_within(self, seconds: float) -> bytes | None:
-        """Waits at most `seconds` for one message; None: no complete one came, it still can.
+        """Waits at most `seconds` for one message; returns None if no complete one has arrived.
 
-        Raises the same as `receive`.
+        It can still arrive later, so the connection stays open. Raises the same as `receive`.
         """
         end = time.monotonic() + seconds
         connected = self._open_socket()
@@ -291,7 +289,7 @@ class Connection:
         try:
             length = unpack_length(bytes(self._buffer[: HEADER.size]), self._max_message_bytes)
         except ProtocolError as error:
-            raise ProtocolError(f"{self.address}: {error}; is it an rlx server?") from None
+            raise ProtocolError(f"{self.address}: {error}") from None
         end = HEADER.size + length
         self._fill(end, deadline)
         body = bytes(self._buffer[HEADER.size : end])
@@ -318,7 +316,10 @@ class Connection:
         return self._socket
 
     def _malformed(self, what: str) -> ProtocolError:
-        return ProtocolError(f"{self.address} sent {what}; is it an rlx server?")
+        return ProtocolError(
+            f"{self.address} sent {what}; check that it is an rlx server, and update the client or "
+            "the server"
+        )
 
     def _lost(
         self, error: OSError, late: str = "no reply"
@@ -352,13 +353,19 @@ class Connection:
         return find_tls_mistake(host, port, None)
 
 
+def _validate_time(name: str, seconds: float) -> None:
+    if not 0 < seconds <= MAX_WAIT_SEC:
+        raise ConfigError(f"{name}: {seconds} s, expected more than 0, and at most 1e9")
+
+
 def _error_to_exception(
     error: rlx_pb2.Error, address: str
 ) -> ProtocolError | ServerUnavailableError | NotAllowedError:
-    if error.code in _WORTH_A_RETRY:
-        return ServerUnavailableError(error.message or rlx_pb2.ErrorCode.Name(error.code))
-    if error.code == rlx_pb2.UNAUTHENTICATED:
-        return NotAllowedError(f"the rlx server {address} refused: {error.message}")
     known = error.code in rlx_pb2.ErrorCode.values()
     code = rlx_pb2.ErrorCode.Name(error.code) if known else f"ERROR_CODE_{error.code}"
-    return ProtocolError(error.message or code, code, error.field)
+    if error.code == rlx_pb2.UNAUTHENTICATED:
+        return NotAllowedError(f"the rlx server {address} refused: {error.message or code}")
+    text = error.message or f"the rlx server {address} sent {code} without a message"
+    if error.code in _WORTH_A_RETRY:
+        return ServerUnavailableError(text)
+    return ProtocolError(text, code, error.field)

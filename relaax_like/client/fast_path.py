@@ -1,7 +1,6 @@
-"""Ordinary steps and answers, as in the middle of episodes, which differ only in their data.
+"""Writes and reads ordinary steps and answers, which differ from earlier ones only in their data.
 
-They are written and read by their layout, at a fraction of the cost of building and parsing
-messages.
+Their layout is known, so this takes a fraction of the time of building and parsing messages.
 """
 
 import functools
@@ -37,9 +36,9 @@ def pack_step(
     flags: Mapping[str, np.ndarray] = EMPTY,
     executed: Mapping[str, np.ndarray] = EMPTY,
 ) -> bytes:
-    """Returns the message of a step without final observations and success.
+    """Returns the serialised message of a step without final observations and success.
 
-    The arguments have been checked.
+    The caller must have checked the arguments.
 
     Args:
       observations: leaf -> `[k, ...]`.
@@ -86,7 +85,7 @@ def _make_step_layout(
 
 
 class ActionsReader:
-    """Reads answers with the layout and version of the remembered one, without parsing them.
+    """Reads answers that have the same layout and version as a remembered one, without parsing.
 
     Args:
       spaces: action leaves.

@@ -47,16 +47,20 @@ class SpaceCodec:
       space: a bare `Space` for a plain space, otherwise a dict name -> `Space`.
     """
 
-    def __init__(self, space: gym.Space) -> None:
+    def __init__(self, space: gym.Space, name: str = "space") -> None:
         """Takes any nesting of Dict and Tuple over Box, Discrete, MultiDiscrete and MultiBinary.
+
+        Args:
+          space: the space.
+          name: of the space, for errors.
 
         Raises:
           ConfigError: another kind of space, or one without leaves.
           InvalidInputError: a leaf that the protocol does not allow, such as a Box of longdouble.
         """
-        self.leaves = _flatten(space)
+        self.leaves = _flatten(space, name)
         if not self.leaves:
-            raise ConfigError(f"space {space}: expected at least one leaf")
+            raise ConfigError(f"{name}: {space!s:.200} has no leaves, expected at least one leaf")
         self._gym_space = space
         self._bare = not self.leaves[0].path
         self.space: UserSpace = (
@@ -76,7 +80,8 @@ class SpaceCodec:
 
         Raises:
           InvalidInputError: a leaf is missing, has another shape, does not consist of numbers, or
-            has one that the space's integer or bool dtype cannot represent; the error names it.
+            has a number that the space's integer or bool dtype cannot represent; the error names
+            the leaf.
         """
         for leaf in self.leaves:
             rows = into if isinstance(into, np.ndarray) else into[leaf.name]
@@ -101,8 +106,8 @@ class SpaceCodec:
           chosen: `[k]` bool, the slots whose values matter; None: all.
 
         Raises:
-          InvalidInputError: a leaf is missing, is not an array of numbers, or has one that the
-            space's integer or bool dtype cannot represent.
+          InvalidInputError: a leaf is missing, is not an array of numbers, or has a number that
+            the space's integer or bool dtype cannot represent; the error names the leaf.
         """
         arrays = {
             leaf.name: self._pack_leaf(leaf, _read_leaf(batch, leaf), chosen)
@@ -142,9 +147,9 @@ class GymValues(SpaceValues):
     """Values of a Gymnasium space: nested as the space is, actions clipped to its bounds."""
 
     def __init__(self, space: gym.Space, name: str) -> None:
-        """Takes the spaces that `SpaceCodec` takes; for the arguments, see `SpaceValues`."""
+        """Takes a space; the arguments are those of `SpaceValues`, the errors of `SpaceCodec`."""
         self._gym_space = space
-        self._codec = SpaceCodec(space)
+        self._codec = SpaceCodec(space, f"{name}_space")
         super().__init__(self._codec.space, name)
 
     def to_leaves(
@@ -308,22 +313,22 @@ def _clip(leaf: Leaf, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _flatten(space: gym.Space, path: tuple[str | int, ...] = ()) -> list[Leaf]:
+def _flatten(space: gym.Space, where: str) -> list[Leaf]:
     leaves: list[Leaf] = []
-    _collect(space, path, leaves)
+    _collect(space, where, (), leaves)
     return leaves
 
 
-def _collect(space: gym.Space, path: tuple[str | int, ...], leaves: list[Leaf]) -> None:
+def _collect(space: gym.Space, where: str, path: tuple[str | int, ...], leaves: list[Leaf]) -> None:
     if isinstance(space, gym.spaces.Dict):
         for key, inner in space.spaces.items():
-            _collect(inner, (*path, key), leaves)
+            _collect(inner, where, (*path, key), leaves)
     elif isinstance(space, gym.spaces.Tuple):
         for index, inner in enumerate(space.spaces):
-            _collect(inner, (*path, index), leaves)
+            _collect(inner, where, (*path, index), leaves)
     else:
         name = _unique_name(path, {leaf.name for leaf in leaves})
-        wire, offset = _leaf_to_wire(space, name)
+        wire, offset = _leaf_to_wire(space, f"{where}[{name}]" if path else where)
         leaves.append(Leaf(name=name, path=path, space=wire, gym_space=space, offset=offset))
 
 
@@ -340,7 +345,15 @@ def _unique_name(path: tuple[str | int, ...], taken: set[str]) -> str:
     return unique
 
 
-def _leaf_to_wire(space: gym.Space, name: str) -> tuple[Space, np.ndarray | None]:
+def _leaf_to_wire(space: gym.Space, where: str) -> tuple[Space, np.ndarray | None]:
+    try:
+        return _convert_leaf(space, where)
+    except InvalidInputError as error:
+        text = str(error).removeprefix("space: ")
+        raise InvalidInputError(f"{where}: {text}", error.field) from None
+
+
+def _convert_leaf(space: gym.Space, where: str) -> tuple[Space, np.ndarray | None]:
     if isinstance(space, gym.spaces.Box):
         return _box_to_wire(space), None
     if isinstance(space, gym.spaces.Discrete):
@@ -351,7 +364,6 @@ def _leaf_to_wire(space: gym.Space, name: str) -> tuple[Space, np.ndarray | None
         return MultiDiscrete(n=counts, shape=space.nvec.shape), offset
     if isinstance(space, gym.spaces.MultiBinary):
         return MultiBinary(shape=space.shape), None
-    where = "space" if name == "_" else f"space {name}"  # a plain space has no name
     raise ConfigError(
         f"{where}: {type(space).__name__} is not supported; expected Box, Discrete, "
         "MultiDiscrete, MultiBinary, or Dict and Tuple of them; convert it with a wrapper"

@@ -76,10 +76,10 @@ class EnvironmentSlots(Protocol):
 class SteppingAgent(Protocol):
     """Acts for all slots: an `RlxClient`, or an agent in the same process.
 
-    `step` takes the first arguments of `RlxClient.step`, and returns what that does. An agent
-    that can be lost raises ServerUnavailableError and has `reconnect(error, stop) -> bool`. One
-    that can resume from a state has `go_on()`, which returns what the last `step` before the state
-    would have returned.
+    `step` takes the first arguments of `RlxClient.step`, and returns the same. An agent that can
+    lose its server raises ServerUnavailableError and has `reconnect(error, stop) -> bool`, which
+    returns whether to continue. An agent that can resume from a state has `go_on()`, which returns
+    what the last `step` before the state would have returned.
     """
 
     def step(
@@ -136,7 +136,7 @@ class RunSummary:
 
 
 class Interactor:
-    """Runs environments against an agent until something ends it.
+    """Steps environments with the actions of an agent until the run ends.
 
         with RlxClient(address, slots.observation_space, slots.action_space, slots=8) as client:
             summary = Interactor(slots, client, max_episode_steps=800).run()
@@ -164,7 +164,7 @@ class Interactor:
         on_step: Callable[[], None] | None = None,
         seed: int | None = None,
     ) -> None:
-        """Connects the environments to the agent.
+        """Prepares a run; `run` starts it.
 
         Args:
           env_slots: the environments.
@@ -188,9 +188,10 @@ class Interactor:
         self._partial_step = getattr(env_slots, "partial_step", None)
         if random_steps and env_slots.slots > 1 and self._partial_step is None:
             raise ConfigError(
-                f"random_steps={random_steps}: these {env_slots.slots} environments can only be "
-                "stepped together, so a single one cannot take random actions after its reset; use "
-                "random_steps=0, or environments that are stepped one by one"
+                f"random_steps: {random_steps}, but these {env_slots.slots} environments can only "
+                "be stepped together, so a single one cannot take random actions after its reset; "
+                "set random_steps to 0 or slots to 1, or give the environments a method "
+                "partial_step (see EnvironmentSlots)"
             )
         self.episodes = 0
         self.steps = 0
@@ -249,7 +250,7 @@ class Interactor:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Makes the next `run` resume from here, without a reset.
 
-        The caller has restored slots and agent.
+        The caller must have restored the slots and the agent.
         """
         self.episodes, self.steps = int(state["episodes"]), int(state["steps"])
         self._scores[:] = state["scores"]
@@ -431,4 +432,4 @@ def _validate_bounds(
         ("max_steps", max_steps),
     ):
         if value is not None and value < 1:
-            raise ConfigError(f"{name}: {value}, expected 1 or more")
+            raise ConfigError(f"{name}: {value}, expected 1 or more, or None for no limit")

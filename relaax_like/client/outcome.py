@@ -7,7 +7,7 @@ import numpy as np
 from relaax_like.client.arrays import validate_array
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.ndarray import write_ndarray
+from relaax_like.wire.ndarray import describe_not_finite, write_ndarray
 
 
 def validate_outcome(
@@ -56,10 +56,18 @@ def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
       InvalidInputError: wrong shape or value.
     """
     array = validate_array(success, "success", (slots,))
-    if array.shape != (slots,) or not np.isin(array, (-1, 0, 1)).all():
+    if array.shape != (slots,):
         raise InvalidInputError(
-            f"success: {array.ravel()[:8].tolist()} of shape {list(array.shape)}, expected "
-            f"[{slots}] of 1 (solved), 0 (not solved) and -1 (unknown)",
+            f"success: shape {list(array.shape)}, expected [{slots}] of 1 (solved), 0 (not "
+            "solved) and -1 (unknown)",
+            "success",
+        )
+    is_known = np.isin(array, (-1, 0, 1))
+    if not is_known.all():
+        slot = int(is_known.argmin())
+        raise InvalidInputError(
+            f"success: {array[slot]!s:.50} in slot {slot}, expected 1 (solved), 0 (not solved) or "
+            "-1 (unknown)",
             "success",
         )
     write_ndarray(array.astype(np.int8), message.success)
@@ -80,10 +88,8 @@ def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
             f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]", "rewards"
         )
     if not np.isfinite(rewards).all():
-        bad = np.unique(np.argwhere(~np.isfinite(rewards))[:, 0]).tolist()
-        where = f"slot{'s' * (len(bad) > 1)} {', '.join(map(str, bad[:8]))}"
         raise InvalidInputError(
-            f"rewards: NaN or infinity in {where}, expected finite numbers", "rewards"
+            f"rewards: {describe_not_finite(rewards)}, expected finite numbers", "rewards"
         )
     return rewards
 

@@ -27,7 +27,7 @@ def run_program(program: str, description: str, make_slots: MakeSlots, arguments
     Args:
       program: name of the folder in environments/.
       description: shown by `--help`.
-      make_slots: makes the environments; raises ConfigError for what it does not know.
+      make_slots: makes the environments; raises ConfigError for unknown or invalid arguments.
       arguments: describes the keys of `--env-arg`.
 
     Returns:
@@ -66,8 +66,8 @@ def refuse_keys(environment: Any, program: str) -> None:
         value = getattr(environment, key)
         if value != default:
             raise ConfigError(
-                f"environment.{key}: {value!r} is not supported by the program {program}, which "
-                f"has no --{key.replace('_', '-')}; remove the key"
+                f"environment.{key}: {value!r:.80} is not supported by the program {program}, "
+                f"which has no --{key.replace('_', '-')}; remove the key"
             )
 
 
@@ -126,7 +126,7 @@ def _parse_env_arg(text: str) -> tuple[str, object]:
         return key, json.loads(value)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r}, expected KEY=VALUE with a VALUE in JSON, such as 4 or true"
+            f"{text!r:.100}, expected KEY=VALUE with a VALUE in JSON, such as 4 or true"
         ) from None
 
 

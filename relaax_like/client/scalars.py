@@ -18,7 +18,7 @@ _MAX_NAME_LENGTH = 200
 
 
 class ScalarBuffer:
-    """Points that wait to be sent: due every `interval_sec`, or when 1000 have accumulated.
+    """Buffers points until they are sent: every `interval_sec`, or when 1000 have accumulated.
 
     Attributes:
       dropped: number of points that were dropped because too many were waiting, or because one was
@@ -59,11 +59,13 @@ class ScalarBuffer:
         """Adds a point.
 
         Raises:
-          InvalidInputError: a bad name, or a number that is not finite.
+          InvalidInputError: the name does not have 1 to 200 characters, or a number is not finite.
         """
         if not 1 <= len(name) <= _MAX_NAME_LENGTH:
             raise InvalidInputError(
-                f"scalar: name {name[:60]!r}, expected 1 to {_MAX_NAME_LENGTH} characters", "name"
+                f"scalar: name {name[:60]!r} of {len(name)} characters, expected 1 to "
+                f"{_MAX_NAME_LENGTH}",
+                "name",
             )
         if not _is_finite(y) or (x is not None and not _is_finite(x)):
             shown = f"y={str(y)[:60]}, x={str(x)[:60]}"
@@ -93,7 +95,7 @@ class ScalarBuffer:
 
 
 class LatencyMeter:
-    """Averages over an interval, so that measuring does not require a message for each step."""
+    """Averages latencies over intervals, so that not every step requires a message."""
 
     def __init__(
         self, interval_sec: float = 1.0, clock: Callable[[], float] = time.monotonic

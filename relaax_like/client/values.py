@@ -74,11 +74,13 @@ class SpaceValues:
             return {self._name: self._to_leaf(self._name, values, slots, field, chosen)}
         if not isinstance(values, Mapping) or values.keys() != self.spaces.keys():
             came = (
-                sorted(map(str, values)) if isinstance(values, Mapping) else type(values).__name__
+                f"leaves {sorted(map(str, values))}"
+                if isinstance(values, Mapping)
+                else f"a value of type {type(values).__name__}"
             )
             raise InvalidInputError(
-                f"{field}: {came}, expected a dict with {sorted(self.spaces)} as declared by "
-                "the space",
+                f"{field}: {came:.200}, expected a dict with {sorted(self.spaces)!s:.200} as "
+                "declared by the space",
                 field,
             )
         return {
@@ -168,11 +170,11 @@ def _cast(array: np.ndarray, dtype: np.dtype, field: str, chosen: np.ndarray | N
         return cast
     changed = cast != array
     if chosen is not None and array.shape[:1] == chosen.shape:
-        changed = changed[chosen]
+        changed[~chosen] = False
     if changed.any():
         raise InvalidInputError(
-            f"{field}: converting {array.dtype} to {dtype}, which the space declares, would "
-            f"change values; pass values that {dtype} can represent",
+            f"{field}: {array[changed].flat[0]}, expected numbers that {dtype} can represent, as "
+            "declared by the space",
             field,
         )
     return cast

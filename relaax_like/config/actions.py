@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from relaax_like.config.base import Settings
-from relaax_like.config.problems import describe_list, describe_names
+from relaax_like.config.problems import count, describe_list, describe_names, describe_wrong
 from relaax_like.wire.spaces import (
     MAX_DISCRETE,
     Box,
@@ -32,13 +32,16 @@ LEARNED: Final = "learned"
 def _parse_choices(value: Any) -> Any:
     several = isinstance(value, list | tuple)
     sizes, least = (list(value), 1) if several else ([value], 2)
-    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
-    fits = sizes and whole and min(sizes) >= least and max(sizes) <= MAX_DISCRETE
-    if value is None or fits:
+
+    def fits(size: Any) -> bool:
+        is_integer = isinstance(size, int) and not isinstance(size, bool)
+        return is_integer and least <= size <= MAX_DISCRETE
+
+    if value is None or (sizes and all(map(fits, sizes))):
         return tuple(value) if several else value
     raise ValueError(
         f"expected an integer of 2 to {MAX_DISCRETE}, or a list of integers of 1 to "
-        f"{MAX_DISCRETE} (one per choice), got {describe_list(value)}"
+        f"{MAX_DISCRETE} (one per choice), got {describe_wrong(value, fits)}"
     )
 
 
@@ -49,7 +52,7 @@ def _parse_std(value: Any) -> Any:
         return tuple(value) if several else value
     raise ValueError(
         "expected learned, a number above 0, or a list of such numbers (one per component), got "
-        f"{describe_list(value)}"
+        f"{describe_wrong(value, _is_positive)}"
     )
 
 
@@ -88,8 +91,8 @@ class ActionConfig(Settings):
         given = [name for name in ("num", "size", "binary") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"{describe_names(given)}; set exactly one of num (discrete), size (continuous) "
-                "and binary (switches)"
+                "expected exactly one of num (discrete), size (continuous) and binary (switches), "
+                f"but {describe_names(given)}"
             )
         self.validate_keys()
         return self
@@ -108,7 +111,7 @@ class ActionConfig(Settings):
 
     @property
     def space(self) -> Space:
-        """The space of the distribution's actions: flat, and integers from 0."""
+        """The space of the distribution's actions: flat; integers are counted from 0."""
         if isinstance(self.num, int):
             return Discrete(n=self.num)
         if self.num is not None:
@@ -162,7 +165,8 @@ class ActionConfig(Settings):
         if wrong.any():
             at = int(wrong.argmax())
             raise ValueError(
-                f"{low_key}: {low[at]} in component {at}, expected less than {high_key}, {high[at]}"
+                f"{low_key}: {low[at]} in component {at}, expected less than {high_key} "
+                f"({high[at]})"
             )
 
     def _validate_std(self, size_key: str) -> None:
@@ -181,8 +185,8 @@ class ActionConfig(Settings):
             )
         if isinstance(self.std, tuple) and len(self.std) != self.size:
             raise ValueError(
-                f"std: {len(self.std)} number(s), expected one number, or {self.size} (one per "
-                f"component, {size_key})"
+                f"std: {count(len(self.std), 'number')}, expected one number, or {self.size} (one "
+                f"per component, {size_key})"
             )
 
     def _spread(self, bound: Bound | None, key: str, size_key: str = "size") -> np.ndarray:
@@ -197,12 +201,14 @@ class ActionConfig(Settings):
             array = np.asarray(bound, np.float32)
         if array.shape not in ((), (self.size,)):
             raise ValueError(
-                f"{key}: {len(array)} number(s), expected one number, or {self.size} "
+                f"{key}: {count(len(array), 'number')}, expected one number, or {self.size} "
                 f"(one per component, {size_key})"
             )
-        if not np.isfinite(array).all():
+        wrong = ~np.isfinite(array)
+        if wrong.any():
+            place = f" in component {wrong.argmax()}" if array.ndim else ""
             raise ValueError(
-                f"{key}: {describe_list(bound)}, expected numbers that fit into "
-                "float32, at most 3.4e38 in magnitude"
+                f"{key}: {np.asarray(bound).reshape(-1)[wrong.argmax()]}{place}, expected a number "
+                "that fits into float32, at most 3.4e38 in magnitude"
             )
         return np.broadcast_to(array, (self.size,)).copy()

@@ -59,11 +59,13 @@ class ActorCriticConfig(EncoderConfig):
 
     @model_validator(mode="after")
     def _validate_actions(self) -> Self:
-        kinds = (self.num_actions, self.action_size, self.actions)
-        if sum(kind is not None for kind in kinds) > 1:
+        kinds = ("num_actions", "action_size", "actions")
+        given = [key for key in kinds if getattr(self, key) is not None]
+        if len(given) > 1:
             raise ValueError(
-                "set only one of num_actions (discrete), action_size (continuous) and actions "
-                "(several leaves), or none of them to use the environment's actions"
+                f"{' and '.join(given)} are set; set only one of num_actions (discrete), "
+                "action_size (continuous) and actions (several leaves), or none of them to use the "
+                "environment's actions"
             )
         if self._lacks_actions:
             self._validate_bound_keys()
@@ -139,7 +141,7 @@ class ActorCriticConfig(EncoderConfig):
 
     @property
     def action_leaves(self) -> dict[str, ActionConfig]:
-        """The settings of each leaf of the action space, by name in order; {} if not known yet."""
+        """The settings of each leaf of the action space, sorted by name; {} if not known yet."""
         if self._lacks_actions:
             return {}
         if self.actions is None:
@@ -148,7 +150,7 @@ class ActorCriticConfig(EncoderConfig):
 
     @property
     def action_spaces(self) -> Spaces:
-        """The space of each leaf of an action, by name in order; {} if not known yet."""
+        """The space of each leaf of an action, sorted by name; {} if not known yet."""
         return {leaf: own.space for leaf, own in self.action_leaves.items()}
 
     @property

@@ -70,7 +70,7 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
       default_port: port if the text has none; None: the text must have one.
 
     Raises:
-      ConfigError: it is not an address.
+      ConfigError: the text is not an address, or has no port although there is no default port.
     """
     host, bracket, rest = _split(text.strip())
     if not (_IPV6.fullmatch(host) and ":" in host if bracket else _HOST.fullmatch(host)):

@@ -23,7 +23,7 @@ class AlgorithmConfig(Settings):
 
     A field or property `plan` defines how experience is used (`config.plan`), or how each of
     several tasks uses it. Without a plan, agents learn by themselves, or a learner beside them
-    pushes one gradient of each batch.
+    pushes one gradient per batch.
     """
 
     name: Annotated[str | None, IN_JOBS] = None
@@ -56,14 +56,14 @@ class AlgorithmConfig(Settings):
     def lacks_spaces(self) -> bool:
         """Whether the file lacks observations, actions, or both.
 
-        Then the environment's spaces are used, through `describe_spaces`.
+        If so, the environment's spaces are used, through `describe_spaces`.
         """
         return False
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns keys of this section to add to those of the file, with their values.
+        """Returns keys to add to this section, with their values; by default there are none.
 
-        They follow from the environment's spaces; by default there are none.
+        They follow from the environment's spaces.
 
         Args:
           observation_spaces: the environment's, leaf name -> space.

@@ -62,8 +62,8 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
         )
     if not os.path.isfile(folder / "config.py"):
         raise ConfigError(
-            f"{folder}: not an algorithm folder, because it has no config.py, or no access is "
-            "allowed to it; correct the path or the permissions, or add config.py"
+            f"{folder}: contains no config.py, or no access to it; expected an algorithm folder: "
+            "correct the path or the permissions, or add config.py"
         )
     return folder
 
@@ -162,8 +162,9 @@ def load_folder_module(folder: Path, module: str) -> ModuleType:
     """
     file = folder / f"{module}.py"
     if not _NAME.fullmatch(module) or not file.is_file():
+        hint = " (`relaax run` works without it)" if f"{module}.py" == SLOTS else ""
         raise ConfigError(
-            f"{folder}: this folder has no {module}.py; add it, or name another folder"
+            f"{folder}: this folder has no {module}.py; add it, or name another folder{hint}"
         )
     try:
         with _lock:

@@ -95,7 +95,7 @@ class _Shorthand(NamedTuple):
         return {**form, "ext_args": arguments}
 
 
-_FREQ = "the iterations between two calls (1 or more), or null"
+_FREQ = "the number of iterations between two calls (1 or more), or null"
 _FLAG = "true or false"
 _SHORTHANDS = {
     "load_ckpt_before_run": _Shorthand(

@@ -1,4 +1,4 @@
-"""Settings of algorithms with one bounded continuous action, an actor and critics of its values."""
+"""Settings of algorithms with one bounded continuous action, an actor and critics."""
 
 from typing import Any, ClassVar, Self
 
@@ -102,7 +102,7 @@ class ContinuousConfig(EncoderConfig):
 
     @property
     def action_space(self) -> Box:
-        """The action, with its bounds; only if its size is known."""
+        """The space of the action, with its bounds; only if its size is known."""
         space = self._get_action().space
         assert isinstance(space, Box)
         return space
@@ -112,7 +112,7 @@ class ContinuousConfig(EncoderConfig):
 
         Raises:
           InvalidInputError: an observation cannot be used, or the action is not one Box with finite
-            bounds; action_low in the file replaces these.
+            bounds. Bounds in the file replace those of the environment.
         """
         keys = super().describe_spaces(observation_spaces, action_spaces)
         if self.action_size is None:
@@ -172,15 +172,16 @@ class NoisyReplayConfig(ContinuousReplayConfig):
     """Base of the `Config` of an algorithm with a `DeterministicModel`."""
 
     exploration_noise: Schedule = Constant(0.1)
-    """Standard deviation of the noise that agents add to the action, of actions scaled to [-1, 1],
-    by environment steps of all slots together; the sum is clipped to the bounds."""
+    """Standard deviation of the noise that agents add to actions scaled to [-1, 1]; a schedule over
+    the environment steps of all slots together. The sum is clipped to the bounds."""
 
     @model_validator(mode="after")
     def _validate_noise(self) -> Self:
         noise = self.exploration_noise
-        if min(noise.start, noise.end) <= 0:
+        least = min(noise.start, noise.end)
+        if least <= 0:
             raise ValueError(
-                f"exploration_noise: {noise.start:g} to {noise.end:g}, expected more than 0; for "
-                "actions without noise, evaluate the policy (relaax eval)"
+                f"exploration_noise: {least:g}, expected more than 0; for actions without noise, "
+                "evaluate the policy (relaax eval)"
             )
         return self

@@ -12,7 +12,7 @@ from relaax_like.wire.spaces import ACTION, MAX_DISCRETE, Discrete, Spaces
 
 
 class DiscreteConfig(EncoderConfig):
-    """Base of the `Config` of an algorithm that computes something for each of several actions.
+    """Base of the `Config` of an algorithm with one discrete action.
 
     Fields are read from the keys of the YAML's `algorithm` section.
     """

@@ -85,9 +85,9 @@ class EncoderConfig(AlgorithmConfig):
             )
         if self.image is not None and not self.network.begins_with_convolution:
             raise ValueError(
-                "image: the first layer of the network is not a convolution; start layers "
+                "image: the first layer of the network is not a convolution; start network.layers "
                 "with nature, a3c, impala or {conv: ...}, or, if the algorithm has no layers, "
-                "choose another one"
+                "choose another algorithm"
             )
         return self
 

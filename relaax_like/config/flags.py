@@ -39,8 +39,9 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
       "section.key=value" for each flag.
 
     Raises:
-      ConfigError: an argument is not a flag, there is no such key (the error names a similar key),
-        a key is set under two spellings, or the file or its algorithm cannot be loaded.
+      ConfigError: an argument is not a flag, there is no such key (the error names a similar key,
+        if there is one), a key is set under two spellings, or the file or its algorithm cannot be
+        loaded.
     """
     if not arguments:
         return []
@@ -54,8 +55,9 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
             hint = f"; did you mean --{near[0].replace('_', '-')}?" if near else ""
             raise ConfigError(
                 f"{flag}: neither an option of this command, nor a top-level key, nor a key of the "
-                "sections algorithm, learner or environment, nor --wandb-KEY (for keys of other "
-                f"sections, use --set SECTION.KEY=VALUE){hint}"
+                "sections algorithm, learner or environment, nor --wandb-KEY (`relaax keys CONFIG` "
+                "lists all keys; for keys of other sections, use --set SECTION.KEY=VALUE)"
+                f"{hint}"
             )
         if used.setdefault(known[name], name) != name:
             first = used[known[name]].replace("_", "-")

@@ -101,15 +101,18 @@ def describe_mirrors(observation_spaces: Spaces, action_spaces: Spaces) -> dict[
         space = spaces.get(leaf)
         if space is None or len(spaces) > 1:
             raise InvalidInputError(
-                f"mirror: got {describe_leaves(spaces)}, but only {kind}s of one leaf, named "
-                f"{leaf!r}, can be mirrored; wrap the environment, or set algorithm.mirror: 0",
+                f"algorithm.mirror: got {describe_leaves(spaces)}, but only {kind}s of one leaf, "
+                f"named {leaf!r}, can be mirrored; wrap the environment, or set algorithm.mirror "
+                "to 0",
                 f"{kind}_spaces",
             )
         if space.mirror is None:
             raise InvalidInputError(
-                f"mirror: the environment does not define the mirror image of its {kind}s; add a "
-                f"method get_{kind}_mirror_indices to it, or set algorithm.mirror_observation and "
-                "algorithm.mirror_action, or algorithm.mirror: 0",
+                "algorithm.mirror: the environment does not define the mirror image of its "
+                f"{kind}s; add a method get_{kind}_mirror_indices to a Gymnasium environment, or "
+                f"mirror=(...) to an {kind} space of relaax_like.wire, or set "
+                "algorithm.mirror_observation and algorithm.mirror_action, or set algorithm.mirror "
+                "to 0",
                 f"{kind}_spaces",
             )
         keys[f"mirror_{kind}"] = list(space.mirror)
@@ -171,11 +174,16 @@ def _describe_bounds(space: Space) -> dict[str, Any]:
             key: None if bound is None else np.asarray(bound, np.float32).reshape(-1)
             for key, bound in (("action_low", space.low), ("action_high", space.high))
         }
-    if any(bound is None or not np.isfinite(bound).all() for bound in bounds.values()):
-        raise InvalidInputError(
-            "action_spaces: some components of the environment's action have no finite bounds (as "
-            "float32), but this algorithm needs bounds; set algorithm.action_low and "
-            "algorithm.action_high, or algorithm.bounded: false, if the algorithm has that key",
-            "action_spaces",
-        )
+    for key, bound in bounds.items():
+        wrong = np.array([True]) if bound is None else ~np.isfinite(bound)
+        if wrong.any():
+            at = int(wrong.argmax())
+            value = "missing" if bound is None else f"{bound[at]} (as float32)"
+            raise InvalidInputError(
+                f"action_spaces: {key.removeprefix('action_')} is {value} in component {at} of the "
+                "environment's action, but this algorithm needs finite bounds; set "
+                "algorithm.action_low and algorithm.action_high, or algorithm.bounded: false, if "
+                "the algorithm has that key",
+                "action_spaces",
+            )
     return {key: np.asarray(bound).tolist() for key, bound in bounds.items()}

@@ -14,8 +14,8 @@ class HindsightConfig(Settings):
     """
 
     strategy: Literal["future", "final", "episode"] = "future"
-    """After which step of the episode the achieved goal is taken that replaces the desired one:
-    future, the drawn step or a later one; final, the last one so far; episode, any of them."""
+    """Step of the episode whose achieved goal replaces the desired one: future, the drawn step or a
+    later one; final, the last one so far; episode, any of them."""
     goals: int = Field(default=4, ge=1)
     """k: on average, k of k + 1 drawn steps get another goal."""
     achieved: Annotated[str, IN_JOBS] = "achieved_goal"

@@ -12,6 +12,7 @@ neither an absolute path nor one that leads upwards, nor a module (`module:Name`
 algorithm and environment contain no "/" either, because they would then be paths.
 """
 
+import difflib
 import json
 import re
 import types
@@ -66,14 +67,14 @@ _MAX_NAME = 200
 
 
 def find_refused_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Returns the keys of a section that are not marked, and that their types do not make harmless.
+    """Returns the keys of a section that are neither marked `IN_JOBS` nor of a harmless type.
 
-    A job cannot have them, except mappings to any JSON (`environment.args`, `learner.hook`), whose
-    values must not be text.
+    A job cannot have these keys, except mappings to any JSON (`environment.args`, `learner.hook`),
+    in which only text is refused.
 
     Args:
       model: of the section.
-      prefix: of the names.
+      prefix: put before each name.
     """
     return [
         f"{prefix}{name}"
@@ -128,9 +129,10 @@ def validate_job_config(config: Any) -> None:
       config: section -> key -> value, and `seed`, as JSON types.
 
     Raises:
-      ConfigError: a key is refused or unknown, algorithm or environment is not a name that is known
-        here, or a value is wrong. There is a line for each refused or unknown key; if there are
-        none of these, a line for each wrong value.
+      ConfigError: `config` is not a dict, a key is refused or unknown, algorithm or environment is
+        not a name that is known here, the algorithm's config.py cannot be loaded, or a value is
+        wrong. There is a line for each refused or unknown key; if there are none of these, a line
+        for each wrong value.
     """
     if not isinstance(config, dict):
         raise ConfigError(f"config: expected an object of sections, got {describe_value(config)}")
@@ -196,7 +198,9 @@ def _find_section_problems(
         field = fields.get(key)
         name = f"{prefix}{key}"
         if field is None:
-            yield f"{name}: unknown key"
+            near = difflib.get_close_matches(str(key)[:_MAX_NAME], fields, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield f"{name}: unknown key{hint or '; remove it, or correct its name'}"
         elif value is None:
             continue
         elif _is_marked(field) or _is_harmless(field.annotation):
@@ -218,8 +222,8 @@ def _find_section_problems(
 
 def _refuse(key: str) -> str:
     return (
-        f"{key}: a job cannot have this key, because it can name a path, an address or a secret "
-        "of the machine that runs it; remove it"
+        f"{key}: a job cannot have this key, because its value can be a path, an address or a "
+        "secret of the machine that runs the job; remove the key"
     )
 
 

@@ -44,7 +44,7 @@ from relaax_like.config.plan import (
     learns_offline,
     name_plan,
 )
-from relaax_like.config.problems import Problems, describe_value
+from relaax_like.config.problems import Problems, describe_errors, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
 from relaax_like.config.run_spaces import read_run_spaces
 from relaax_like.config.shipped import find_experiment_file
@@ -98,8 +98,9 @@ def load_experiment(
         and spaces that the file does not define are read from RUN/spaces.json.
 
     Raises:
-      ConfigError: the file cannot be read; its settings are wrong (one line per problem, all of
-        them at once); there is no run in `logdir`; or spaces.json cannot be used.
+      ConfigError: the file cannot be read; an override is not an assignment; the settings are wrong
+        (one line per problem, all of them at once); there is no run in `logdir`; or spaces.json
+        cannot be used, or does not fit the settings.
     """
     document = _read(path, overrides)
     experiment = _ExperimentLoader(document).load()
@@ -129,6 +130,7 @@ def add_spaces(
 
     Raises:
       ConfigError: the algorithm cannot use such spaces, or its settings contradict them.
+      Exception: raised by the algorithm's code.
     """
     algorithm = experiment.algorithm
     try:
@@ -139,7 +141,7 @@ def add_spaces(
     except ValidationError as error:
         raise ConfigError(
             f"{experiment.file}: algorithm: the settings do not fit the environment's spaces: "
-            f"{_describe_validation(error)}"
+            f"{describe_errors(error)}"
         ) from None
     except InvalidInputError as error:
         raise ConfigError(f"{experiment.file}: algorithm: {error}") from None
@@ -149,7 +151,7 @@ def add_spaces(
 
 
 def require_spaces(experiment: Experiment) -> None:
-    """Checks that the settings define observations, actions, and mirror images that they need.
+    """Checks that the settings define observations, actions, and mirror images if they are needed.
 
     Raises:
       ConfigError: the settings do not define one of them.
@@ -159,7 +161,8 @@ def require_spaces(experiment: Experiment) -> None:
             f"{experiment.file}: algorithm: observations, actions or their mirror images are not "
             "defined, and there is no environment to get them from; set state_size, image, "
             "num_states or observations, and num_actions, action_size or actions (with mirror also "
-            "mirror_observation and mirror_action), or add an `environment` section"
+            "mirror_observation and mirror_action), as far as the algorithm has these keys, or add "
+            "an `environment` section"
         )
 
 
@@ -315,12 +318,13 @@ class _ExperimentLoader:
             if key not in given:
                 self._problems.add(
                     (SECURITY, key),
-                    f"missing, but {given[0]} is set; TLS needs all of {', '.join(_TLS_KEYS)}",
+                    f"missing, but {given[0]} is set; TLS needs all of {', '.join(_TLS_KEYS)}: "
+                    f"set it, or remove {' and '.join(given)}",
                 )
         if section.tls_client_cert_required and not given:
             self._problems.add(
                 (SECURITY, "tls_client_cert_required"),
-                f"true, but TLS is off; set {', '.join(_TLS_KEYS)} as well",
+                f"true, but TLS is off; set {', '.join(_TLS_KEYS)} as well, or set this to false",
             )
         paths = {
             key: resolve_path(self._base_dir / path)
@@ -370,8 +374,9 @@ class _ExperimentLoader:
             return None
         value = data[given[0]]
         if not isinstance(value, str) or not value:
-            what = describe_value(value)
-            self._problems.add((section, given[0]), f"expected text, got {what}")
+            what = "a path" if given[0] == "path" else "a name"
+            text = f"expected {what} as text, got {describe_value(value)}"
+            self._problems.add((section, given[0]), text)
             return None
         try:
             if given[0] == name_key and ("/" in value or value.startswith(".")):
@@ -414,8 +419,8 @@ class _ExperimentLoader:
         elif plan is not None and not isinstance(plan, Plan):
             self._problems.add(
                 (ALGORITHM,),
-                f"{place}: plan is {plan!r}; expected OnPolicy, Episodes, Offline or Replay of "
-                "relaax_like.config.plan, a mapping from task to plan, or None",
+                f"{place}: plan is {plan!r:.200}; expected OnPolicy, Episodes, Offline or Replay "
+                "of relaax_like.config.plan, a mapping from task to plan, or None",
             )
             return None
         default = find_placement(plan) if learner.offline is None else "server"
@@ -439,13 +444,13 @@ class _ExperimentLoader:
         if placement != "agent" and plan is None and learner.offline is None:
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{placement!r}, but the algorithm declares no plan, by which a learner there "
-                "makes its updates; set it to 'agent'",
+                f"{placement!r}, but the algorithm declares no plan, which a learner there needs "
+                "for its updates; set it to 'agent'",
             )
         if placement != "server" and isinstance(plan, Offline):
             self._problems.add(
                 (LEARNER, "placement"),
-                f"{placement!r}, but {place}: plan is Offline, and no agents play; set it to "
+                f"{placement!r}, but no agents play, because {place}: plan is Offline; set it to "
                 "'server'",
             )
         if placement != "server" and learner.offline is not None:
@@ -457,8 +462,8 @@ class _ExperimentLoader:
         if learner.target_eval_return is not None and not learner.eval_freq:
             self._problems.add(
                 (LEARNER, "target_eval_return"),
-                f"{learner.target_eval_return!r}, but there are no evaluations (eval_freq is 0); "
-                "set eval_freq, or set this to null",
+                f"{learner.target_eval_return!r}, but there are no evaluations (learner.eval_freq "
+                "is 0); set learner.eval_freq, or set this to null",
             )
         if placement != "agent" and learner.max_lag is not None:
             self._problems.add(
@@ -470,7 +475,7 @@ class _ExperimentLoader:
         if learner.max_lag is not None and any(isinstance(one, Replay) for one in plans):
             self._problems.add(
                 (LEARNER, "max_lag"),
-                f"{learner.max_lag!r}, but a plan Replay learns from old steps; set it to null",
+                f"{learner.max_lag!r}, but a Replay plan learns from old steps; set it to null",
             )
         takes_holes = any(isinstance(one, OnPolicy) and not one.overlap for one in plans)
         if learner.max_segment_sec is not None and not takes_holes:
@@ -555,7 +560,7 @@ class _ExperimentLoader:
         try:
             _ = algorithm.optimizers
         except ValidationError as error:
-            what = _describe_validation(error)
+            what = describe_errors(error)
             self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {what}")
         except ValueError as error:
             self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {error}")
@@ -573,7 +578,7 @@ class _ExperimentLoader:
                 if bind.collides_with(taken):
                     self._problems.add(
                         (section, "bind"),
-                        f"{bind} is already used by {other} ({taken}); choose another port",
+                        f"{bind} is already used by {other}.bind ({taken}); choose another port",
                     )
 
     def _validate_clients(
@@ -588,7 +593,7 @@ class _ExperimentLoader:
             if wanted > limit:
                 self._problems.add(
                     (ENVIRONMENT, key),
-                    f"{wanted} is above {RLX_SERVER}.{limit_key} {limit}; lower {key}, or "
+                    f"{wanted} is above {RLX_SERVER}.{limit_key} ({limit}); lower {key}, or "
                     f"raise {limit_key}",
                 )
 
@@ -653,14 +658,6 @@ class _ExperimentLoader:
             del data[name]
         data[spellings[0]] = value
         self._document.places[(section, spellings[0])] = given[kept]
-
-
-def _describe_validation(error: ValidationError) -> str:
-    """Returns the errors of a model on one line, each with its key."""
-    return "; ".join(
-        ": ".join((*map(str, one["loc"][:1]), one["msg"].removeprefix("Value error, ")))
-        for one in error.errors()
-    )
 
 
 def _make_absolute(source: str) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from relaax_like.config.problems import count
+
 _FIRST = 0.1  # Zero has no sign.
 
 
@@ -26,7 +28,7 @@ class Mirror:
 
 
 def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> Mirror:
-    """Parses a signed permutation: entry i is the component that moves to index i, with its sign.
+    """Parses a mirror: entry i is the component that moves to index i, with its sign.
 
         parse_mirror("mirror_action", [-0.1, 2, 1], 3, ...)  # y = (-x[0], x[2], x[1])
 
@@ -39,11 +41,13 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
       what: what an entry describes, for errors.
 
     Raises:
-      ValueError: their number is not `size`; or they are not such a permutation, and the error
-        names the entry.
+      ValueError: the number of entries is not `size`; or they are not a signed permutation that is
+        its own inverse, and the error names the entry.
     """
     if len(numbers) != size:
-        raise ValueError(f"{name}: {len(numbers)} number(s), expected {size} (one for each {what})")
+        raise ValueError(
+            f"{name}: {count(len(numbers), 'number')}, expected {size} (one for each {what})"
+        )
     indices: list[int] = []
     for place, number in enumerate(numbers):
         index = 0 if abs(number) == _FIRST else int(abs(number))

@@ -319,9 +319,10 @@ class LearnerConfig(Settings):
 
 
 class EnvironmentConfig(Settings):
-    """Section `environment`: what `relaax run` starts as clients, and other commands play in.
+    """Section `environment`: the environment of a run.
 
-    `relaax train`, for example, runs environments in its own process or in its workers.
+    `relaax run` starts it as clients; `relaax train` and other commands step it in their own
+    process or in their workers.
     """
 
     program: Annotated[str | None, IN_JOBS] = None

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from relaax_like.config.base import Settings
 from relaax_like.config.network import Layers, begins_with_convolution, is_recurrent
-from relaax_like.config.problems import describe_list, describe_names
+from relaax_like.config.problems import describe_names, describe_wrong
 from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, Space
 
 MAX_VALUES = 4096
@@ -29,13 +29,17 @@ MAX_VALUES = 4096
 def _parse_values(value: Any) -> Any:
     several = isinstance(value, list | tuple)
     sizes = list(value) if several else [value]
-    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in sizes)
-    if value is None or (sizes and whole and min(sizes) >= 1 and max(sizes) <= MAX_VALUES):
+    if value is None or (sizes and all(map(_is_number_of_values, sizes))):
         return tuple(value) if several else value
     raise ValueError(
         f"expected an integer of 1 to {MAX_VALUES}, or a list of such integers (the number of "
-        f"values of each), got {describe_list(value)}"
+        f"values of each), got {describe_wrong(value, _is_number_of_values)}"
     )
+
+
+def _is_number_of_values(size: Any) -> bool:
+    is_integer = isinstance(size, int) and not isinstance(size, bool)
+    return is_integer and 1 <= size <= MAX_VALUES
 
 
 NumValues = Annotated[int | tuple[int, ...] | None, BeforeValidator(_parse_values)]
@@ -61,8 +65,8 @@ class ObservationConfig(Settings):
         given = [name for name in ("size", "image", "num") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"{describe_names(given)}; set exactly one of size (for a vector), image and num "
-                "(for integers)"
+                "expected exactly one of size (for a vector), image and num (for integers), but "
+                f"{describe_names(given)}"
             )
         if self.image is not None and min(self.image) < 1:
             raise ValueError(

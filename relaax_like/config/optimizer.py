@@ -47,11 +47,15 @@ class OptimizerConfig(Settings):
 
     @model_validator(mode="after")
     def _validate_schedule(self) -> Self:
+        keys = ("learning_rate_end", "schedule_env_steps")
+        given = [key for key in keys if getattr(self, key) is not None]
         if self.schedule == "linear":
             if self.learning_rate_end is None or self.schedule_env_steps is None:
+                missing = " and ".join(key for key in keys if key not in given)
+                remove = f" and remove {given[0]}" if given else ""
                 raise ValueError(
-                    "schedule: linear also needs learning_rate_end and schedule_env_steps; set "
-                    "both, or schedule: constant"
+                    f"schedule: linear also needs {missing}; set {missing}, or set schedule: "
+                    f"constant{remove}"
                 )
             if self.learning_rate_end > self.learning_rate:
                 raise ValueError(
@@ -59,10 +63,12 @@ class OptimizerConfig(Settings):
                     f"{self.learning_rate}, but a linear schedule can only decrease; lower "
                     "learning_rate_end"
                 )
-        elif self.learning_rate_end is not None or self.schedule_env_steps is not None:
+        elif given:
+            has = "has" if len(given) == 1 else "have"
+            names = " and ".join(given)
+            linear = " and ".join(["schedule: linear", *(key for key in keys if key not in given)])
             raise ValueError(
-                "learning_rate_end and schedule_env_steps have no effect with schedule: "
-                "constant; set schedule: linear and both of them, or remove them"
+                f"{names} {has} no effect with schedule: constant; set {linear}, or remove {names}"
             )
         return self
 
@@ -92,10 +98,10 @@ def make_sgd(learning_rate: Schedule) -> OptimizerConfig:
     """Returns the settings of plain gradient descent.
 
     Args:
-      learning_rate: constant, or linear and falling.
+      learning_rate: constant, or linear and decreasing.
 
     Raises:
-      ValueError: the schedule is neither constant, nor linear and falling, or a rate is negative.
+      ValueError: the schedule is neither constant nor linear and decreasing, or a rate is negative.
     """
     start, end = learning_rate.start, learning_rate.end
     if min(start, end) < 0:
@@ -105,7 +111,7 @@ def make_sgd(learning_rate: Schedule) -> OptimizerConfig:
     if learning_rate.kind != "linear" or end > start:
         raise ValueError(
             f"learning_rate: a schedule of kind {learning_rate.kind} from {start:g} to {end:g}, "
-            "expected one of kind linear that falls, or a number"
+            "expected one of kind linear that decreases, or a number"
         )
     return OptimizerConfig(
         name="sgd",

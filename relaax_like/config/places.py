@@ -1,4 +1,4 @@
-"""Finds where an algorithm's folder defines something, for errors about it."""
+"""Finds where an algorithm's folder defines something, to name the place in errors."""
 
 import ast
 import inspect
@@ -74,7 +74,7 @@ def find_folder(owner: type) -> Path | None:
 def describe_function(function: Callable[..., object]) -> str:
     """Returns `FILE:LINE` of the definition of a function or class, or of its first decorator.
 
-    For another object that can be called, its text.
+    For another kind of callable, its `repr`, shortened.
     """
     function = inspect.unwrap(function)
     if isinstance(function, type):

@@ -65,7 +65,7 @@ class OnPolicy:
         other plans.
 
     Raises:
-      ValueError: attributes contradict each other.
+      ValueError: an attribute is too small, or attributes contradict each other.
     """
 
     rollout_steps: int
@@ -143,6 +143,9 @@ class Episodes:
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`.
       update_norm: whether each update's episodes feed the running statistics of the inputs.
+
+    Raises:
+      ValueError: `episodes`, `rollout_steps` or `max_steps` is less than 1.
     """
 
     episodes: int = 1
@@ -193,7 +196,7 @@ class Offline:
         recordings before the first update; only with `updates_at_once`.
 
     Raises:
-      ValueError: attributes contradict each other.
+      ValueError: `updates_at_once` is less than 1, or attributes contradict each other.
     """
 
     minibatch_size: int
@@ -240,7 +243,7 @@ class Replay:
 
     Attributes:
       capacity: number of steps that the table holds; the last observation of an episode takes the
-        room of one, too.
+        room of one step, too.
       minibatch_size: number of steps, or of sequences, in one update.
       updates_per_step: updates per environment step.
       warm_up_steps: number of steps in the table before the first update.
@@ -248,7 +251,7 @@ class Replay:
         together; their values are then published.
       rollout_steps: number of steps of each slot that an agent sends at once.
       priority_exponent: alpha of Schaul et al. 2016, with which minibatches prefer steps whose
-        `rows["priority"]` is large; None: all steps are equal.
+        `rows["priority"]` is large; None: all steps are equally likely.
       weight_exponent: beta, with which `Batch.weights` correct that preference in the first
         minibatch; it rises by 0.001 with each one, to 1.
       n_step: number of rewards that `Batch.returns` sums.
@@ -263,7 +266,7 @@ class Replay:
       hindsight: how goals are replaced in the steps that are drawn; None: they are not.
 
     Raises:
-      ValueError: attributes contradict each other.
+      ValueError: an attribute is out of its range, or attributes contradict each other.
     """
 
     capacity: int
@@ -339,6 +342,9 @@ def get_plan(config: Any) -> Plan | Mapping[str, Plan] | None:
     Returns:
       A plan for the only task or for all tasks; a mapping from task to plan; or None: the
       algorithm's agents learn by themselves, or their learner, which is beside them, needs no plan.
+
+    Raises:
+      Exception: raised by the algorithm's code, if `plan` is a property.
     """
     # An AttributeError within a property would look as if there were none.
     has_plan = inspect.getattr_static(config, "plan", None) is not None
@@ -354,6 +360,7 @@ def get_task_plan(config: Any, task: str) -> Plan | None:
 
     Raises:
       ConfigError: the config has plans by task, but none for this one; the error names the line.
+      Exception: see `get_plan`.
     """
     plan = get_plan(config)
     if not isinstance(plan, Mapping):
@@ -403,6 +410,7 @@ def get_rollout_steps(config: Any, task: str) -> int:
 
     Raises:
       ConfigError: the config has plans or numbers by task, but none for this task.
+      Exception: see `get_plan`.
     """
     plan = get_task_plan(config, task)
     steps = config.rollout_steps if plan is None else plan.rollout_steps
@@ -423,7 +431,7 @@ def get_overridden_use(config: Any, task: str) -> OverriddenUse:
     Without a plan, and with `Episodes` and `Offline`, it is "cut".
 
     Raises:
-      ConfigError: see `get_task_plan`.
+      ConfigError, Exception: see `get_task_plan`.
     """
     plan = get_task_plan(config, task)
     if isinstance(plan, Replay):
@@ -435,14 +443,18 @@ def has_overlap(config: Any, task: str) -> bool:
     """Returns whether rollouts of a task begin with the last step of the rollout before.
 
     Raises:
-      ConfigError: see `get_task_plan`.
+      ConfigError, Exception: see `get_task_plan`.
     """
     plan = get_task_plan(config, task)
     return isinstance(plan, OnPolicy) and plan.overlap
 
 
 def learns_offline(config: Any) -> bool:
-    """Returns whether an algorithm can learn from recorded files."""
+    """Returns whether an algorithm can learn from recorded files.
+
+    Raises:
+      Exception: see `get_plan`.
+    """
     plan = get_plan(config)
     return isinstance(plan, Offline) or (isinstance(plan, OnPolicy) and plan.offline)
 

@@ -3,7 +3,7 @@
 import difflib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -28,10 +28,10 @@ _EXPECTED = {
     "greater_than_equal": "{ge} or more",
     "less_than": "less than {lt}",
     "less_than_equal": "{le} or less",
-    "too_short": "at least {min_length} item(s)",
-    "too_long": "at most {max_length} item(s)",
-    "string_too_short": "at least {min_length} character(s)",
-    "string_too_long": "at most {max_length} character(s)",
+    "too_short": "at least {min_length} item{s}",
+    "too_long": "at most {max_length} item{s}",
+    "string_too_short": "at least {min_length} character{s}",
+    "string_too_long": "at most {max_length} character{s}",
 }
 
 
@@ -59,7 +59,9 @@ class Problems:
             if detail["type"] == "extra_forbidden":
                 self._add_unknown((*loc, *inner), known_keys(model, inner[:-1]))
             elif detail["type"] == "missing":
-                self.add((*loc, *inner), "missing, and it has no default")
+                is_item = isinstance(inner[-1], int)
+                why = "the list is too short" if is_item else "and it has no default; set it"
+                self.add((*loc, *inner), f"missing, {why}")
             else:
                 key, value = self._written((*loc, *inner))
                 merged.setdefault(key, []).append(_describe(dict(detail), value))
@@ -129,6 +131,19 @@ def describe_list(value: Any) -> str:
     return repr(value)[:80] if isinstance(value, list | tuple) else describe_value(value)
 
 
+def describe_wrong(value: Any, is_right: Callable[[Any], bool]) -> str:
+    """Returns the first wrong item of a list, with its index; anything else as `describe_list`."""
+    for index, item in enumerate(value if isinstance(value, list | tuple) else ()):
+        if not is_right(item):
+            return f"{describe_value(item)} at index {index}"
+    return describe_list(value)
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Returns "1 noun" or "2 nouns"; `plural` is for a noun whose plural does not end in s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def _member(annotation: Any, key: str | int) -> Any:
     """Returns the model or type under `key`, looking through Optional, dict and list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
@@ -158,7 +173,18 @@ def _describe(detail: dict[str, Any], value: Any) -> str:
     if expected is None:
         return f"{detail['msg']}, got {describe_value(value)}"
     limits = {key: show_limit(context[key]) for key in ("gt", "ge", "lt", "le") if key in context}
-    return f"expected {expected.format(**context | limits)}, got {describe_value(value)}"
+    plural = "s" * (context.get("min_length", context.get("max_length")) != 1)
+    is_size = detail["type"] in ("too_short", "too_long") and isinstance(value, dict | list | tuple)
+    got = str(len(value)) if is_size else describe_value(value)
+    return f"expected {expected.format(**context | limits, s=plural)}, got {got}"
+
+
+def describe_errors(error: ValidationError) -> str:
+    """Returns the errors of a model on one line, each with its key and the wrong value."""
+    return "; ".join(
+        ": ".join((*map(str, detail["loc"][:1]), _describe(dict(detail), detail["input"])))
+        for detail in error.errors(include_url=False)
+    )
 
 
 def show_limit(limit: float) -> str:

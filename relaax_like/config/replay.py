@@ -23,7 +23,7 @@ class ReplayConfig(EncoderConfig):
     warm_up_steps: int = Field(default=1_000, ge=0)
     """Number of steps in the replay table before the first update."""
     updates_at_once: int = Field(default=1, ge=1)
-    """Number of updates that are made together, in one call, once so many are due; agents get the
+    """Number of updates that are made together, in one call, once that many are due; agents get the
     new values after it. More is faster."""
     rollout_steps: int = Field(default=1, ge=1)
     """Steps of every slot that an agent sends at once; more are faster over the network."""

@@ -40,7 +40,7 @@ def read_run_spaces(run_dir: Path) -> RunSpaces | None:
 
 
 def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
-    """Writes the spaces of a run, and syncs them to disk.
+    """Writes the spaces of a run atomically, and syncs them to disk.
 
     Raises:
       ConfigError: the file cannot be written.

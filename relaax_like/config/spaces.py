@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from relaax_like.config.observations import MAX_VALUES
+from relaax_like.config.problems import count
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import (
     ACTION,
@@ -31,17 +32,17 @@ def validate_vector(spaces: Spaces, size: int) -> None:
     if len(spaces) != 1 or not isinstance(space, Box | MultiBinary):
         raise InvalidInputError(
             f"observation_spaces: got {describe_leaves(spaces)}; this algorithm reads one Box "
-            f"named {OBSERVATION!r}. Wrap the environment so that its observations are one "
-            f"vector{_name_wrapper(spaces)}; if the algorithm has the key algorithm.observations, "
-            "you can also remove algorithm.state_size, and list the leaves there or use the "
-            "environment's observations",
+            f"or MultiBinary named {OBSERVATION!r}. Wrap the environment so that its observations "
+            f"are one vector{_name_wrapper(spaces)}; if the algorithm has the key "
+            "algorithm.observations, you can also remove algorithm.state_size, and list the "
+            "leaves there or use the environment's observations",
             "observation_spaces",
         )
     numbers = math.prod(space.shape)
     if numbers != size:
         cure = f"set it to {numbers}" if numbers else "wrap the environment to add numbers"
         raise InvalidInputError(
-            f"observation_spaces: shape {list(space.shape)} has {_count(numbers, 'number')}, but "
+            f"observation_spaces: shape {list(space.shape)} has {count(numbers, 'number')}, but "
             f"algorithm.state_size is {size}; {cure}",
             "observation_spaces",
         )
@@ -95,7 +96,7 @@ def validate_integers(spaces: Spaces, want: Space) -> None:
         if np.max(_get_n(space), initial=0) > MAX_VALUES:
             cure = f"wrap the environment, because an integer can have at most {MAX_VALUES} values"
         raise InvalidInputError(
-            f"observation_spaces: the environment has {n} values, but algorithm.num_states is "
+            f"observation_spaces: the observation has {n} values, but algorithm.num_states is "
             f"{_show_n(_get_n(want))}; {cure}",
             "observation_spaces",
         )
@@ -163,10 +164,6 @@ def _show_n(n: int | Sequence[int]) -> str:
     return f"[{shown}]" if len(n) <= _MAX_SHOWN else f"[{shown}, ...] ({len(n)} numbers)"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False) -> None:
     """Checks that the action is one of `num_actions`, counted from 0.
 
@@ -193,7 +190,7 @@ def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False)
         if space.n == 1:
             cure = "wrap the environment to add actions"
         raise InvalidInputError(
-            f"action_spaces: the environment has {_count(space.n, 'action')}, but this algorithm "
+            f"action_spaces: the environment has {count(space.n, 'action')}, but this algorithm "
             f"is configured for {num_actions}; {cure}",
             "action_spaces",
         )
@@ -247,7 +244,7 @@ def validate_continuous(spaces: Spaces, size: int) -> None:
     if components != size:
         cure = f"set it to {components}" if components else "wrap the environment to add components"
         raise InvalidInputError(
-            f"action_spaces: shape {list(space.shape)} has {_count(components, 'component')}, but "
+            f"action_spaces: shape {list(space.shape)} has {count(components, 'component')}, but "
             f"algorithm.action_size is {size}; {cure}",
             "action_spaces",
         )
@@ -261,7 +258,7 @@ def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
       low, high: of the settings, `[size] float32`.
 
     Raises:
-      InvalidInputError: the environment has other bounds; the error names both.
+      InvalidInputError: the environment has other bounds; the error shows the first that differs.
     """
     _validate_bounds(spaces[ACTION], low, high, "algorithm.action_")
 
@@ -297,7 +294,7 @@ def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
         if _describe_action(spaces[leaf]) != _describe_action(want):
             raise InvalidInputError(
                 f"{field}: leaf {leaf!r} is a {_describe_action(spaces[leaf]):.200}, but {key} "
-                f"says {_describe_action(want):.200}; change the setting",
+                f"says {_describe_action(want):.200}; change the setting, or wrap the environment",
                 field,
             )
         if isinstance(want, Box) and want.low is not None:
@@ -336,13 +333,13 @@ def _join_names(names: Sequence[str]) -> str:
 def _describe_action(space: Space) -> str:
     """Describes a leaf's actions, without its dtype and its shape."""
     if isinstance(space, Discrete):
-        return f"Discrete of {space.n} actions"
+        return f"Discrete of {count(space.n, 'action')}"
     if isinstance(space, MultiDiscrete):
         return f"MultiDiscrete of {list(space.n)} actions"
     number = math.prod(space.shape)
     if isinstance(space, MultiBinary):
-        return f"MultiBinary of {number} switch(es)"
-    return f"Box of {number} component(s)"
+        return f"MultiBinary of {count(number, 'switch', 'switches')}"
+    return f"Box of {count(number, 'component')}"
 
 
 def describe_leaves(spaces: Spaces) -> str:

@@ -136,8 +136,8 @@ class YamlDocument:
         An address such as [::1]:7001 needs no quotes.
 
         Raises:
-          ConfigError: the flag is not such an assignment, its value is not YAML, or a part of its
-            key is not a section.
+          ConfigError: the flag is not such an assignment, its value is not YAML or is refused as
+            in `read_yaml`, or a part of its key is not a section.
         """
         place = f"{_FLAG} {flag}"
         key, equals, text = flag.partition("=")
@@ -204,7 +204,9 @@ class _NodeReader:
                 "remove it"
             ) from None
         except RecursionError:
-            raise ConfigError(f"{self._name}: nested too deeply; flatten it") from None
+            raise ConfigError(
+                f"{self._name}: nested too deeply, or an alias contains itself; flatten it"
+            ) from None
 
     def _describe(self, error: yaml.MarkedYAMLError, text: str) -> str:
         mark = error.problem_mark or error.context_mark
@@ -226,7 +228,10 @@ class _NodeReader:
     def _construct(self, loader: _Loader, node: yaml.Node, loc: Loc) -> Any:
         self._nodes += 1
         if self._nodes > _MAX_NODES:
-            raise ConfigError(f"{self._name}: more than {_MAX_NODES} values; shorten it")
+            raise ConfigError(
+                f"{self._name}: more than {_MAX_NODES} values, the limit for YAML; remove some, or "
+                "aliases that repeat them"
+            )
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
             return self._construct_mapping(loader, node, loc)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
@@ -290,7 +295,8 @@ def read_yaml(path: Path) -> YamlDocument:
 
     Raises:
       ConfigError: the file cannot be read, is larger than 1 MiB, is not UTF-8, is not YAML, has a
-        tag that is not supported, is empty, contains no mapping, or has more than 100 000 values.
+        tag or number that is not supported, is empty, contains no mapping, is nested too deeply, or
+        has more than 100 000 values.
     """
     reader = _NodeReader(str(path))
     data = reader.read(_read_text(path))

@@ -137,14 +137,16 @@ class CoordinatorLink:
                 return ServerUnavailableError(f"no answer from {where}: {_UNREACHABLE}")
             case grpc.StatusCode.UNIMPLEMENTED:
                 return ProtocolError(
-                    f"what listens at {self.address} is not a coordinator; start one with "
-                    "`relaax jobs serve`"
+                    f"what listens at {self.address} is not a coordinator; use the address of a "
+                    "running `relaax jobs serve`"
                 )
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
                 return ServerUnavailableError(f"{where}: {details}")
         if code in _REASONS:
             return ServerUnavailableError(f"no answer from {where}: {_REASONS[code]}")
-        return ProtocolError(f"{where} answered {code.name}: {details}")
+        return ProtocolError(
+            f"{where} answered {code.name}: {details}; check the address, and the coordinator's log"
+        )
 
 
 class NameInUseError(InvalidInputError):

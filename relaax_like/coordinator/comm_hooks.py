@@ -38,7 +38,8 @@ class SendLearnInfoHook(LearnerHook):
         sent.
 
     Raises:
-      ConfigError: `freq` is not an integer of 1 or more, or the position is not valid.
+      ConfigError: `freq` is not an integer of 1 or more, the priority is below 0 or NaN, or there
+        is no such position.
     """
 
     def __init__(self, name: str, priority: float, *, position: str, freq: int = 10):

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from relaax_like.coordinator.comm_hooks import SendLearnInfoHook, SendPolicyHook
+from relaax_like.coordinator.job import validate_name
 from relaax_like.coordinator.slave import LearnerSlave
 from relaax_like.coordinator.tasks import TaskFail
 from relaax_like.learn.base_learner import BaseLearner, Policy
 from relaax_like.learn.hooks import LearnerHook
 from relaax_like.wire.array_file import write_arrays
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 from relaax_like.wire.security import ClientSecurity
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ class BaseCommLearner(abc.ABC):
         self._end_flag = False
 
     def close(self) -> None:
-        """Ends the service. Idempotent."""
+        """Stops the service. Idempotent."""
         self._end_flag = True
 
     def _create_learner(self, task_info: Mapping[str, Any]) -> ServedLearner:
@@ -181,9 +182,9 @@ class RemoteCommLearner(BaseCommLearner):
       security: token of role learner, and certificates; None: no token and no TLS.
 
     Raises:
-      ConfigError: `address` is missing or not HOST:PORT, `name` is missing, or a file that
-        `security` names cannot be used.
-      InvalidInputError: `name` is not valid.
+      ConfigError: `address` or `name` is missing, empty or not text, `address` is not HOST:PORT, or
+        a file that `security` names cannot be used.
+      InvalidInputError: `name` has a character that a name cannot have, or is too long.
     """
 
     def __init__(
@@ -197,11 +198,15 @@ class RemoteCommLearner(BaseCommLearner):
         security: ClientSecurity | None = None,
     ):
         super().__init__(cfg, create_policy, exp_dir=exp_dir, rank=rank, world_size=world_size)
-        for key in ("address", "name"):
+        needed = {
+            "address": "HOST:PORT of the coordinator",
+            "name": "a name that no other slave of the coordinator has",
+        }
+        for key, expected in needed.items():
             if not cfg.get(key) or not isinstance(cfg[key], str):
-                raise ConfigError(
-                    f"cfg.{key}: missing, empty or not text; a comm learner needs address and name"
-                )
+                found = f"{cfg[key]!r:.80}" if key in cfg else "missing"
+                raise ConfigError(f"cfg.{key}: {found}, expected text: {expected}")
+        validate_name(cfg["name"], "cfg.name")
         self._slave = LearnerSlave(
             cfg["address"],
             cfg["name"],
@@ -278,7 +283,8 @@ class RemoteCommLearner(BaseCommLearner):
     def send_learn_info(self, learn_info: Mapping[str, Any]) -> None:
         """Queues the progress for the task that waits for it.
 
-        Blocks while an earlier one is queued, unless another learner is started or this is closed.
+        Blocks while earlier progress is queued; gives up if another learner is started, or if this
+        comm learner is closed.
         """
         learner, waiting = self._learner, self._learn_info_queue
         while learner is self._learner and not self._end_flag:
@@ -319,7 +325,10 @@ class RemoteCommLearner(BaseCommLearner):
             _refuse_paths(task_info.get("learner_cfg", {}))
             learner = self._create_learner(task_info)
         except Exception as error:
-            message = f"the learner cannot be created: {error}"
+            reason = str(error)
+            if not isinstance(error, RelaaxError):  # of the user's policy: "'layers'" says little
+                reason = f"{type(error).__name__}: {error}"
+            message = f"the learner cannot be created: {reason}"
             raise TaskFail({"message": message}, message) from error
         for hook in hooks:
             learner.register_hook(hook)
@@ -396,7 +405,8 @@ class RemoteCommLearner(BaseCommLearner):
                     continue
             message = _NO_LEARNER
             if thread is not None:
-                message = f"the learner has ended{f': {self._error}' if self._error else ''}"
+                reason = f": {self._error}" if self._error else ""
+                message = f"the learner has ended{reason}; send learner_start_task to start another"
             raise TaskFail({"message": message}, message)
 
 
@@ -407,14 +417,15 @@ def run_learner_task(
     sample: Callable[[int], Any],
     on_info: Callable[[Mapping[str, Any]], None] = lambda info: None,
 ) -> dict[str, Any]:
-    """Drives one comm learner from its start to its end; runs beside a `Coordinator`.
+    """Drives one comm learner from its start to its end, in the process of a `Coordinator`.
 
     Args:
       coordinator: a `coordinator.Coordinator`.
       slave: name of the comm learner.
       task_info: see `BaseCommLearner._create_learner`; `task_id` and `buffer_id` are returned with
         demands and progress.
-      sample: receives a number, and returns as many items of JSON types: data, or where they are.
+      sample: receives a number of items, and returns that many, of JSON types: the data, or the
+        names of data that both ends can read.
       on_info: called with the progress of each iteration, for example to update priorities.
 
     Returns:

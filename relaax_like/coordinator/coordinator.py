@@ -71,7 +71,7 @@ class NameTakenError(InvalidInputError):
 
 
 class TooManySlavesError(InvalidInputError):
-    """There are as many slaves as the coordinator accepts."""
+    """As many slaves are connected as the coordinator accepts."""
 
 
 @dataclass
@@ -509,7 +509,9 @@ class Coordinator:
         self._free(slave)
         for task in slave.tasks.values():
             if task.result.set_running_or_notify_cancel():
-                task.result.set_exception(TaskFail({"message": reason}, reason))
+                name = task.message.name
+                message = f"slave {slave.name} did not answer the task {name}: {reason}"
+                task.result.set_exception(TaskFail({"message": message}, message))
         slave.tasks.clear()
         slave.is_connected = False
         slave.changed.set()
@@ -597,10 +599,11 @@ class Coordinator:
         if ended.outcome not in states:
             known = ", ".join(f"{number} ({pb.Ended.Outcome.Name(number)})" for number in states)
             raise InvalidInputError(
-                f"outcome: {ended.outcome} is unknown, expected one of {known}", "outcome"
+                f"ended.outcome: {ended.outcome} is unknown, expected one of {known}",
+                "ended.outcome",
             )
-        reason = validate_size(ended.reason, MAX_REASON, "reason")
-        tail = validate_size(ended.tail, MAX_TAIL_BYTES, "tail")
+        reason = validate_size(ended.reason, MAX_REASON, "ended.reason")
+        tail = validate_size(ended.tail, MAX_TAIL_BYTES, "ended.tail")
         if not self._is_of(attempt, slave_name):
             logger.info("%s: the result of slave %s is refused", attempt, slave_name)
             return False
@@ -657,9 +660,13 @@ class Coordinator:
         if task is None:
             return
         try:
-            payload = _read_object(validate_size(result.payload, MAX_PAYLOAD_BYTES, "payload"))
+            payload = _read_object(result.payload, "results.payload")
         except InvalidInputError as error:
-            self._finish_task(slave, task, False, {"message": f"its result is not valid: {error}"})
+            message = (
+                f"slave {slave.name} answered the task {task.message.name} with a result that is "
+                f"not valid: {error}"
+            )
+            self._finish_task(slave, task, False, {"message": message})
             raise
         self._finish_task(slave, task, result.ok, payload)
 
@@ -773,11 +780,12 @@ def _validate_names(names: Any, field_name: str) -> list[str]:
     return [validate_name(name, field_name) for name in names]
 
 
-def _read_object(text: str) -> dict[str, Any]:
+def _read_object(text: str, field_name: str) -> dict[str, Any]:
+    validate_size(text, MAX_PAYLOAD_BYTES, field_name)
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise InvalidInputError(f"payload: {text[:80]!r}, expected a JSON object", "payload")
+        raise InvalidInputError(f"{field_name}: {text[:80]!r}, expected a JSON object", field_name)
     return value

@@ -34,6 +34,7 @@ from relaax_like.coordinator.job import (
     MAX_TAIL_BYTES,
     Attempt,
     is_name,
+    validate_name,
 )
 from relaax_like.coordinator.slave import LearnerSlave
 from relaax_like.coordinator.tasks import RefusedAttemptError, TaskFail
@@ -127,7 +128,7 @@ class JobLearner:
           InvalidInputError: the name is not valid.
           ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
         """
-        self._slave = _JobSlave(self, address, name, security)
+        self._slave = _JobSlave(self, address, validate_name(name, "--name"), security)
         self._slave.start()
         return self._slave
 
@@ -174,8 +175,8 @@ class JobLearner:
           task_info: has `job`, `attempt`, `config` and `has_version`.
 
         Raises:
-          TaskFail: `task_info` is not valid; another job still runs, also 10 s later; or `close`
-            was called.
+          TaskFail: `task_info` is not valid; another job still runs after 10 s; or `close` was
+            called.
         """
         attempt = _read_attempt(task_info)
         before = self._running
@@ -432,7 +433,8 @@ class _RunningJob:
         is leaving, after some failures.
 
         Raises:
-          InvalidInputError: the folder is too large, or a file became shorter meanwhile.
+          InvalidInputError: the folder is too large, has too many files or a path that is too long,
+            or a file was changed meanwhile.
           RefusedAttemptError: the attempt is no longer the newest one.
           RelaaxError: another error of `CoordinatorLink.call`; ServerUnavailableError is retried.
         """

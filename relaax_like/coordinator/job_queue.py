@@ -127,7 +127,7 @@ class JobQueue:
         return list(itertools.islice(after, most))
 
     def list_queued(self) -> list[Job]:
-        """Returns the jobs that wait for a slave, in the order in which they were submitted."""
+        """Returns the jobs that wait for a slave, in the order of their ids."""
         return [job for job in self._jobs.values() if job.state is State.QUEUED]
 
     def submit(self, key: str, name: str, config: str, algorithm: str, environment: str) -> Job:
@@ -148,7 +148,7 @@ class JobQueue:
             return self._jobs[known]
         if self._open_jobs >= self._max_jobs:
             raise QueueFullError(
-                f"{self._open_jobs} job(s) wait or run, but this coordinator accepts at most "
+                f"jobs that wait or run: {self._open_jobs}, and this coordinator accepts at most "
                 f"{self._max_jobs} (--max-jobs); wait until some have ended, or cancel some"
             )
         job_id = self._next_id
@@ -369,21 +369,27 @@ class JobQueue:
                 {"kind": _KIND, "format": FORMAT, "next_record": 0, "next_job": 1, "jobs": []}
             )
             return 0
-        damaged = f"{path}: not a file of jobs, or damaged; restore it, or choose another folder"
         try:
             state = json.loads(path.read_text("utf-8"))
             kind, found = state["kind"], state["format"]
-        except (ValueError, KeyError, TypeError):
-            raise ConfigError(damaged) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise _make_damaged_error(path, error) from None
         if kind != _KIND or found != FORMAT:
             raise ConfigError(
-                f"{path}: {kind} of format {found}, but this version reads {_KIND} of format "
-                f"{FORMAT}; use the version of relaax_like that wrote it, or another folder"
+                f"{path}: {kind!s:.80} of format {found!s:.40}, but this version reads {_KIND} of "
+                f"format {FORMAT}; use the version of relaax_like that wrote it, or another folder"
             )
         try:
             for fields in state["jobs"]:
                 self._add(Job(**{**fields, "state": State(fields["state"])}))
             self._next_id = int(state["next_job"])
             return int(state["next_record"])
-        except (ValueError, KeyError, TypeError):
-            raise ConfigError(damaged) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise _make_damaged_error(path, error) from None
+
+
+def _make_damaged_error(path: Path, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{path}: not a file of jobs, or damaged ({type(error).__name__}: {error!s:.200}); restore "
+        "the coordinator's folder from a backup, or choose another folder"
+    )

@@ -73,7 +73,8 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
                 config = json.loads(request.config)
             except (ValueError, RecursionError):
                 raise InvalidInputError(
-                    f"config: {request.config[:80]!r} is not valid JSON", "config"
+                    f"config: {request.config[:80]!r} is not valid JSON; update the client",
+                    "config",
                 ) from None
             validate_job_config(config)
             return pb.SubmitReply(job=self._coordinator.submit(request.key, request.name, config))

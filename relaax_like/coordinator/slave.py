@@ -201,8 +201,9 @@ class Slave(abc.ABC):
           make_parts: yields the messages; receives the header, which comes first.
 
         Raises:
-          RefusedAttemptError: the attempt is not the job's newest one.
-          InvalidInputError: the version is too large, or a file became shorter meanwhile.
+          RefusedAttemptError: the attempt is not the job's newest one, or belongs to another slave.
+          InvalidInputError: the version is too large, has too many files or a path that is too
+            long, or a file was changed meanwhile.
           ServerUnavailableError: the coordinator does not answer, or cannot write it.
           NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
           OSError: a file cannot be read.
@@ -232,7 +233,8 @@ class Slave(abc.ABC):
         """Yields the messages of the version that an attempt continues from.
 
         Raises:
-          RefusedAttemptError: the attempt is not the job's newest one, or has no version.
+          RefusedAttemptError: the attempt is not the job's newest one, belongs to another slave, or
+            has no version.
           ServerUnavailableError: the coordinator does not answer, or cannot read the version.
           NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
         """
@@ -423,8 +425,9 @@ class LearnerSlave(Slave):
             ):
                 self._call("deal_with_learner_close")
             return {"message": "learner task has closed"}
-        message = f"unknown task {name!r}, expected one of {RESOURCE}, {START}, {GET_DATA}, {LEARN}"
-        raise TaskFail({"message": f"{message}, {CLOSE}"}, f"{message}, {CLOSE}")
+        known = ", ".join((RESOURCE, START, GET_DATA, LEARN, CLOSE))
+        message = f"unknown task {name!r:.80}, expected one of {known}"
+        raise TaskFail({"message": message}, message)
 
     def _name_task(self) -> dict[str, Any]:
         return {key: self._task_info.get(key) for key in ("task_id", "buffer_id")}
@@ -432,6 +435,9 @@ class LearnerSlave(Slave):
     def _call(self, name: str, *arguments: Any) -> Any:
         callback = self._callback_fn.get(name)
         if callback is None:
-            message = f"slave {self.name} has no callback {name}"
+            message = (
+                f"slave {self.name} cannot do this task, because its callback_fn has no callback "
+                f"{name}; send the task to another slave"
+            )
             raise TaskFail({"message": message}, message)
         return callback(*arguments)

@@ -32,6 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9_=+@,-][A-Za-z0-9_.=+@,-]{0,254}")
 # are overwritten in place while they are read: the newest snapshot is in the version.
 _LEFT_OUT = re.compile(r"lock|trace|journal.*|replay.*|cut-.*|published-.*")
 _LATEST = "latest"
+_SAME_VERSION = "use the same version of relaax_like at both ends"
 
 
 class VersionStore:
@@ -47,7 +48,7 @@ class VersionStore:
         self._max_bytes = max_bytes
 
     def find_folder(self, job: Job) -> Path | None:
-        """Returns the folder of a job's newest version; None: there is none."""
+        """Returns the folder of a job's newest version; None: the job has no version."""
         return self._path(job.id, job.version) if job.version else None
 
     def receive(self, attempt: Attempt, parts: Iterator[pb.VersionPart]) -> Path:
@@ -204,7 +205,11 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
     """
     header = _take(parts, "header").header
     if header.files > MAX_FILES:
-        raise InvalidInputError(f"files: {header.files}, expected at most {MAX_FILES}", "files")
+        raise InvalidInputError(
+            f"files: a version of {header.files} files, expected at most {MAX_FILES}; write fewer "
+            "files to the run's folder",
+            "files",
+        )
     if header.bytes > max_bytes:
         raise InvalidInputError(
             f"bytes: a version of {header.bytes:,} bytes, but this coordinator accepts at most "
@@ -220,7 +225,7 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         if file.bytes > left:
             raise InvalidInputError(
                 f"{file.path}: {file.bytes} bytes, but only {left} of the {header.bytes} bytes "
-                "that the header announced are left",
+                f"that the header announced are left; {_SAME_VERSION}",
                 "bytes",
             )
         left -= file.bytes
@@ -234,10 +239,16 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         path.parent.mkdir(parents=True, exist_ok=True)
         folders.update(path.parents[: len(path.relative_to(target).parts)])
         _write(path, file, parts)
-    if left or next(parts, None) is not None:
+    if left:
         raise InvalidInputError(
-            f"the version's files are not those that its header announced: {header.files} file(s), "
-            f"{header.bytes} bytes; send the version again"
+            f"bytes: the version's files have {header.bytes - left} bytes, but its header "
+            f"announced {header.bytes}; {_SAME_VERSION}",
+            "bytes",
+        )
+    if (extra := next(parts, None)) is not None:
+        raise InvalidInputError(
+            f"version: a message with {_name_content(extra)} follows the last file that the header "
+            f"announced (files: {header.files}); {_SAME_VERSION}"
         )
     for folder in folders:
         sync_path(folder)
@@ -268,10 +279,15 @@ def _take(parts: Iterator[pb.VersionPart], kind: str) -> pb.VersionPart:
         )
     if part.WhichOneof("part") != kind:
         raise InvalidInputError(
-            f"version: expected a message with a {kind}, got one with "
-            f"{part.WhichOneof('part') or 'nothing'}"
+            f"version: expected a message with a {kind}, got one with {_name_content(part)}; "
+            f"{_SAME_VERSION}"
         )
     return part
+
+
+def _name_content(part: pb.VersionPart) -> str:
+    kind = part.WhichOneof("part")
+    return f"a {kind}" if kind else "nothing"
 
 
 def _write(path: Path, file: pb.VersionFile, parts: Iterator[pb.VersionPart]) -> None:
@@ -282,7 +298,7 @@ def _write(path: Path, file: pb.VersionFile, parts: Iterator[pb.VersionPart]) ->
             if not 0 < len(chunk) <= min(left, CHUNK_BYTES):
                 raise InvalidInputError(
                     f"{file.path}: a chunk of {len(chunk)} bytes, expected 1 to "
-                    f"{min(left, CHUNK_BYTES)}",
+                    f"{min(left, CHUNK_BYTES)}; {_SAME_VERSION}",
                     "chunk",
                 )
             output.write(chunk)
@@ -291,7 +307,7 @@ def _write(path: Path, file: pb.VersionFile, parts: Iterator[pb.VersionPart]) ->
         if crc != file.crc:
             raise InvalidInputError(
                 f"{file.path}: the content does not match its CRC: the file was changed while it "
-                "was sent, or damaged on the way; the next version can succeed",
+                "was sent, or damaged on the way; a retry can succeed",
                 "crc",
             )
         output.flush()

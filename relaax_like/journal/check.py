@@ -25,7 +25,7 @@ from relaax_like.wire.syncing import sync_path
 
 @dataclass(frozen=True)
 class SegmentReport:
-    """One segment's file.
+    """The result of checking one segment's file.
 
     Attributes:
       path: the file.
@@ -45,7 +45,7 @@ class SegmentReport:
 
 @dataclass(frozen=True)
 class JournalReport:
-    """A journal.
+    """The result of checking a journal.
 
     Attributes:
       segments: oldest first, including those after a damaged one.

@@ -80,7 +80,7 @@ def get_size(segment: Segment) -> int:
     """Returns the size of a segment's file, in bytes.
 
     Raises:
-      JournalError: the file has no accessible entry in its folder.
+      JournalError: the file is gone, its folder cannot be searched, or the disk has failed.
     """
     try:
         return segment.path.stat().st_size

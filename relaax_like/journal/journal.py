@@ -1,4 +1,4 @@
-"""The journal: records in the order in which they take effect, each written before it is answered.
+"""The journal: records in the order in which they take effect, written before acknowledgement.
 
 The content of a record is not interpreted here. Written bytes survive the end of the process, even
 if it is killed; synced bytes survive a power cut. After a crash the state is the newest snapshot,
@@ -132,8 +132,8 @@ class Journal:
             self._close_files()
             if isinstance(error, OSError):
                 raise JournalError(
-                    f"{directory}: cannot hold a journal: {error}; choose a folder that can be "
-                    "written to, on a disk with space"
+                    f"{directory}: cannot hold a journal: {error}; make sure that this user can "
+                    "read and write there and that the disk has space, or choose another folder"
                 ) from error
             raise
         self._dirty = threading.Event()
@@ -193,7 +193,7 @@ class Journal:
     def start_segment(self) -> int:
         """Begins a new segment, unless the newest one has no records yet.
 
-        A snapshot of the current state contains everything before it.
+        A snapshot of the current state contains everything before the next record.
 
         Returns:
           The index of the next record, the first of its segment.
@@ -324,7 +324,7 @@ class Journal:
                 raise
             raise JournalError(
                 f"{file.path}: record {self.next_index} could not be written: {error}; nothing of "
-                "it remains"
+                "it remains. Check the disk and its free space"
             ) from error
         file.size += size
         self._written_bytes += size

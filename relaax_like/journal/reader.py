@@ -289,7 +289,7 @@ class JournalReader:
         The records can end before `from_index`: a snapshot can outlive records that it contains.
 
         Raises:
-          DamagedJournalError: records are damaged or missing.
+          DamagedJournalError: records, or the head, are damaged or missing.
           JournalError: records belong to another model; records or the head have a format that this
             version does not know; or the folder cannot be read.
         """
@@ -372,8 +372,8 @@ class JournalReader:
         if self._fingerprint is not None and reader.fingerprint != self._fingerprint:
             raise JournalError(
                 f"{reader.segment.path}: the journal belongs to a different model: fingerprint "
-                f"{reader.fingerprint:#x}, expected {self._fingerprint:#x}; use the "
-                "settings and the algorithm's code of that run, or another checkpoint_dir"
+                f"{reader.fingerprint:#x}, expected {self._fingerprint:#x}; use the settings, the "
+                "algorithm's code and the snapshots of that run, or another checkpoint_dir"
             )
 
 
@@ -409,6 +409,9 @@ def find_last_record(directory: Path, damage: Damage) -> bytes | None:
     """Returns the payload of the last complete record after a damage; None: none was found.
 
     Only for display: it is not checked whether the record continues those before it.
+
+    Raises:
+      JournalError: the folder cannot be read.
     """
     if damage.offset is None:
         return None

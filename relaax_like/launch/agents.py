@@ -262,9 +262,9 @@ def _make_plain_host(
     learner = experiment.learner
     if learner.publishes:
         raise ConfigError(
-            f"{experiment.algorithm_folder / 'agent.py'}: a plain Agent sends gradients, but with "
-            f"learner.placement: {learner.placement} agents send experience; set it to agent, or "
-            "derive Agent from BatchAgent"
+            f"{experiment.algorithm_folder / 'agent.py'}: a plain Agent sends gradients, but "
+            f"agents send experience with learner.placement: {learner.placement}; set it to agent, "
+            "or derive Agent from BatchAgent"
         )
     if experiment.parameter_server.combine.method == "sync":
         raise ConfigError(

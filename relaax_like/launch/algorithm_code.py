@@ -29,8 +29,8 @@ def locate_errors(folder: Path) -> Iterator[None]:
             model = module.make_model(config, seed)
 
     Raises:
-      ConfigError: the code raised an error; the text has its line. A `RelaaxError` passes
-        unchanged.
+      ConfigError: the code raised an error; the text names its line. A `RelaaxError` of the code
+        passes unchanged.
     """
     try:
         yield
@@ -75,8 +75,8 @@ def get_make_algorithms(algorithm_module: Any) -> Any:
     """
     if not hasattr(algorithm_module, "make_algorithms"):
         raise ConfigError(
-            f"{algorithm_module.__file__}: nothing to learn with; define make_algorithms here, "
-            "or make_model in model.py"
+            f"{algorithm_module.__file__}: no function make_algorithms found, and no make_model in "
+            "model.py; define one of them"
         )
     return algorithm_module.make_algorithms
 
@@ -95,7 +95,7 @@ def load_agent_class(experiment: Experiment) -> Any:
     if not hasattr(module, "Agent"):
         raise ConfigError(
             f"{folder / 'agent.py'}: no class Agent found; define one that derives from "
-            "relaax_like.agent.BatchAgent, or remove agent.py"
+            "relaax_like.agent.BatchAgent, or, if model.py has make_model, remove agent.py"
         )
     return module.Agent
 
@@ -139,8 +139,8 @@ def make_actors(
         make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
     if agent_class is SimpleRLAgent:
         raise ConfigError(
-            f"{folder}: algorithm.py has make_algorithms, but there is no agent.py with agents of "
-            "its own; define a class Agent(BatchAgent) there that decides when each task is asked"
+            f"{folder}: algorithm.py has make_algorithms, but SimpleRLAgent asks only one task; "
+            "define a class Agent(BatchAgent) in agent.py that decides when each task is asked"
         )
     with locate_errors(folder):
         return {

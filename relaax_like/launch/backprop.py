@@ -22,7 +22,7 @@ _TIMEOUT_SEC = 300.0
 
 
 def set_backprop_workers(experiment: Experiment) -> None:
-    """Sets the number of threads of this process; call it before TensorFlow is loaded.
+    """Sets the number of TensorFlow threads of this process; call it before TensorFlow is loaded.
 
     With `learner.backprop_workers: -1`, 1, 2, 4 ... threads are measured, each in its own process,
     which takes ten seconds or more; the result is stored in the run's folder, for a resumed run.
@@ -31,7 +31,7 @@ def set_backprop_workers(experiment: Experiment) -> None:
       experiment: its config.yaml is in the run's folder.
 
     Raises:
-      ConfigError: -1, but an algorithm's plan has no rollouts to measure an update with.
+      ConfigError: it is -1, but a plan of the algorithm has no rollouts to measure an update with.
       RelaaxError: a measurement failed.
     """
     threads = experiment.learner.backprop_workers
@@ -46,8 +46,8 @@ def _validate_measurable(experiment: Experiment) -> None:
     for plan in found.values() if isinstance(found, Mapping) else [found]:
         if isinstance(plan, Replay | Offline):
             raise ConfigError(
-                "learner.backprop_workers: -1 measures updates of rollouts, but the plan of this "
-                f"algorithm is {name_plan(plan)}; set a number of threads"
+                "learner.backprop_workers: -1 measures updates of rollouts, but a plan of this "
+                f"algorithm is {name_plan(plan)}; set a number of threads, such as 1"
             )
 
 
@@ -106,5 +106,5 @@ def _measure(run_dir: Path, count: int) -> float:
 def _explain(count: int, why: str) -> RelaaxError:
     return RelaaxError(
         f"learner.backprop_workers: -1, but the update with {count} thread(s) could not be "
-        f"measured: {why.rstrip('.')}; set a number of threads"
+        f"measured: {why.rstrip('.')}; set a number of threads, such as 1"
     )

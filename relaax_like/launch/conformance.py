@@ -66,6 +66,7 @@ def find_folder_experiment(name: str, sets: Sequence[str] = ()) -> Experiment:
 
     Raises:
       ConfigError: there is no such experiment, or it is not valid; or see `ask_environment`.
+      Exception: see `ask_environment`.
     """
     experiment = load_experiment(_find_file(name), sets)
     return ask_environment(experiment)[0]
@@ -102,11 +103,11 @@ def check_algorithm(
 
     Args:
       experiment: names the folder, and the settings with which it is checked.
-      learn_sec: longest time for the check that it learns.
+      learn_sec: longest time for the check "learns".
       only: names of the checks to run; (): all.
 
     Raises:
-      ConfigError: there is no check with such a name.
+      ConfigError: `only` names a check that does not exist.
     """
     with without_native_stderr():
         import relaax_like.nn.runtime  # noqa: F401  # TensorFlow greets

@@ -35,6 +35,11 @@ _KEEP = (
     "keep all that an update changes in the model's variables, as nothing else is saved, and draw "
     "random numbers from self.random"
 )
+_VALID = (
+    "compute costs from valid rows only: use batch.mean for means, and batch.valid for other "
+    "computations over rows"
+)
+_FROM_BATCH = "compute costs only from the batch, the model's variables and self.random"
 
 
 def check_specs(subject: Subject) -> None:
@@ -93,11 +98,14 @@ def check_numpy(subject: Subject) -> None:
         for part in (inputs, states, *arguments)
     ]
     others, other_memory = other.policy(*tensors)
+    where = "in NumPy", "in TensorFlow"
+    cure = "use operations in Model.policy that compute the same from NumPy arrays and tensors"
     for name, distribution in distributions.items():
         for part, array in _find_arrays(distribution).items():
-            _compare(f"{name}: {part}", array, _find_arrays(others[name])[part])
+            found = _find_arrays(others[name])[part]
+            _compare(f"{part} of action {name}", array, found, where, cure)
     for name, array in memory.items():
-        _compare(f"memory {name}", array, other_memory[name])
+        _compare(f"memory {name}", array, other_memory[name], where, cure)
 
 
 def check_batches(subject: Subject) -> None:
@@ -107,6 +115,8 @@ def check_batches(subject: Subject) -> None:
     inputs = subject.draw(model.get_input_specs(), _SLOTS, seed=3)
     states = subject.draw(model.get_state_specs(), _SLOTS, seed=4)
     together = actor.act(inputs, states, exploit=True)
+    where = "together with other rows", "alone"
+    cure = "compute each row of Model.policy from its own inputs and memory only"
     for row in range(_SLOTS):
         own = [
             {name: array[row : row + 1] for name, array in part.items()}
@@ -118,7 +128,8 @@ def check_batches(subject: Subject) -> None:
             ("memory", together.next_states, alone.next_states),
         ):
             for name, array in all_.items():
-                _compare(f"{what} {name} of row {row}", np.asarray(array)[row], one[name][0])
+                own_row = np.asarray(array)[row]
+                _compare(f"{what} {name} of row {row}", own_row, one[name][0], where, cure)
 
 
 def check_padding(subject: Subject) -> None:
@@ -139,10 +150,9 @@ def check_padding(subject: Subject) -> None:
         if not np.isclose(number, other_costs[name], rtol=1e-4, atol=1e-5, equal_nan=True):
             raise Failed(
                 f"{subject.folder}: {name} is {number:g}, but {other_costs[name]:g} with "
-                "additional rows that are not valid; compute it from valid rows only: use "
-                "batch.mean for means, and batch.valid for other computations over rows"
+                f"additional rows that are not valid; {_VALID}"
             )
-    _compare_changes(subject, start, values, other_values, "with rows that are not valid")
+    _compare_changes(subject, start, values, other_values, "with rows that are not valid", _VALID)
 
 
 def check_resume(subject: Subject) -> None:
@@ -153,13 +163,12 @@ def check_resume(subject: Subject) -> None:
     second.set_sums(first.get_sums())
     data = subject.make_data(subject.make_model(), 8)
     results = [policy.forward(policy.data_preprocess(data)) for policy in (first, second)]
-    if not all(
-        np.array_equal(number, results[1][name], equal_nan=True)
-        for name, number in results[0].items()
-    ):
-        raise Failed(
-            f"{subject.folder}: costs after a resume are {results[1]}, not {results[0]}; {_KEEP}"
-        )
+    for name, number in results[0].items():
+        if not np.array_equal(number, results[1][name], equal_nan=True):
+            raise Failed(
+                f"{subject.folder}: {name} is {float(results[1][name])!r} after a resume, expected "
+                f"{float(number)!r} as without one; {_KEEP}"
+            )
     restored = second.state_dict()
     for name, array in first.state_dict().items():
         if array.tobytes() != restored[name].tobytes():
@@ -204,11 +213,10 @@ def check_placements(subject: Subject) -> None:
                 if not np.isclose(number, found[name], rtol=1e-3, atol=1e-4, equal_nan=True):
                     raise Failed(
                         f"{subject.folder}: {name} is {number:g} with placement server, but "
-                        f"{found[name]:g} with placement agent; compute costs only from the batch, "
-                        "the model's variables and self.random"
+                        f"{found[name]:g} with placement agent; {_FROM_BATCH}"
                     )
-        where = "with placement agent"
-        _compare_changes(subject, start, whole.get_values(), list(sink.values), where)
+        values, where = list(sink.values), "with placement agent"
+        _compare_changes(subject, start, whole.get_values(), values, where, _FROM_BATCH)
 
 
 def check_declarations(subject: Subject) -> None:
@@ -297,6 +305,7 @@ def _compare_changes(
     values: Sequence[np.ndarray],
     others: Sequence[np.ndarray],
     where: str,
+    cure: str,
 ) -> None:
     """Compares the changes of two updates, for each variable relative to its change."""
     variables = _get_variables(subject.make_model())
@@ -308,17 +317,25 @@ def _compare_changes(
         if not is_same and not np.array_equal(one, other, equal_nan=True):
             raise Failed(
                 f"{subject.folder}: {variable.name} changes by {change:.3g}, but the change "
-                f"{where} differs by {difference:.3g}; expected the same change"
+                f"{where} differs by {difference:.3g}; expected the same change; {cure}"
             )
 
 
-def _compare(what: str, one: Any, other: Any) -> None:
+def _compare(what: str, one: Any, other: Any, where: tuple[str, str], cure: str) -> None:
+    """Compares two results; `where` says how each of them was computed."""
     one, other = np.asarray(one), np.asarray(other)
     if one.shape != other.shape:
-        raise Failed(f"{what}: shapes {list(one.shape)} and {list(other.shape)}, expected the same")
-    if not np.allclose(one, other, _RELATIVE, _ABSOLUTE, equal_nan=True):
-        difference = np.abs(one.astype(np.float64) - other.astype(np.float64)).max()
-        raise Failed(f"{what}: differs by {difference:.3g}, expected the same up to rounding")
+        raise Failed(
+            f"{what}: shape {list(one.shape)} {where[0]}, but {list(other.shape)} {where[1]}; "
+            f"expected the same; {cure}"
+        )
+    wrong = np.argwhere(~np.isclose(one, other, _RELATIVE, _ABSOLUTE, equal_nan=True))
+    if len(wrong):
+        index = tuple(map(int, wrong[0]))
+        raise Failed(
+            f"{what}: {float(one[index]):.8g} {where[0]}, but {float(other[index]):.8g} "
+            f"{where[1]}, at {list(index)}; expected the same up to rounding; {cure}"
+        )
 
 
 def _find_arrays(distribution: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def check_learning(subject: Subject, learn_sec: float) -> None:
       Failed: the mean return did not reach its target in time.
       NotApplicable: the plan is Offline, or the spaces are not known.
       ConfigError: check.yaml has no `learner.target_return`.
-      RelaaxError: see `BaseTrainer.run`.
+      RelaaxError, Exception, Stopped: see `BaseTrainer.run`.
     """
     experiment = subject.experiment
     if isinstance(get_plan(experiment.algorithm), Offline):
@@ -136,8 +136,8 @@ def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
     ):
         if not spaces:
             raise NotApplicable(
-                f"its Config has no {name}_spaces, so the environment is not known; define them, "
-                f"or a task in {TASK_NAME}"
+                f"the algorithm's Config has no {name}_spaces, so the environment is not known; "
+                f"define them, or a task in {TASK_NAME}"
             )
         found.append(spaces[name] if spaces.keys() == {name} else spaces)
     return found[0], found[1]

@@ -76,10 +76,12 @@ class Subject:
         if not (self.folder / "algorithm.py").is_file():
             if not has_plain_agents(self.experiment):
                 raise Failed(
-                    "there is no algorithm.py, by which the agents of this folder learn; add one "
-                    "with make_algorithm, or an agent.py with a plain Agent"
+                    f"{self.folder}: there is no algorithm.py, by which the agents of this folder "
+                    "learn; add one with make_algorithm, or an agent.py with a plain Agent"
                 )
-            raise NotApplicable("there is no algorithm.py, so its agents learn by themselves")
+            raise NotApplicable(
+                "there is no algorithm.py, so the agents of this folder learn by themselves"
+            )
         module = load_algorithm_module(self.folder, "algorithm")
         if not hasattr(module, "make_algorithm"):
             raise NotApplicable("there is no make_algorithm in algorithm.py")
@@ -106,13 +108,13 @@ class Subject:
         )
 
     def make_actor(self, model: Any) -> "Actor":
-        """Makes what acts with the model's policy."""
+        """Makes an actor for the model's policy."""
         from relaax_like.algorithm.acting import make_actor
 
         return make_actor(model, 0, self.config)
 
     def draw(self, specs: Sequence[tuple[str, Mapping[str, Any]]], *axes: int, seed: int) -> Any:
-        """Draws arrays by name, `[*axes, ...]`."""
+        """Draws random arrays for specs: name -> `[*axes, ...]`."""
         random = np.random.default_rng(seed)
         return {name: _draw(random, (*axes, *p["shape"]), p) for name, p in specs}
 
@@ -123,6 +125,9 @@ class Subject:
           model: determines the specs.
           seed: for observations, rewards and the ends of episodes.
           padding: number of rows at the end of each column that are not valid.
+
+        Raises:
+          NotApplicable: see `plan`.
         """
         from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
 
@@ -204,7 +209,11 @@ class Subject:
     def make_learning(
         self, optimizers: Mapping[str, OptimizerConfig], plan: Any = None, xla: bool = False
     ) -> "LearningPolicy":
-        """Returns complete updates of a new algorithm, with its own plan or another one."""
+        """Returns a policy that makes complete updates of a new algorithm, by its plan or another.
+
+        Raises:
+          NotApplicable, Failed: see `make_algorithm` and `plan`.
+        """
         from relaax_like.learn.learning_policy import LearningPolicy
         from relaax_like.learn.updates import LearningTask
 
@@ -218,7 +227,11 @@ class Subject:
 
     @functools.cached_property
     def learned(self) -> "LearningPolicy":
-        """Complete updates with the folder's optimizers, after two or more iterations."""
+        """A policy that has made updates with the folder's optimizers in two or more iterations.
+
+        Raises:
+          NotApplicable, Failed: see `make_learning` and `optimizers`.
+        """
         policy = self.make_learning(self.optimizers, xla=self.compiles)
         model = self.make_model()
         for seed in (6, 7):
@@ -246,7 +259,8 @@ class Subject:
         if lacking := [group for group, name in chosen.items() if not name]:
             raise Failed(
                 f"{self.folder}: the variable group {lacking[0]!r} has no optimizer; configure one "
-                "for it (relaax-parameter-server.optimizers, or optimizers of its Config)"
+                "for it (relaax-parameter-server.optimizers, or `optimizers` of the algorithm's "
+                "Config)"
             )
         return {group: own[name] for group, name in chosen.items()}
 

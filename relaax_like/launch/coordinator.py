@@ -43,7 +43,7 @@ def run_coordinator(folder: Path, bind: str, security: Mapping[str, Any], **limi
         )
     flags = [] if given else ["with --tls-cert, --tls-key and --tls-ca"]
     flags += ["with --tokens-file"] if settings.tokens_file is None else []
-    validate_exposure(address, settings, ", and ".join(flags))
+    validate_exposure(address, settings, ", and ".join(flags), key="--bind")
     credentials = to_server_security(settings)
     validate_port_free(address, "--bind")
     raise_descriptor_limit()

@@ -55,7 +55,7 @@ class Evaluation:
 
     @property
     def success_rate(self) -> float | None:
-        """Share of solved episodes among those reported as solved or not; None: none was."""
+        """Share of solved episodes among those reported as solved or not; None: no such episode."""
         if self.success is None or not (told := self.success >= 0).any():
             return None
         return float((self.success[told] == 1).mean())
@@ -94,6 +94,7 @@ def evaluate_snapshot(
       InvalidInputError: the environment returned a wrong value; or see `open_server`.
       ProtocolError: the algorithm cannot use the environment's spaces.
       SnapshotError: there is no usable snapshot.
+      Exception: an error of the environment's code.
     """
     use_compile_cache(experiment.compile_cache)
     set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
@@ -172,6 +173,7 @@ def play_greedy(
     Raises:
       InvalidInputError: an environment returned a wrong value.
       ConfigError: the environment's settings cannot be used; see `Interactor`.
+      RelaaxError, Exception: an agent or the environment failed; see `LocalAgents.step`.
     """
     environment = experiment.environment
     assert environment is not None

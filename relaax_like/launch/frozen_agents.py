@@ -43,8 +43,10 @@ def make_frozen_host(
       client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
-      ConfigError: the algorithm folder cannot be loaded, or its code fails.
+      ConfigError: the algorithm folder cannot be loaded, or its code fails; or its plain Agent
+        lacks a method.
       SnapshotError: the values belong to another model.
+      RelaaxError: an error of `make_client`.
     """
     agent_class = load_agent_class(experiment)
     if not is_batch_native(agent_class):
@@ -100,7 +102,7 @@ def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndar
 def _freeze_tasks(
     experiment: Experiment, make_client: Callable[[str], ParameterServerClient], client_id: str
 ) -> dict[str, FrozenPolicy]:
-    """Returns the current values of each task's variables; tasks can share some.
+    """Returns a policy with the current values of each task's variables; tasks can share some.
 
     Raises:
       ConfigError: the folder's code fails, or makes no tasks.

@@ -1,6 +1,7 @@
 """The learner's process of a run with `learner.placement: standalone`."""
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Replay, get_plan
-from relaax_like.core.manifest import Manifest, make_manifest
+from relaax_like.core.manifest import Manifest, Segment, make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import ClientsReport, Push, Reply, Status
 from relaax_like.core.roles import ParameterServerBackend
@@ -95,7 +96,7 @@ class PublishedValues(ParameterServerBackend):
         return self._link.status()
 
     def report_clients(self, report: ClientsReport) -> None:
-        """Passes a report on; see `Link.report_clients`, also for errors."""
+        """Forwards a report to the parameter server; see `Link.report_clients`, also for errors."""
         self._link.report_clients(report)
 
     def save_checkpoint(self) -> Path | None:
@@ -113,7 +114,7 @@ class PublishedValues(ParameterServerBackend):
         )
 
     def metrics(self) -> Metrics:
-        """Returns the recorder."""
+        """Returns the recorder of metrics."""
         return self._publisher.metrics()
 
 
@@ -129,7 +130,8 @@ def run_learner(experiment: Experiment) -> int:
       ConfigError: the settings are wrong, other machines could connect without TLS or without
         tokens, or the parameter server's run has another model.
       RelaaxError: the port is taken, or the address cannot be used; a certificate or token is not
-        accepted; or another server listens at the parameter server's address.
+        accepted; another server listens at the parameter server's address; or the settings of the
+        parameter server do not define the spaces, either.
     """
     settings = experiment.learner
     use_compile_cache(experiment.compile_cache)
@@ -142,7 +144,7 @@ def run_learner(experiment: Experiment) -> int:
             "placement standalone; add --set learner.placement=standalone, also for the servers, "
             "or do without relaax-learner, which no other placement needs"
         )
-    validate_exposure(settings.bind, experiment.security)
+    validate_exposure(settings.bind, experiment.security, key="learner.bind")
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--set learner.bind=HOST:PORT")
     address = str(experiment.rlx_server.parameter_server.to_connect())
@@ -209,16 +211,25 @@ def _validate_model(experiment: Experiment, manifest: Manifest) -> None:
     """Checks that this learner has the run's model, before it takes the lease.
 
     Raises:
-      ConfigError: it has another model.
+      ConfigError: the learner has another model.
     """
     if load_model_module(experiment) is None:  # several tasks, whose learners check their parts
         return
     own = make_manifest(get_variables(make_model(experiment)))
     if own.fingerprint != manifest.fingerprint:
+        pairs = itertools.zip_longest(own.segments, manifest.segments)
+        here, there = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
         raise ConfigError(
-            "the parameter server's run has another model; start learner and servers with the same "
-            "settings, environment and algorithm's code"
+            "the parameter server's run has another model (first difference: "
+            f"{_describe_segment(there)} there, {_describe_segment(here)} here); start learner and "
+            "servers with the same settings, environment and algorithm's code"
         )
+
+
+def _describe_segment(segment: Segment | None) -> str:
+    if segment is None:
+        return "no variable"
+    return f"{segment.name} {segment.dtype} {list(segment.shape)} of group {segment.group!r}"
 
 
 def _wait(ask: Callable[[], _Answer | None], shutdown: Shutdown) -> _Answer:

@@ -230,7 +230,7 @@ def make_iteration_learners(
 def make_iteration_learner(
     experiment: Experiment, publisher: Publisher, keeps_experience: bool = False
 ) -> "LearnerLoop[AgentSource]":
-    """Makes the learner of the only task; see `make_iteration_learners`."""
+    """Makes the learner of the only task; see `make_iteration_learners`, also for the errors."""
     plan = require_plan(experiment)
     policy, model = _make_policy(experiment, plan)
     return _make_collecting_loop(experiment, plan, policy, model, publisher, keeps_experience)
@@ -286,11 +286,13 @@ def _make_replayed(
     if plan.sequence_steps is None and model.get_state_specs():
         raise ConfigError(
             f"{describe_place(type(config), 'plan')}: plan is Replay of single steps, but the "
-            "model has a memory (get_state_specs); set sequence_steps, or remove the memory"
+            f"model has a memory ({model.get_state_specs()[0][0]!r} in get_state_specs); set "
+            "sequence_steps of Replay, or remove the memory"
         )
     if learner.collect_traj:
         raise ConfigError(
-            "learner.collect_traj: a replay table writes no trajectory files; set it to false"
+            "learner.collect_traj: true, but a replay table writes no trajectory files; set it to "
+            "false"
         )
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     number = config.observation_history
@@ -356,12 +358,14 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
     what = "the learner of an algorithm with make_model, but this algorithm has make_algorithms"
     refuse_keys_of_one_learner(experiment, what)
     if learner.save_freq > 0 and learner.publishes:
-        raise ConfigError(f"learner.save_freq: copies are written by {what}; set it to -1")
+        raise ConfigError(
+            f"learner.save_freq: {learner.save_freq}; copies are written by {what}; set it to -1"
+        )
     if learner.eval_freq:
         raise ConfigError(
-            "learner.eval_freq: evaluations during training need make_model in model.py, but this "
-            f"algorithm has make_algorithms ({count} task(s)); set "
-            f"{describe_without_tests(experiment)}"
+            f"learner.eval_freq: {learner.eval_freq}, but evaluations during training need "
+            f"make_model in model.py, and this algorithm has make_algorithms ({count} task(s)); "
+            f"set {describe_without_tests(experiment)}"
         )
 
 
@@ -491,7 +495,7 @@ def _validate_memory(size: int) -> None:
 
 
 def require_plan(experiment: Experiment) -> LearningPlan:
-    """Returns how an algorithm with one task makes its own updates.
+    """Returns the plan by which an algorithm with one task makes its own updates.
 
     Raises:
       ConfigError: the algorithm has several tasks; or see `require_plans`.
@@ -508,7 +512,7 @@ def require_plan(experiment: Experiment) -> LearningPlan:
 
 
 def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
-    """Returns how each task of an algorithm makes its own updates.
+    """Returns the plan by which each task of an algorithm makes its own updates.
 
     Returns:
       Task -> plan; the only task of an algorithm is named `TASK`.
@@ -627,10 +631,10 @@ def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> 
 
 
 def _refuse_own_predict(algorithm: Any) -> None:
-    """Refuses an algorithm whose predictions differ from its model's policy.
+    """Refuses an algorithm that overrides `predict` or `exploit`, which its agents do not call.
 
     Raises:
-      ConfigError: the error names the line.
+      ConfigError: it overrides one; the error names the line.
     """
     from relaax_like.algorithm import FlareAlgorithm
 
@@ -639,8 +643,9 @@ def _refuse_own_predict(algorithm: Any) -> None:
         if own is not None and own is not getattr(FlareAlgorithm, name):
             raise ConfigError(
                 f"{describe_place(type(algorithm), name)}: {name} is overridden, but batch-native "
-                "agents act by Model.policy; explore there (policy(inputs, memory, explore)), or, "
-                "with learner.placement: agent, write an agent.py with its own ComputationTask"
+                "agents act by Model.policy; remove the override and do the same in Model.policy "
+                "(only a plain Agent, which does not derive from BatchAgent, can use "
+                f"{name}: with agent.py and learner.placement: agent)"
             )
 
 
@@ -692,10 +697,13 @@ def refuse_keys_of_one_learner(experiment: Experiment, what: str) -> None:
       what: which learner supports them, and why the run does not have it, for the error.
 
     Raises:
-      ConfigError: the experiment has them.
+      ConfigError: `learner.hook` or `learner.collect_traj` is set.
     """
     if experiment.learner.hook:
-        raise ConfigError(f"learner.hook: hooks are called by {what}; set it to {{}}")
+        name = next(iter(experiment.learner.hook))
+        raise ConfigError(
+            f"learner.hook.{name}: hooks are called by {what}; set learner.hook to {{}}"
+        )
     if experiment.learner.collect_traj:
         raise ConfigError(f"learner.collect_traj: files are written by {what}; set it to false")
 

@@ -35,7 +35,7 @@ _READY_POLL_SEC = 0.2
 
 
 class LocalAgents:
-    """Agents with the `step` of an `RlxClient`; `Interactor` runs environments against them.
+    """Agents in this process, with the `step` of an `RlxClient`, for an `Interactor`.
 
     Args:
       slots: environments.
@@ -52,7 +52,7 @@ class LocalAgents:
 
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
-      ConfigError: the algorithm's code fails, or its learner cannot be made.
+      ConfigError: a space is not valid, the algorithm's code fails, or its learner cannot be made.
       RelaaxError, Exception: see `AgentHost.make_slot_agents`.
     """
 
@@ -94,7 +94,13 @@ class LocalAgents:
         final_observations: Any = None,
         success: Any = None,
     ) -> StepResult:
-        """Processes a step of all slots and returns the next actions; see `RlxClient.step`."""
+        """Processes a step of all slots and returns the next actions; see `RlxClient.step`.
+
+        Raises:
+          InvalidInputError: an array does not fit; or see `BatchSlots.observe`.
+          RelaaxError: an agent's code, the policy or the learner failed.
+          Exception: a hook of the learner failed.
+        """
         ended = _find_ended(terminated, truncated)
         transition = Transition(
             observations=self._to_leaves(observations, "observations"),
@@ -115,7 +121,11 @@ class LocalAgents:
         return self.go_on()
 
     def go_on(self) -> StepResult:
-        """Returns the next actions of batch-native agents, after `step` or `set_state`."""
+        """Returns the next actions of batch-native agents, after `step` or `set_state`.
+
+        Raises:
+          RelaaxError: an agent's code, the policy or the learner failed.
+        """
         agents = self._agents
         assert isinstance(agents, BatchAgents)
         if not agents.ready:
@@ -162,6 +172,9 @@ class LocalAgents:
         """Resumes from what `take_state` returned, before the first `step`; call `go_on` next.
 
         The state can also be returned to the agents from which it was taken.
+
+        Raises:
+          InvalidInputError: see `Learner.set_state`.
         """
         agents, host = self._agents, self._host
         assert isinstance(agents, BatchSlots)
@@ -177,7 +190,11 @@ class LocalAgents:
         return StepResult(actions=actions, finished=decision.finished, version=decision.version)
 
     def close(self) -> None:
-        """Closes the agents and what they share."""
+        """Closes the agents and what they share.
+
+        Raises:
+          Exception: an agent, a learner or one of its hooks failed to stop.
+        """
         try:
             self._agents.close()
         finally:
@@ -202,6 +219,9 @@ class CheckedSlots:
     Args:
       env_slots: the environments.
       name: of the environment, for the errors.
+
+    Raises:
+      ConfigError: `observation_space` is neither a `Space` nor a dict of them.
     """
 
     def __init__(self, env_slots: EnvironmentSlots, name: str):
@@ -216,11 +236,12 @@ class CheckedSlots:
         return getattr(self._env_slots, name)
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
-        """Resets; see `EnvironmentSlots`.
+        """Resets all slots, or those in `mask`; see `EnvironmentSlots`.
 
         Raises:
           InvalidInputError: a wrong value; the error names environment and field, and the slot of a
             wrong number.
+          Exception: an error of the environment's code.
         """
         try:
             observations: Values = self._env_slots.reset(mask)
@@ -303,8 +324,9 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
       Environments that refuse wrong values; see `CheckedSlots`.
 
     Raises:
-      ConfigError: there is no environment, or its folder has no slots.py that can be loaded and has
-        a function `make_slots`. Errors of that function pass unchanged.
+      ConfigError: there is no environment, its folder has no slots.py that can be loaded and has a
+        function `make_slots`, or its observation space is not valid.
+      Exception: an error of `make_slots` or, at the end, of `close`.
     """
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
@@ -336,6 +358,7 @@ def ask_environment(experiment: Experiment) -> tuple[Experiment, list[str]]:
     Raises:
       ConfigError: there is no environment, or the algorithm cannot use its spaces; or see
         `open_slots`.
+      Exception: see `open_slots`.
     """
     if not experiment.algorithm.lacks_spaces:
         return experiment, []
@@ -353,7 +376,7 @@ def validate_environment(experiment: Experiment, purpose: str) -> None:
 
     Raises:
       InvalidInputError: the algorithm cannot use the environment's spaces.
-      ConfigError: see `open_slots`.
+      ConfigError, Exception: see `open_slots`.
     """
     experiment.algorithm.validate_spaces(*_find_spaces(experiment, purpose))
 

@@ -7,7 +7,7 @@ from relaax_like.launch.security import make_client_security
 
 
 def make_agent_metrics(experiment: Experiment, link: Link) -> MetricsClient:
-    """Returns the recorder of the metrics server if there is one, else of the parameter server.
+    """Returns a recorder that sends to the metrics server, or without one to the parameter server.
 
     Raises:
       ConfigError: see `make_client_security`.

@@ -38,7 +38,7 @@ def run_metrics_server(experiment: Experiment) -> int:
     """
     settings = get_metrics_settings(experiment)
     shutdown = Shutdown()
-    validate_exposure(settings.bind, experiment.security)
+    validate_exposure(settings.bind, experiment.security, key="relaax-metrics-server.bind")
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
     with make_file_recorder(experiment, settings.metrics_dir) as recorder:

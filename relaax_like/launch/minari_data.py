@@ -172,9 +172,9 @@ def _explain(source: str) -> Iterator[None]:
         ) from error
     except Exception as error:
         raise ConfigError(
-            f"learner.offline: {source}: not a readable Minari data set ({error}); expected the id "
-            "of a data set that `minari list local` shows, or its folder. To download a data set: "
-            "minari download ID"
+            f"learner.offline: {source}: not a readable Minari data set ({error!s:.300}); expected "
+            "the id of a data set that `minari list local` shows, or its folder. To download a "
+            "data set: minari download ID"
         ) from error
 
 

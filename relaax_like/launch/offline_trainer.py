@@ -60,15 +60,21 @@ class OfflineTrainer(BaseTrainer):
 
 
 def _validate_tests(experiment: Experiment, sources: str) -> None:
-    """Raises ConfigError if evaluations would play another environment than the recorded one."""
+    """Checks that evaluations would not play another environment than the recorded one.
+
+    Raises:
+      ConfigError: the environment does not match the settings; or see `validate_environment`.
+    """
     try:
         validate_environment(experiment, "test")
     except InvalidInputError as error:
         environment = experiment.environment
         assert environment is not None
+        key = "program" if environment.path is None else "path"
         raise ConfigError(
-            f"environment: {environment.env or experiment.environment_program} does not match "
-            f"the algorithm's settings ({error}), which fit the recordings in {sources}; if it is "
-            "not the recorded environment, name that one, otherwise correct the settings; or set "
+            f"environment.{'env' if environment.env else key}: "
+            f"{environment.env or experiment.environment_program} does not match the algorithm's "
+            f"settings ({error}), which fit the recordings in {sources}; if it is not the recorded "
+            "environment, name that one, otherwise correct the settings; or set "
             f"{describe_without_tests(experiment)} to learn without evaluations"
         ) from error

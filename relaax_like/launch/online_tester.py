@@ -73,6 +73,7 @@ class OnlineTester:
         Raises:
           RelaaxError: the environment or the agents cannot be made, or the environment returned a
             wrong value.
+          Exception: an error of the environment's code.
         """
         if self._parts is None:
             self._parts = self._open(values, version)
@@ -119,7 +120,7 @@ class BestReturn:
     def is_beaten(self, newest: TrainReturn | None) -> bool:
         """Returns whether the newest mean is the best so far; then stores it as the best.
 
-        False if it shares episodes with the mean that was compared last, or if there is none.
+        False if the newest mean shares episodes with the one that was compared last, or is None.
         """
         if newest is None or newest.episodes - self._compared < newest.window:
             return False
@@ -180,8 +181,8 @@ class VersionTests:
 
     Tests every `learner.eval_freq` versions, and when the training's mean return was the best so
     far; see `BestReturn`. A thread plays while the process serves, with the values that are current
-    when a test begins. After each test it waits for as long as the test took, before it starts the
-    next one that is due.
+    when a test begins. After each test the thread waits for as long as the test took, before it
+    starts the next one that is due.
 
     A failed test is logged, and the next one is tried; after three failures in a row there are no
     more tests. A snapshot that cannot be written is logged, and does not count as a failure.
@@ -292,21 +293,22 @@ def require_environment(experiment: Experiment) -> None:
     """
     if experiment.environment is None:
         raise ConfigError(
-            "learner.eval_freq: an evaluation needs an `environment` section; add one, or set "
-            f"{describe_without_tests(experiment)}"
+            f"learner.eval_freq: {experiment.learner.eval_freq}, but an evaluation needs an "
+            f"`environment` section; add one, or set {describe_without_tests(experiment)}"
         )
 
 
 def describe_without_tests(experiment: Experiment) -> str:
-    """Returns the keys of `learner` to set for a run without evaluations, for errors."""
+    """Returns the keys to set for a run without evaluations, for errors."""
     has_target = experiment.learner.target_eval_return is not None
-    return f"eval_freq: 0{' and target_eval_return: null' if has_target else ''}"
+    return f"learner.eval_freq: 0{' and learner.target_eval_return: null' if has_target else ''}"
 
 
 def _describe_unsupported(experiment: Experiment) -> str:
     return (
-        "learner.eval_freq: this algorithm's agents have several tasks, or act by their own code, "
-        f"and cannot be evaluated during training; set {describe_without_tests(experiment)}"
+        f"learner.eval_freq: {experiment.learner.eval_freq}, but this algorithm's agents have "
+        "several tasks, or act by their own code, and cannot be evaluated during training; set "
+        f"{describe_without_tests(experiment)}"
     )
 
 

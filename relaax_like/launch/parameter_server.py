@@ -214,7 +214,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     settings = experiment.parameter_server
     validate_served(experiment)
     shutdown = Shutdown()
-    validate_exposure(settings.bind, experiment.security)
+    validate_exposure(settings.bind, experiment.security, key="relaax-parameter-server.bind")
     if settings.prometheus_bind is not None:
         key = "relaax-parameter-server.prometheus_bind"
         validate_unprotected(settings.prometheus_bind, experiment.security, key)
@@ -406,13 +406,14 @@ def make_run_dir(experiment: Experiment) -> None:
         experiment.run_dir.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"run_dir {str(experiment.run_dir)[:200]!r}: cannot be created: {error}; set run_dir, "
-            "or logdir if the folder is in it, to a writable folder"
+            f"run_dir: {str(experiment.run_dir)[:200]!r} cannot be created: "
+            f"{getattr(error, 'strerror', None) or error}; set run_dir, or logdir if the folder is "
+            "in it, to a writable folder"
         ) from None
 
 
 def make_recorder(experiment: Experiment, global_t: Callable[[], int]) -> BufferedMetrics:
-    """Returns the recorder of the curves: event files, or the metrics server if there is one.
+    """Returns a recorder that writes event files, or sends to the metrics server if there is one.
 
     Raises:
       ConfigError: see `make_file_recorder` or, with a metrics server, `make_client_security`.

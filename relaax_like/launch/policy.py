@@ -41,6 +41,9 @@ class Policy:
     Attributes:
       version: of the weights.
       global_t: environment steps of the run at that version.
+
+    Raises:
+      ConfigError, InvalidInputError, SnapshotError: see `relaax_like.load`.
     """
 
     def __init__(
@@ -63,8 +66,8 @@ class Policy:
     def act(self, observation: Any, greedy: bool = True) -> Any:
         """Chooses an action for one observation, or for each of a batch.
 
-        It is a batch if its first leaf has one axis more than the observation space. The rows of a
-        batch are B episodes that advance together, each with its own memory.
+        The observation is a batch if its first leaf has one axis more than the observation space.
+        The rows of a batch are B episodes that advance together, each with its own memory.
 
         Args:
           observation: an array of the space's shape, `[...]`, or a batch `[B, ...]`. Several leaves
@@ -79,7 +82,8 @@ class Policy:
           InvalidInputError: the observation does not fit the space; the size of the batch has
             changed in the middle of its episodes; or `greedy` is False, and the algorithm's agents
             do not support that.
-          RelaaxError, Exception: no agents can be made; see `AgentHost.make_slot_agents`.
+          RelaaxError, Exception: no agents can be made (see `AgentHost.make_slot_agents`), or an
+            agent's code or the model's policy failed.
         """
         values, slots, is_batch = self._read(observation)
         agents = self._prepare(slots)
@@ -141,7 +145,9 @@ class Policy:
         if slots is None:
             return spaces.row_to_leaves(observation, _FIELD), 1, False
         if not slots:
-            raise InvalidInputError("observation: an empty batch, expected 1 or more", _FIELD)
+            raise InvalidInputError(
+                "observation: an empty batch, expected 1 or more observations", _FIELD
+            )
         return spaces.to_leaves(observation, slots, _FIELD), slots, True
 
     def _prepare(self, slots: int) -> SlotAgents:
@@ -205,7 +211,7 @@ class Policy:
 def load_policy(
     run: Path, version: str = "latest", observation_space: Any = None, action_space: Any = None
 ) -> Policy:
-    """Loads a run's policy; see `relaax_like.load`."""
+    """Loads a run's policy; see `relaax_like.load`, also for the errors."""
     file, folders = find_experiment(run)
     return Policy(load_experiment(file, folders), version, observation_space, action_space)
 
@@ -236,8 +242,8 @@ def _find_spaces(
     ]
     if missing:
         raise ConfigError(
-            f"{folder}: its Config does not define the environment's {' and '.join(missing)}; "
-            f"pass {' and '.join(f'{name}=...' for name in missing)}"
+            f"{folder}: the algorithm's Config does not define the environment's "
+            f"{' and '.join(missing)}; pass {' and '.join(f'{name}=...' for name in missing)}"
         )
     return (
         make_space_values(observation_space, OBSERVATION),

@@ -32,7 +32,7 @@ def open_ray_launcher(
 ) -> Iterator[RayLauncher]:
     """Joins a Ray cluster, and places the nodes of a run there.
 
-    Within the context, the cluster's record of the run follows the parameter server.
+    Within the context, the cluster's record of the run follows the parameter server's progress.
 
     Args:
       experiment: of the run.
@@ -44,7 +44,7 @@ def open_ray_launcher(
 
     Raises:
       ConfigError: the cluster cannot be joined; `learner.backprop_workers` is -1; a server could be
-        reached by unauthorized clients; or see `validate_nothing_lost`.
+        reached by unauthorized clients; or see `validate_nothing_lost` and `make_client_security`.
       RelaaxError: no cluster answers, or it does not have the processors that the run asks for; or
         see `validate_nothing_lost`.
       ModuleNotFoundError: Ray is not installed.
@@ -80,9 +80,9 @@ def open_ray_launcher(
 
 
 def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss: bool) -> None:
-    """Refuses to start a run on an empty folder if the cluster knows that it has made progress.
+    """Refuses to start a run on an empty folder if the cluster knows that the run has progressed.
 
-    Its folder is then on another machine, or lost with it.
+    The run's folder is then on another machine, or lost with it.
 
     Args:
       experiment: of the run.
@@ -107,12 +107,12 @@ def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss
     lost = max(known.global_t - (copied or 0), 0)
     unless = "if there is none, " if copied is None else ""
     raise ConfigError(
-        f"checkpoint_dir: {folder.absolute()} has no snapshot on this machine, {record.host}, but "
-        f"the Ray cluster knows that this run has begun: at {known.time} it was at step "
-        f"{known.global_t:,}, version {known.version:,}, on {known.host}. {copy}: {unless}a "
-        f"start here would lose at least {lost:,} steps. Start it where its folder is, or bring "
-        "the folder here, or choose another run_dir; or start with --accept-loss, from the copy if "
-        "there is one"
+        f"relaax-parameter-server.checkpoint_dir: {folder.absolute()} has no snapshot on this "
+        f"machine, {record.host}, but the Ray cluster knows that this run has begun: at "
+        f"{known.time} it was at step {known.global_t:,}, version {known.version:,}, on "
+        f"{known.host}. {copy}: {unless}a start here would lose at least {lost:,} steps. Start it "
+        "where its folder is, or bring the folder here, or choose another run_dir; or start with "
+        "--accept-loss, from the copy if there is one"
     )
 
 
@@ -172,7 +172,7 @@ def join_for_workers(trainer: BaseTrainer, address: str, accept_loss: bool) -> N
     if not workers:
         raise ConfigError(
             f"--ray {address}: only workers run on a Ray cluster, and this training has none; add "
-            "--workers N, or start all processes there with relaax run CONFIG --ray"
+            f"--workers N, or start all processes there with relaax run CONFIG --ray {address}"
         )
     ray = join(address, workers, trainer.experiment.security.insecure)
     record = RunRecord(ray, trainer.experiment.run_dir)

@@ -101,6 +101,7 @@ def record(
       SnapshotError: there is no usable snapshot.
       ProtocolError: the algorithm cannot use the environment's spaces.
       InvalidInputError: the environment returned a wrong value.
+      Exception: an error of the environment's code.
     """
     if policy not in POLICIES:
         raise ConfigError(f"policy: {policy!r}, expected one of {', '.join(POLICIES)}")
@@ -109,14 +110,16 @@ def record(
     except OSError as error:
         raise ConfigError(
             f"{folder}: cannot be read: {error.strerror}; correct its permissions, or name another "
-            "folder"
+            "folder with --output"
         ) from None
     if os.path.isfile(folder):  # unlike Path's method, it raises no error
-        raise ConfigError(f"{folder}: a file; name a folder that exists or can be created")
+        raise ConfigError(
+            f"{folder}: a file; name a folder with --output that exists or can be created"
+        )
     if found and not append:
         raise ConfigError(
-            f"{folder}: already contains {len(found)} trajectory file(s); name another folder, or "
-            "pass --append to add to them"
+            f"{folder}: already contains {len(found)} trajectory file(s); name another folder with "
+            "--output, or pass --append to add to them"
         )
     use_compile_cache(experiment.compile_cache)
     set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
@@ -192,13 +195,15 @@ class _Recorder(FrozenPolicy):
         """
         if not self._rollouts:
             return
+        written = self._steps - self._waiting
         rollouts, self._rollouts, self._waiting = self._rollouts, [], 0
         self._writer.write(self._number, concatenate(rollouts))
         self._number += 1
         if self._writer.has_failed:
             raise ConfigError(
-                "the recording could not be written, for the reason logged above; free disk space "
-                "or make the folder writable, then add the rest with --append"
+                f"{written:,} of {self._wanted:,} steps were written, but the next file could not "
+                "be, for the reason logged above; free disk space or make the folder writable, "
+                f"then record the rest with --append --steps {self._wanted - written}"
             )
 
 

@@ -145,7 +145,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
     reporter = Reporter.from_environment()
     chaos.from_environment()  # so that a mistake in it is reported here, not by the first agent
     shutdown = Shutdown()
-    validate_exposure(settings.bind, experiment.security)
+    validate_exposure(settings.bind, experiment.security, key="relaax-rlx-server.bind")
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
     address = str(settings.parameter_server.to_connect())

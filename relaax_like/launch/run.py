@@ -109,7 +109,7 @@ def choose_ports(experiment: Experiment) -> list[str]:
     """Finds a free port for each server whose address has port 0; returns overrides.
 
     Raises:
-      ConfigError: a host is not one of this machine.
+      ConfigError: a host has no address on this machine.
     """
     listed = {
         "ps": experiment.parameter_server,
@@ -141,8 +141,8 @@ def validate_run(experiment: Experiment) -> None:
     """Checks the settings of a run as processes, except for its addresses.
 
     Raises:
-      ConfigError: a file of `security` cannot be used, the clients' token is missing, or the run
-        can only be trained in one process.
+      ConfigError: a file of `security` cannot be used, the clients' token is missing, or only
+        `relaax train` can train the run.
     """
     validate_served(experiment)
     _validate_no_trainer(experiment)
@@ -175,15 +175,15 @@ def validate_servers(experiment: Experiment) -> None:
                         "choose another port"
                     )
             binds[section] = settings.bind
-            validate_exposure(settings.bind, experiment.security)
+            validate_exposure(settings.bind, experiment.security, key=f"{section}.bind")
             validate_port_free(settings.bind, f"--set {section}.bind=HOST:PORT")
 
 
 def validate_served(experiment: Experiment) -> None:
-    """Refuses settings that only work for a run in one process.
+    """Refuses settings that only `relaax train` supports: `learner.workers`, `learner.offline`.
 
     Raises:
-      ConfigError: there is one; the error names the key and the command.
+      ConfigError: one of them is set; the error names the key and the command.
     """
     learner = experiment.learner
     if learner.workers:
@@ -288,8 +288,9 @@ def _make_clients(experiment: Experiment, env: Mapping[str, str]) -> list[Node]:
             "one, or start the servers and your own clients individually"
         )
     if program.name == SLOTS:
+        key = "program" if environment.path is None else "path"
         raise ConfigError(
-            f"environment.path: {program} is not a program that relaax run can start; set it to a "
+            f"environment.{key}: {program} is not a program that relaax run can start; name a "
             f"folder with a program {MAIN}, or train in one process: relaax train "
             f"{shlex.quote(str(experiment.file))}"
         )

@@ -112,7 +112,7 @@ class SavedPolicy:
         self.host = make_frozen_host(experiment, self._make_client, fixed, client_id)
 
     def close(self) -> None:
-        """Closes the host, after which its agents must not be used. Idempotent."""
+        """Closes the host; its agents must not be used afterwards. Idempotent."""
         self.host.close()
         if self._server is not None:
             self._server.close()

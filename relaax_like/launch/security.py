@@ -44,7 +44,8 @@ def make_client_security(experiment: Experiment) -> ClientSecurity:
     """Returns the credentials that the run's own clients present to its servers.
 
     Raises:
-      ConfigError: the servers require a token and there is none, or its file cannot be used.
+      ConfigError: the servers require a token, but `security.token_file` is not set, or the file
+        cannot be used.
     """
     settings = experiment.security
     if settings.tokens_file is not None and settings.token_file is None:
@@ -68,6 +69,7 @@ def validate_exposure(
     settings: SecurityConfig,
     place: str = _IN_FILE,
     on_ray: bool = False,
+    key: str = "",
 ) -> None:
     """Refuses an address that other machines can reach, unless TLS and tokens are configured.
 
@@ -76,6 +78,7 @@ def validate_exposure(
       settings: of the server.
       place: where the user configures TLS and tokens, for the error.
       on_ray: whether other machines of a Ray cluster must reach it, for the error.
+      key: key or flag of the address, for the error; "": the error names none.
 
     Raises:
       ConfigError: other machines can reach it, TLS or tokens are missing, and `insecure` is not
@@ -92,9 +95,10 @@ def validate_exposure(
         return
     if not settings.insecure:
         or_key = " or --set security.insecure=true" if place == _IN_FILE else ""
+        start = f"{key}: " if key else ""
         raise ConfigError(
-            f"{address.host if on_ray else address} can be reached from other machines, but has "
-            f"no {' and no '.join(missing)}. Configure {' and '.join(missing)} {place} "
+            f"{start}{address.host if on_ray else address} can be reached from other machines, but "
+            f"has no {' and no '.join(missing)}. Configure {' and '.join(missing)} {place} "
             f"(docs/security.md){'' if on_ray else ', or bind to localhost'}; on a fully trusted "
             f"network, pass --insecure{or_key}"
         )

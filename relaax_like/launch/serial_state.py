@@ -78,6 +78,7 @@ class SerialState:
         Raises:
           InvalidInputError: the saved state does not fit the agents or the interactor; some of them
             can have changed.
+          Exception: an error of the environments' `set_state`.
         """
         if not self._path.exists() and not self._server.version:
             return False  # a new run
@@ -102,7 +103,11 @@ class SerialState:
         return True
 
     def save(self) -> bool:
-        """Writes the file, after the loop has ended; logs why and returns False if it cannot."""
+        """Writes the file, after the loop has ended; logs why and returns False if that fails.
+
+        Raises:
+          Exception: an error of the environments' `get_state`.
+        """
         get_environments = getattr(self._slots, "get_state", None)
         environments = None if get_environments is None else get_environments()
         if environments is None or not self._agents.has_state:

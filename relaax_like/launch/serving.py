@@ -43,7 +43,7 @@ class PlayedEpisodes:
             self._newest.extend(episode.episode_return for episode in episodes)
 
     def format(self, clients: int) -> str:
-        """Returns the progress line."""
+        """Returns the progress line; `clients` is the number of connected ones."""
         with self._lock:
             parts = [f"clients {clients}", f"{self._count:,} episodes"]
             if self._newest:
@@ -114,6 +114,9 @@ def open_policy_server(
       shutdown: interrupts the loading.
       on_session: called with each new session, before its first message.
 
+    Yields:
+      The server, and the policy with which its agents act.
+
     Raises:
       RelaaxError: see `run_policy_server`.
       Stopped: see `run_policy_server`.
@@ -121,7 +124,7 @@ def open_policy_server(
     settings = experiment.rlx_server
     use_compile_cache(experiment.compile_cache)
     set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
-    validate_exposure(settings.bind, experiment.security)
+    validate_exposure(settings.bind, experiment.security, key="relaax-rlx-server.bind")
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
     with shutdown.interrupting():

@@ -45,10 +45,11 @@ class TrainingResult:
 
 def train(path: str | Path, overrides: Sequence[str] = (), force: bool = False) -> TrainingResult:
     """Trains a new run; see `relaax_like.train`, also for the errors."""
-    if threading.current_thread() is not threading.main_thread():
+    thread = threading.current_thread()
+    if thread is not threading.main_thread():
         raise RelaaxError(
-            "relaax_like.train: called in another thread, but only the main thread receives "
-            "signals; call it in the main thread, or start a process"
+            f"relaax_like.train: called in the thread {thread.name!r}, but only the main thread "
+            "receives signals; call it in the main thread, or start a process"
         )
     experiment = load_experiment(path, overrides, new_run=True)
     trainer = make_trainer(experiment, overrides)
@@ -72,9 +73,9 @@ def train(path: str | Path, overrides: Sequence[str] = (), force: bool = False) 
 def make_trainer(
     experiment: Experiment, overrides: Sequence[str] = (), log: LogMode = LogMode.PLAIN
 ) -> BaseTrainer:
-    """Makes the trainer of an experiment: that of `trainer.py` in the algorithm's folder.
+    """Makes the trainer of an experiment, from `trainer.py` in the algorithm's folder.
 
-    Without such a file, it is an `OfflineTrainer` if `learner.offline` is set, otherwise a
+    Without such a file, makes an `OfflineTrainer` if `learner.offline` is set, otherwise a
     `Trainer`. `learner.placement: standalone` has the same effect as `server`.
 
     Args:
@@ -85,6 +86,7 @@ def make_trainer(
     Raises:
       ConfigError: `trainer.py` cannot be used; there is no environment or recording that the
         training needs; the algorithm cannot use their spaces; or see `OfflineTrainer`.
+      Exception: an error of the environment's code, or of the constructor in `trainer.py`.
     """
     if experiment.learner.placement == "standalone":  # all is one process here
         learner = experiment.learner.model_copy(update={"placement": "server"})
@@ -120,25 +122,29 @@ def _load_trainer_class(folder: Path) -> type[BaseTrainer]:
     file = folder / TRAINER
     trainer_class = getattr(load_algorithm_module(folder, file.stem), "Trainer", None)
     if not (isinstance(trainer_class, type) and issubclass(trainer_class, BaseTrainer)):
-        what = "no class Trainer" if trainer_class is None else f"Trainer is {trainer_class!r}"
+        what = "no class Trainer" if trainer_class is None else f"Trainer is {trainer_class!r:.200}"
         raise ConfigError(
             f"{file}: {what}; expected class Trainer(BaseTrainer), from "
             "relaax_like.launch.base_trainer; define it, or remove trainer.py"
         )
     if missing := sorted(trainer_class.__abstractmethods__):
-        raise ConfigError(f"{file}: class Trainer lacks {', '.join(missing)}; see BaseTrainer")
+        raise ConfigError(f"{file}: class Trainer lacks {missing[0]}; define it, see BaseTrainer")
     for method in ("__init__", "train", "make_agents"):
         _validate_method(file, trainer_class, method)
     return trainer_class
 
 
 def _validate_method(file: Path, trainer_class: type[BaseTrainer], method: str) -> None:
-    """Raises ConfigError if a method cannot be called like that of BaseTrainer."""
+    """Checks that a method can be called like that of BaseTrainer.
+
+    Raises:
+      ConfigError: it cannot; the error shows the expected parameters.
+    """
     expected = inspect.signature(getattr(BaseTrainer, method))
     wanted = f"expected {_format_parameters(expected)}, see BaseTrainer"
     own = getattr(trainer_class, method)
     if not callable(own):
-        raise ConfigError(f"{file}: Trainer.{method} is {own!r}; {wanted}")
+        raise ConfigError(f"{file}: Trainer.{method} is {own!r:.200}; {wanted}")
     # As bound to an instance, with or without self.
     called = getattr(object.__new__(trainer_class), method)
     try:

@@ -1,6 +1,7 @@
 """`python -m ...`: a worker of `relaax train`, which runs environments and their agents.
 
-Its arguments are the run's config.yaml, its number, and the address of the parameter server.
+Its arguments are the run's config.yaml, the worker's number, and the address of the parameter
+server.
 """
 
 import contextlib
@@ -90,6 +91,7 @@ def play(
       ProtocolError: the algorithm cannot use the environments' spaces.
       ServerUnavailableError: the parameter server is not available.
       RelaaxError: another error of `Link.wait`.
+      Exception: an error of the environment's code, of the agent class or of a learner's hook.
       Stopped: a signal arrived before the first step, or the learner refuses this worker.
     """
     environment = experiment.environment

@@ -53,18 +53,19 @@ def train_with_workers(
     as an rlx server connects to a parameter server. Workers that die are restarted.
 
     Args:
-      experiment: its config.yaml is in the run's folder.
+      experiment: to train; its config.yaml is in the run's folder.
       server: in this process; with `learner.placement: server` this process also learns.
-      stop: ends it.
+      stop: ends the training.
       on_ready: called repeatedly, in another thread, once steps or experience have arrived.
       ray: the module, connected to the cluster on whose machines the workers run; None: they run
         on this machine.
 
     Raises:
-      ConfigError: other machines could connect without TLS or without tokens; a file of `security`
-        cannot be used; there is no environment; or a worker has found a mistake in the settings.
-      RelaaxError: the workers could not be kept alive, or the cluster does not have the processors
-        that they ask for.
+      ConfigError: other machines could connect without TLS or without tokens; the workers' token is
+        missing; a file of `security` cannot be used; there is no environment; or a worker has found
+        a mistake in the settings.
+      RelaaxError: the workers could not be started or kept alive, or the cluster does not have the
+        processors that they ask for.
       Exception: the first error of a learner, if learning has failed.
     """
     if experiment.environment is None:

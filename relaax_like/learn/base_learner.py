@@ -58,7 +58,7 @@ class Policy(Protocol):
 
 
 class PriorityInfo(TypedDict):
-    """The new priorities of the items of a batch, in its order, for the buffer that has them.
+    """The new priorities of the items of a batch, in their order, for the buffer that holds them.
 
     `replay_buffer_idx` and `replay_unique_id` are the batch's fields of these names, or lists of
     its items' fields; `priority` is the policy's. A field that is missing is None.
@@ -99,8 +99,8 @@ class BaseLearner:
         learner.start()  # for example in a thread; request_stop() ends it
         learner.close()
 
-    `train`, `start` and the hooks run in one thread; the properties and `request_stop` can be used
-    in any.
+    `train`, `start` and the hooks run in one thread; the properties, `request_stop` and `close` can
+    be used in any thread.
 
     Attributes:
       get_data: source of the data for `setup_dataloader`; set it, or override it with a method.
@@ -118,6 +118,7 @@ class BaseLearner:
     Raises:
       ConfigError: wrong settings, or settings that contradict these arguments; the error names the
         key.
+      Exception: an error of a registered hook class.
     """
 
     # Overridden by subclasses.
@@ -184,7 +185,7 @@ class BaseLearner:
 
         Raises:
           RuntimeError: there is no policy.
-          Exception: an error of the policy or of a hook.
+          Exception: an error of the policy or of a hook; or `env_steps` is not a number.
         """
         self._require_policy()
         begun = time.perf_counter()
@@ -202,7 +203,7 @@ class BaseLearner:
 
         Raises:
           RuntimeError: there is no policy, or no data loader.
-          Exception: an error of `get_data`, of the policy or of a hook.
+          Exception: an error of `get_data` or of a hook; see `train` for others.
         """
         self._require_policy()
         if self._dataloader is None:
@@ -290,6 +291,7 @@ class BaseLearner:
             contains something other than plain arrays, or a reserved name.
           RuntimeError: there is no policy.
           SnapshotError: the checkpoint could not be written.
+          Exception: an error of the policy's `state_dict`, or of a hook class of your own.
         """
         hooks = [hook for hook in self._hooks["after_run"] if hook.name == _SAVE_HOOK]
         if not hooks:
@@ -315,6 +317,7 @@ class BaseLearner:
             contains something other than plain arrays, or a reserved name.
           RuntimeError: there is no policy.
           SnapshotError: the checkpoint could not be written.
+          Exception: an error of the policy's `state_dict`.
         """
         policy = self._require_policy()
         if self._rank != 0:
@@ -357,7 +360,7 @@ class BaseLearner:
 
     @property
     def rank(self) -> int:
-        """Its number among the learners that train together; 0 writes checkpoints and curves."""
+        """Number of this learner among those that train together; 0 writes checkpoints, curves."""
         return self._rank
 
     @property
@@ -385,7 +388,7 @@ class BaseLearner:
 
     @property
     def updates(self) -> int:
-        """Iterations that the policy has learned from; in after_iter hooks `last_iter` + 1."""
+        """Number of iterations learned from; in hooks of after_iter, `last_iter` + 1."""
         return self._updates
 
     @property
@@ -413,7 +416,7 @@ class BaseLearner:
 
     @property
     def tick_time(self) -> float:
-        """Seconds of the newest iteration, in `start` with the wait for data; 0 before any."""
+        """Seconds of the newest iteration, in `start` with the wait for data; initially 0."""
         return self._tick_time
 
     @property
@@ -448,7 +451,7 @@ class BaseLearner:
 
     @property
     def reduce_log(self) -> ReduceLog:
-        """The argument `reduce_log`; None was passed: a function that returns a copy."""
+        """The argument `reduce_log`; if that was None, a function that returns a copy."""
         return self._reduce_log or dict
 
     # Parts.

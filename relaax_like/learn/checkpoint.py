@@ -40,12 +40,12 @@ def checkpoint_path(exp_dir: Path, name: str) -> Path:
     """Returns the path of an experiment's checkpoint with this name.
 
     Raises:
-      InvalidInputError: the name is not a file name, or begins with a dot.
+      InvalidInputError: the name is not a file name, is not printable, or begins with a dot.
     """
-    if not name or Path(name).name != name or name.startswith("."):
+    if not name.isprintable() or not name or Path(name).name != name or name.startswith("."):
         raise InvalidInputError(
-            f"checkpoint name {name!r}, expected a file name, such as best: without a folder, and "
-            "not beginning with a dot",
+            f"checkpoint name {name!r:.80}, expected a file name, such as best: printable, without "
+            "a folder, and not beginning with a dot",
             "name",
         )
     return exp_dir / "ckpt" / f"{name}.npz"
@@ -119,7 +119,7 @@ def _pack_metadata(metadata: dict[str, Any]) -> np.ndarray:
 def _make_checkpoint(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Checkpoint:
     dtypes = metadata["dtypes"]
     if arrays.keys() != dtypes.keys():
-        differing = ", ".join(sorted(arrays.keys() ^ dtypes.keys()))
+        differing = ", ".join(sorted(arrays.keys() ^ dtypes.keys()))[:200]
         raise ValueError(f"missing or unknown entries: {differing}")
     for name, array in arrays.items():
         # NumPy writes bfloat16 as untyped bytes.

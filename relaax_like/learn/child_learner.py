@@ -1,6 +1,6 @@
 """ChildLearner: a learner in a child of this process, beside the agents.
 
-So the agents' event loop does not share the learner's interpreter: a gradient only costs the time
+The agents' event loop then does not share the learner's interpreter: a gradient only costs the time
 for sending the rollout.
 """
 
@@ -74,7 +74,11 @@ class ChildLearner:
         self._watcher = threading.Thread(target=self._watch, name="learner watch", daemon=True)
 
     def start(self) -> None:
-        """Starts the process, without waiting for it. Idempotent."""
+        """Starts the process, without waiting for it. Idempotent.
+
+        Raises:
+          ConfigError: it was started before, and has exited with a status in `fatal`.
+        """
         with contextlib.suppress(ServerUnavailableError):  # the first stream retries
             self._get_child()
         if not self._watcher.is_alive():

@@ -109,8 +109,7 @@ def make_collector(
       data_handler: applies a user's changes; None: no changes.
 
     Raises:
-      ConfigError: `capacity` is less than the columns of an iteration, or a number of the plan is
-        below 1.
+      ConfigError: `capacity` is less than the columns of an iteration.
     """
     steps, columns = plan.rollout_steps, plan.columns
     if isinstance(plan, OnPolicy):

@@ -189,7 +189,11 @@ class ComputationTask:
         self._read = self._compile_read()
 
     def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
-        """Splits rewards `[..., r]` into those of each name, `[..., n]`, as views."""
+        """Splits rewards `[..., r]` into those of each name, `[..., n]`, as views.
+
+        Raises:
+          ConfigError: the model's reward specs are not valid; the error names the line.
+        """
         columns = get_reward_columns(self._algorithm.model)
         return {name: rewards[..., part] for name, part in columns.items()}
 
@@ -199,6 +203,9 @@ class ComputationTask:
         Args:
           rollout: its valid rows are the first ones of each slot; see `experience.holes`.
           next_alive: `[T, k]`, the rollout's, with the ends at which recursions must stop.
+
+        Raises:
+          ConfigError: see `split_rewards`.
         """
         extras = dict(rollout.extras)
         if rollout.valid is not None:
@@ -221,8 +228,8 @@ class ComputationTask:
           need: what requires it, for the error.
 
         Raises:
-          ConfigError: the model has more rewards, or one of several numbers; the error names the
-            line.
+          ConfigError: the model has more rewards, or one of several numbers, or its reward specs
+            are not valid; the error names the line.
         """
         model = self._algorithm.model
         columns = get_reward_columns(model)
@@ -397,9 +404,9 @@ class ComputationTask:
         if self._algorithm.phases:
             place = describe_attribute(self._algorithm, "phases")
             raise ConfigError(
-                f"{place}: phases: an update needs one gradient for each phase, but an agent that "
-                "calls compute_gradients computes one for all variable groups; derive Agent from "
-                "BatchAgent, or remove agent.py"
+                f"{place}: phases: compute_gradients computes one gradient for all variable "
+                "groups, but this algorithm needs one for each phase; if agent.py calls it, derive "
+                "Agent from BatchAgent there, or remove agent.py"
             )
         batch = self._make_batch(
             inputs,
@@ -549,7 +556,7 @@ class ComputationTask:
         return ConfigError(describe_error(error, find_folder(owner), describe_place(owner, method)))
 
     def _explain_compiling(self, error: Exception) -> Exception:
-        """Returns the error to raise when XLA fails to compile a gradient; others unchanged."""
+        """Returns the error to raise when XLA fails to compile `learn`; others unchanged."""
         if not isinstance(error, tf.errors.InvalidArgumentError | tf.errors.UnimplementedError):
             return error
         place = describe_place(type(self._algorithm), "learn")

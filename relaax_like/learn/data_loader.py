@@ -67,7 +67,7 @@ class AsyncDataLoader(Iterator[Any]):
         if batch_size % chunk_size:
             raise ConfigError(
                 f"batch_size {batch_size} is not a multiple of chunk_size {chunk_size}; a batch "
-                "consists of complete chunks"
+                "consists of complete chunks: change one of them"
             )
         self._get_data = get_data
         self._chunk_size = chunk_size

@@ -55,10 +55,10 @@ class FrozenPolicy(Learner):
         self._on_update = on_update
         on_update(self._newest)
 
-    def submit(self, work: LearnRequest) -> None:
+    def submit(self, request: LearnRequest) -> None:
         """Answers immediately."""
         version = self._newest.version
-        update = LearnerUpdate((work.number,), version, self._global_t, self._finished, None)
+        update = LearnerUpdate((request.number,), version, self._global_t, self._finished, None)
         self._on_update(update)
 
     def stop(self) -> None:

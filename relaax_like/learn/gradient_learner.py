@@ -42,7 +42,7 @@ _STOP_SEC = 2.0
 
 
 class GradientLearner(Learner):
-    """Runs a `LearnerLoop` in its own thread.
+    """Learns from agents' rollouts in its own thread, and pushes gradients to a parameter server.
 
         learner = GradientLearner(task, plan, parameter_server)
         learner.start(on_update)
@@ -65,7 +65,7 @@ class GradientLearner(Learner):
       plan: of an iteration.
       parameter_server: receives the gradients; used only by the training thread.
       seed: of the orders of minibatches.
-      curves: prefix of the names of its costs' curves.
+      curves: prefix of the names of the costs' curves.
       on_failure: called once, from the training thread, when learning has ended with an error,
         before the agents are notified.
       learner: with hooks; its policy is set here. None: no hooks.
@@ -79,7 +79,7 @@ class GradientLearner(Learner):
       holds_agents: see `ReplayQueue`.
 
     Raises:
-      ConfigError: see `UpdatePolicy` and `make_collector`.
+      ConfigError: see `UpdatePolicy`.
       Exception: an error of `make_replayed`.
     """
 
@@ -171,9 +171,9 @@ class GradientLearner(Learner):
             self._policy.join()
         self._thread.start()
 
-    def submit(self, work: LearnRequest) -> None:
+    def submit(self, request: LearnRequest) -> None:
         """Adds a request to the queue."""
-        self._queue.put(work)
+        self._queue.put(request)
 
     def leave(self, agent: str) -> None:
         """Stops waiting for an agent's rollouts; see `Learner`."""

@@ -68,8 +68,9 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
-          InvalidInputError: a gradient is not finite, or too large; inputs that feed a running
-            statistic are not finite; or the iteration has too few valid rows for a minibatch.
+          InvalidInputError: a gradient is refused, see `Pushing.push`; inputs that feed a running
+            statistic are not finite; the iteration has too few valid rows for a minibatch; or see
+            `GradientTask.compute_epochs`.
           LeasedError: the run learns from experience.
           NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """

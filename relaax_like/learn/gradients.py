@@ -49,8 +49,8 @@ class GradientTask(ComputationTask):
       task: see `ComputationTask`.
 
     Raises:
-      ConfigError: phases or frozen groups do not fit the model's groups; see `ComputationTask` for
-        other causes.
+      ConfigError: the model has no trainable variables, or phases or frozen groups do not fit its
+        groups; see `ComputationTask` for other causes.
     """
 
     def __init__(
@@ -339,13 +339,15 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
     for group in trained:
         number = stepped.count(group)
         if number != 1:
-            cure = "remove it from the others" if number else "add it to one, or list it in frozen"
+            cure = "remove it from all but one" if number else "add it to one, or list it in frozen"
             raise ConfigError(
                 f"{place}: phases: the variable group {group!r} is in {number} phases, expected "
                 f"one; {cure}"
             )
     if all(phase.every > 1 for phase in algorithm.phases):
+        numbers = ", ".join(str(phase.every) for phase in algorithm.phases)
         raise ConfigError(
-            f"{place}: phases: no phase runs in every update; set every=1 in one of them"
+            f"{place}: phases: every is {numbers}, so no phase runs in every update; set every=1 "
+            "in one of them"
         )
     return algorithm.phases

@@ -39,7 +39,7 @@ class Hook(abc.ABC):
       priority: 0 or more; lower runs earlier.
 
     Raises:
-      ConfigError: the priority is not valid.
+      ConfigError: the priority is below 0, or NaN.
     """
 
     def __init__(self, name: str, priority: float):
@@ -73,7 +73,7 @@ class LearnerHook(Hook):
         does not count the current iteration yet; `engine.updates` does.
 
     Raises:
-      ConfigError: the priority or position is not valid.
+      ConfigError: the priority is below 0 or NaN, or there is no such position.
     """
 
     def __init__(self, name: str, priority: float, *, position: str):
@@ -114,7 +114,7 @@ def register_learner_hook(name: str, hook_type: type[LearnerHook]) -> None:
       ConfigError: the class is not a `LearnerHook`, or another class already has the name.
     """
     if not (isinstance(hook_type, type) and issubclass(hook_type, LearnerHook)):
-        raise ConfigError(f"hook type {name}: expected a LearnerHook class, got {hook_type!r}")
+        raise ConfigError(f"hook type {name}: expected a LearnerHook class, got {hook_type!r:.80}")
     if _registry.setdefault(name, hook_type) is not hook_type:
         raise ConfigError(
             f"hook type {name}: this name is already used by {_registry[name].__name__}; choose "
@@ -152,6 +152,7 @@ def build_learner_hook_by_cfg(hook_configs: Mapping[str, HookConfig | None]) -> 
     Raises:
       ConfigError: an unknown type or argument, a missing argument, or a value that its hook
         refuses.
+      Exception: another error of a registered class.
     """
     hooks: Hooks = {position: [] for position in POSITIONS}
     for name, config in hook_configs.items():
@@ -163,7 +164,10 @@ def build_learner_hook_by_cfg(hook_configs: Mapping[str, HookConfig | None]) -> 
 def _make_hook(name: str, config: HookConfig) -> LearnerHook:
     hook_type = _registry.get(config.type)
     if hook_type is None:
-        raise ConfigError(f"hook.{name}.type: {_unknown(config.type, _registry)}")
+        raise ConfigError(
+            f"hook.{name}.type: {_unknown(config.type, _registry)}; register a type of your own "
+            "with register_learner_hook"
+        )
     parameters = inspect.signature(hook_type).parameters.values()
     known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "position"]
     for key in config.ext_args:
@@ -192,7 +196,7 @@ def _either(names: typing.Sequence[str]) -> str:
 
 def _check_freq(name: str, freq: Any) -> int:
     if isinstance(freq, bool) or not isinstance(freq, int) or freq < 1:
-        raise ConfigError(f"hook {name}: freq is {freq!r}, expected an integer, 1 or more")
+        raise ConfigError(f"hook {name}: freq is {freq!r:.80}, expected an integer, 1 or more")
     return freq
 
 
@@ -210,7 +214,9 @@ class LoadCkptHook(LearnerHook):
     def __init__(self, name: str, priority: float, *, position: str, load_path: str = ""):
         super().__init__(name, priority, position=position)
         if not isinstance(load_path, str):
-            raise ConfigError(f"hook {name}: load_path is {load_path!r}, expected a path as text")
+            raise ConfigError(
+                f"hook {name}: load_path is {load_path!r:.80}, expected a path as text"
+            )
         self._load_path = load_path
 
     def __call__(self, engine: "BaseLearner") -> None:
@@ -239,7 +245,7 @@ class SaveCkptHook(LearnerHook):
         self._freq = _check_freq(name, freq)
 
     def __call__(self, engine: "BaseLearner") -> None:
-        """Writes a checkpoint if one is due; errors as of `BaseLearner.write_checkpoint`."""
+        """Writes a checkpoint if one is due; see `BaseLearner.write_checkpoint` for errors."""
         if not self.position.endswith("_iter"):
             engine.write_checkpoint()
         elif engine.updates % self._freq == 0:
@@ -276,7 +282,7 @@ class LogShowHook(LearnerHook):
         """Collects the log buffer, and shows the means if it is time.
 
         Raises:
-          InvalidInputError: see `Monitor.add` and `Metrics.scalar`.
+          InvalidInputError: see `Monitor.add`, `Metrics.scalar` and `Metrics.histogram`.
         """
         variables = dict(engine.log_buffer)
         engine.log_buffer.clear()

@@ -65,7 +65,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
       task: computes this learner's part of gradients.
       plan: of an iteration.
       seed: of the orders of minibatches.
-      sink: of the parameter server's client.
+      sink: connects to the other learners; receives values, and steps to be counted.
 
     Raises:
       ConfigError: see `UpdatePolicy`.
@@ -125,19 +125,21 @@ class JointPolicy(UpdatePolicy[JointTask]):
           were made before.
 
         Raises:
-          ConfigError: the algorithm's code fails, as it would each time.
+          ConfigError: the algorithm's code fails, as it would each time, or the run's learners do
+            not make updates together.
           NotAllowedError, ProtocolError: see `GroupStream`.
           InvalidInputError: a gradient, or the sum of all learners', is not finite, or too large;
             inputs that feed a running statistic are not finite; or a request differs from those of
             most learners.
+          LeasedError: the run learns from experience, and there are statistics.
           ServerUnavailableError: the parameter server is not available, or `close` was called.
         """
         try:
             costs = {} if self._is_out else self._learn(arguments)
         except _OutError:
             logger.warning(
-                "the other learners have continued without this one (see combine.max_wait_sec); it "
-                "enters the next iteration"
+                "the other learners have continued without this one (see "
+                "relaax-parameter-server.combine.max_wait_sec); it enters the next iteration"
             )
             costs = {}
             self.rows = {}
@@ -151,7 +153,8 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
         Raises:
           ConfigError: the run's learners do not make updates together.
-          InvalidInputError: the run has another model.
+          InvalidInputError: the run has another model, or its parameter server another version of
+            relaax_like.
           ServerUnavailableError: the parameter server is not available, there are too many
             learners, or `close` was called.
           NotAllowedError, ProtocolError: see `GroupStream`.
@@ -452,10 +455,7 @@ class JointReplayPolicy(JointPolicy):
       task: computes this learner's part of gradients.
       plan: of the algorithm.
       seed: unused: minibatches are taken in the order in which they were drawn.
-      sink: of the parameter server's client.
-
-    Raises:
-      ConfigError: see `UpdatePolicy`.
+      sink: see `JointPolicy`.
     """
 
     def __init__(self, task: JointTask, plan: Replay, seed: int, sink: Pushing):
@@ -468,7 +468,8 @@ class JointReplayPolicy(JointPolicy):
 
         Raises:
           ConfigError: the run's learners do not make updates together.
-          InvalidInputError: observations that feed a running statistic are not finite.
+          InvalidInputError: observations that feed a running statistic are not finite, or a request
+            differs from those of most learners.
           ServerUnavailableError: the parameter server is not available, has too many learners, or
             `close` was called.
           RelaaxError: another error of `join`.

@@ -64,8 +64,8 @@ class JointTask(ComputationTask):
       task: see `ComputationTask`.
 
     Raises:
-      ConfigError: phases or frozen groups do not fit the model's groups; see `ComputationTask` for
-        other causes.
+      ConfigError: the model has no trainable variables, or phases or frozen groups do not fit its
+        groups; see `ComputationTask` for other causes.
     """
 
     def __init__(self, algorithm: Algorithm, *, task: str = TASK):
@@ -143,7 +143,8 @@ class JointTask(ComputationTask):
 
         Args:
           parts: see `compute`.
-          number, global_t: see `prepare`.
+          number: of the update, which determines random numbers.
+          global_t: see `prepare`.
 
         Returns:
           `[n] float64`; n is 0 if there are no such sums, one of them depends on a variable, or the
@@ -179,7 +180,8 @@ class JointTask(ComputationTask):
           parts: from `prepare`; with a part `CHOSEN`, only the rows that it names are used.
           phase: index of the phase.
           count: number of valid rows of all learners.
-          learners, number, global_t, reduce: see `prepare`.
+          number: of the update, which determines random numbers.
+          learners, global_t, reduce: see `prepare`.
           first_sums: of `compute_first_sums`, over all learners.
 
         Raises:
@@ -286,8 +288,9 @@ class JointTask(ComputationTask):
             if not reductions.sums:
                 raise ConfigError(
                     f"{self._place('learn')}: learn never calls batch.sum, batch.mean or "
-                    "batch.normalize, without which several learners (combine.method: sync) cannot "
-                    "share a batch; compute means over rows with batch.mean"
+                    "batch.normalize, without which several learners "
+                    "(relaax-parameter-server.combine.method: sync) cannot share a batch; compute "
+                    "means over rows with batch.mean"
                 )
             rows = losses.rows if self.wants_rows else {}
             names_of_rows[:] = rows
@@ -298,9 +301,10 @@ class JointTask(ComputationTask):
             depth[0] = reductions.find_level([*needing, *reductions.sums])
             if reductions.depends(shown, tensors):
                 raise ConfigError(
-                    f"{self._place('learn')}: a cost, a metric or stop uses rows of the batch "
-                    "directly, so each learner would compute a different value (combine.method: "
-                    "sync); use batch.sum, batch.mean or batch.normalize instead"
+                    f"{self._place('learn')}: {_find_direct(reductions, numbers, tensors)} uses "
+                    "rows of the batch directly, so each learner would compute a different value "
+                    "(relaax-parameter-server.combine.method: sync); use batch.sum, batch.mean or "
+                    "batch.normalize instead"
                 )
             first = reductions.get_round(0, needing) if depth[0] else []
             has_first_sums[0] = bool(first) and not reductions.reads_variables(first)
@@ -428,6 +432,17 @@ def _exchange_rounds(
         (own,) = compute(*numbers(known), *flatten(parts))
         known = known + _fill(reduce(own.numpy()))
     return known
+
+
+@tf.autograph.experimental.do_not_convert
+def _find_direct(
+    reductions: Reductions, numbers: Mapping[str, tf.Tensor], tensors: Sequence[tf.Tensor]
+) -> str:
+    """Returns which number is computed from tensors without a sum, for an error."""
+    for name, number in numbers.items():
+        if reductions.depends([tf.cast(number, tf.float32)], tensors):
+            return f"the cost or metric {name!r}"
+    return "stop"
 
 
 def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:

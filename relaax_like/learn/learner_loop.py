@@ -43,7 +43,7 @@ class Iteration(Protocol):
 
     @property
     def env_steps(self) -> int:
-        """Number of environment steps that are new in it, or all of a recording's; for rates."""
+        """Number of new environment steps, or of all steps of a recording; for rates."""
 
     @property
     def tickets(self) -> Sequence[int]:
@@ -58,7 +58,11 @@ class Source(abc.ABC):
     """Provides iterations; used by the learning thread."""
 
     def load(self) -> None:  # noqa: B027 - optional
-        """Restores the data that an earlier process has left; called after `Sink.load`."""
+        """Restores the data that an earlier process has left; called after `Sink.load`.
+
+        Raises:
+          RelaaxError: the data cannot be read, or do not fit this run; see `Replayed.load`.
+        """
 
     def has_rollouts(self, iteration: Any) -> bool:
         """Returns whether there is something to learn from; otherwise, steps are only counted."""
@@ -83,6 +87,9 @@ class Source(abc.ABC):
           number: of the iteration.
           iteration: as returned by `get`.
           results: log variables and results of each row, by name.
+
+        Raises:
+          RelaaxError: the data handler has failed, or a result cannot be used.
         """
 
     def take_curves(self, sample_rate: float) -> Mapping[str, float]:
@@ -101,7 +108,11 @@ class Source(abc.ABC):
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Restores what `take_state` returned, before anything is added."""
+        """Restores what `take_state` returned, before anything is added.
+
+        Raises:
+          InvalidInputError: the state does not fit, such as a replay table of another size.
+        """
 
     def close(self) -> None:  # noqa: B027 - optional
         """Stops accepting data."""
@@ -132,6 +143,9 @@ class Sink(abc.ABC):
 
         Returns:
           The new values; its `numbers` are the tickets that were used up.
+
+        Raises:
+          RelaaxError: see `Publisher.publish`.
         """
 
     @abc.abstractmethod
@@ -143,6 +157,9 @@ class Sink(abc.ABC):
 
         Returns:
           The new counts; None: there was nothing to count.
+
+        Raises:
+          RelaaxError: see `Publisher.count` and `ParameterServerClient.push_pull`.
         """
 
     def take_state(self) -> dict[str, Any]:
@@ -153,7 +170,11 @@ class Sink(abc.ABC):
         """Restores what `take_state` returned; after `load`."""
 
     def close(self) -> LearnerUpdate | None:
-        """Closes the sink; returns the counts that it has delivered, if any."""
+        """Closes the sink; returns the counts that it has delivered, if any.
+
+        Raises:
+          RelaaxError: see `count`.
+        """
         return None
 
 
@@ -224,7 +245,7 @@ class LearnerLoop(Generic[SourceT]):
 
         Raises:
           ConfigError: the values belong to another model, or the data that an earlier process has
-            left do not fit this run.
+            left do not fit this run; see `Replayed.load`.
           InvalidInputError: the run has another model or optimizer, and the sink publishes.
           JournalError: the log of a replay table is damaged, or cannot be used.
           ServerUnavailableError: the parameter server is not available.
@@ -308,7 +329,11 @@ class LearnerLoop(Generic[SourceT]):
         return {**self.source.take_state(), **self._sink.take_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `take_state` returned; call it after `load`, before anything is added."""
+        """Restores what `take_state` returned; call it after `load`, before anything is added.
+
+        Raises:
+          InvalidInputError: the state does not fit this run; see `Source.set_state`.
+        """
         self.source.set_state(state)
         self._sink.set_state(state)
 

@@ -18,6 +18,7 @@ from relaax_like.learn.training_error import (
 )
 from relaax_like.learn.update_policy import UpdatePolicy, count_env_steps
 from relaax_like.learn.updates import LearningTask, NotFiniteError, OptimizerState
+from relaax_like.wire.errors import InvalidInputError
 
 
 class LearningPolicy(UpdatePolicy[LearningTask]):
@@ -77,7 +78,8 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
-          InvalidInputError: the iteration has too few valid rows for one minibatch.
+          InvalidInputError: the iteration has too few valid rows for one minibatch; or see
+            `LearningTask.update_epochs`.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         env_steps = count_env_steps(arguments)
@@ -121,14 +123,21 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         """Restores what `state_dict` returned.
 
         Raises:
-          InvalidInputError: an array has the shape of another model or optimizer.
-          KeyError: an array is missing.
+          InvalidInputError: an array is missing, or has the shape of another model or optimizer.
         """
         known = self._task.export_optimizers()
-        self._task.set_values([state[f"value/{name}"] for name in self._names])
+        needed = [*(f"value/{n}" for n in self._names), *(f"slots/{g}" for g in known.slots)]
+        for name in (*needed, *(f"steps/{g}" for g in known.steps), "global_t"):
+            if name not in state:
+                raise InvalidInputError(
+                    f"policy state: {name}: missing; load a checkpoint of the same model and "
+                    "optimizer",
+                    name,
+                )
         slots = {group: state[f"slots/{group}"] for group in known.slots}
         steps = {group: int(state[f"steps/{group}"]) for group in known.steps}
-        self._set_optimizers(slots, known.slot_names, steps)
+        self._set_optimizers(slots, known.slot_names, steps)  # refuses other models, too
+        self._task.set_values([state[f"value/{name}"] for name in self._names])
         self.global_t = int(state["global_t"])
         self._prenormalizes = self._must_prenormalize()
 

@@ -154,7 +154,7 @@ def validate_epochs(epochs: int) -> None:
     """Checks a number of epochs.
 
     Raises:
-      InvalidInputError: it is below 1.
+      InvalidInputError: the number is below 1.
     """
     if epochs < 1:
         raise InvalidInputError(f"epochs: {epochs}, expected 1 or more", "epochs")
@@ -168,7 +168,7 @@ def validate_multiple(length: int, minibatch: int) -> None:
       minibatch: rows or sequences of a minibatch.
 
     Raises:
-      InvalidInputError: it does not.
+      InvalidInputError: the length is not a multiple of `minibatch`.
     """
     if length % minibatch:
         raise InvalidInputError(

@@ -118,7 +118,7 @@ def _to_number(name: str, value: Any) -> float:
     array = _to_array(name, value)
     if array.size != 1:
         raise InvalidInputError(
-            f"log variable {name!r}: expected a number, got shape {array.shape}; take its "
+            f"log variable {name!r}: expected a number, got shape {list(array.shape)}; take its "
             f"mean, or name it {_HISTOGRAM}{name.removeprefix(_SCALARS)}",
             name,
         )
@@ -128,7 +128,6 @@ def _to_number(name: str, value: Any) -> float:
 def _to_array(name: str, value: Any) -> np.ndarray:
     array = make_array(value)
     if array is None or array.dtype.kind in _NO_NUMBERS:
-        raise InvalidInputError(
-            f"log variable {name!r}: expected numbers, got {type(value).__name__}", name
-        )
+        shown = " ".join(repr(value)[:80].split())  # an array can have several lines
+        raise InvalidInputError(f"log variable {name!r}: expected numbers, got {shown}", name)
     return array.astype(np.float64)

@@ -66,7 +66,11 @@ class Publishing(Sink):
         return replace(newest, global_t=global_t, finished=finished)
 
     def deliver(self, iteration: Iteration) -> LearnerUpdate:
-        """Publishes values and counts; see `Sink`."""
+        """Publishes values and counts; see `Sink`.
+
+        Raises:
+          RelaaxError: an error of `Publisher.publish`.
+        """
         assert self._lease is not None
         with tracing.span("publish"):
             with hold_gpu():
@@ -90,7 +94,11 @@ class Publishing(Sink):
         )
 
     def count(self, iteration: Iteration | None = None) -> LearnerUpdate | None:
-        """Publishes counts without new values; see `Sink`."""
+        """Publishes counts without new values; see `Sink`.
+
+        Raises:
+          RelaaxError: an error of `Publisher.count`.
+        """
         tickets: Sequence[int] = () if iteration is None else iteration.tickets
         counts = self._tally.take(tickets)
         if not (counts.env_steps or counts.episodes):

@@ -52,6 +52,7 @@ class Pushing(Sink):
         Raises:
           ConfigError: the values belong to another model.
           ServerUnavailableError: the parameter server is not available.
+          InvalidInputError: see `ParameterServerClient.get_values`.
           NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """
         self.values = self._client.get_values()
@@ -68,7 +69,8 @@ class Pushing(Sink):
         """Adds to a running statistic, with the next push.
 
         Raises:
-          InvalidInputError: the moments are not finite.
+          InvalidInputError: the moments are not finite, or are out of range; see
+            `ParameterServerClient.add_statistics` for other causes.
         """
         self._client.add_statistics(name, moments)
 
@@ -81,7 +83,8 @@ class Pushing(Sink):
         does not cut it short.
 
         Raises:
-          InvalidInputError: the gradient is not finite, or too large.
+          InvalidInputError: the gradient is not finite, or too large, or gradients cannot update
+            all variables of the run; see `ParameterServerClient.push_pull` for other causes.
           LeasedError: the run learns from experience.
           NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """
@@ -91,7 +94,11 @@ class Pushing(Sink):
             self.values = self._client.push_pull(gradient.arrays, gradient.groups)
 
     def join_group(self) -> GroupConnection:
-        """Joins the learners that make each update together; see `ParameterServerClient`."""
+        """Joins the learners that make each update together.
+
+        Raises:
+          RelaaxError: see `ParameterServerClient.join_group`.
+        """
         return self._client.join_group()
 
     def take(self, reply: Reply) -> None:
@@ -105,6 +112,7 @@ class Pushing(Sink):
         While the parameter server is not available, the push is discarded, and the values stay.
 
         Raises:
+          InvalidInputError: see `hand_counts_over`.
           LeasedError: the run learns from experience, and there are statistics.
           NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """
@@ -122,6 +130,9 @@ class Pushing(Sink):
         """Counts without a gradient, and pulls the newest values; see `Sink`.
 
         For `Requests` that do not want values, the counts wait for the next push.
+
+        Raises:
+          RelaaxError: see `push_counts`.
         """
         tickets = () if iteration is None else iteration.tickets
         if isinstance(iteration, Requests) and not iteration.wants_values:
@@ -133,6 +144,10 @@ class Pushing(Sink):
         """Passes steps and episodes to the client, which sends them with the next push.
 
         It can send the steps earlier: see `ParameterServerClient.increment_global_t`.
+
+        Raises:
+          InvalidInputError: the return of an episode is not finite, or its length is out of range.
+          RelaaxError: an error of `ParameterServerClient.increment_global_t`.
         """
         counts = self._tally.take()
         for episode in counts.episodes:
@@ -146,6 +161,10 @@ class Pushing(Sink):
         return LearnerUpdate(tickets, client.version, client.global_t, client.finished, values)
 
     def close(self) -> LearnerUpdate | None:
-        """Passes what no push contains to the client, which sends it when closed; see `Sink`."""
+        """Passes what no push contains to the client, which sends it when closed; see `Sink`.
+
+        Raises:
+          RelaaxError: see `hand_counts_over`.
+        """
         self.hand_counts_over()
         return None

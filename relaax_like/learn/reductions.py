@@ -80,14 +80,15 @@ class Reductions:
         if getattr(local, "graph", None) is not self._graph:
             raise ConfigError(
                 f"{self._place}: batch.sum, batch.mean or batch.normalize is called inside of a "
-                "loop, a condition or a tf.function, which combine.method: sync does not support; "
-                "call it outside"
+                "loop, a condition or a tf.function, which relaax-parameter-server.combine.method: "
+                "sync does not support; call it outside"
             )
         index = len(self.sums)
         if index == MAX_SUMS:
             raise ConfigError(
-                f"{self._place}: more than {MAX_SUMS} sums over the batch, which combine.method: "
-                "sync does not support; combine some of them"
+                f"{self._place}: more than {MAX_SUMS} sums over the batch, which "
+                "relaax-parameter-server.combine.method: sync does not support; combine some of "
+                "them"
             )
         self.sums.append(tf.cast(local, tf.float64))
         element = self._known[index]

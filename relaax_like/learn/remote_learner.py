@@ -50,9 +50,9 @@ class _SharedLearner(Learner):
         """Waits some seconds for the first values; see `RemoteLearner.start`."""
         self._learner.start(on_update)
 
-    def submit(self, work: LearnRequest) -> None:
+    def submit(self, request: LearnRequest) -> None:
         """Sends a request; if it cannot be sent or is lost, it is answered as done."""
-        self._learner.submit(work)
+        self._learner.submit(request)
 
     def leave(self, agent: str) -> None:
         """Tells the learner not to wait for an agent."""
@@ -177,9 +177,9 @@ class RemoteLearner(Learner):
             self._on_update = on_update
             on_update(self._newest)
 
-    def submit(self, work: LearnRequest) -> None:
+    def submit(self, request: LearnRequest) -> None:
         """Sends a request; if it cannot be sent or is lost, it is answered as done."""
-        self._queue.put(work)
+        self._queue.put(request)
 
     def wait_loaded(self, timeout_sec: float) -> bool:
         """Waits until the learner has answered once; returns whether it has."""
@@ -200,7 +200,7 @@ class RemoteLearner(Learner):
 
     @property
     def silent_sec(self) -> float:
-        """Seconds for which the learner has had work but has been silent."""
+        """Seconds for which the learner has had work but has been silent; 0 without work."""
         with self._lock:
             return time.monotonic() - self._heard if self._under_way else 0.0
 

@@ -5,8 +5,8 @@
     FOLDER/priorities.npz      of the items, after an orderly end
     FOLDER-head                up to where the records have been synced
 
-Rollouts are stored as they came: n-step transitions and stacked frames are made when the table is
-sampled, so a run can continue with another `n_step`.
+Rollouts are stored as they arrived: n-step transitions and stacked frames are made when the table
+is sampled, so a run can continue with another `n_step`.
 """
 
 import logging
@@ -136,7 +136,7 @@ class ReplayLog:
                 self._starts.append((index, self._get_rows()[1]))
                 self._bytes = 0
             self._bytes += len(payload)
-            yield _unpack(payload, self.directory)
+            yield _unpack(payload, index, self.directory)
         if reader.torn:
             logger.warning(
                 "%s; truncating the replay table's journal there. No record known to be synced is "
@@ -285,11 +285,12 @@ def _pack(record: ReplayRecord) -> Sequence[bytes | memoryview]:
     return [head, rollout] if len(rollout) else [head]
 
 
-def _unpack(payload: memoryview, directory: Path) -> ReplayRecord:
+def _unpack(payload: memoryview, index: int, directory: Path) -> ReplayRecord:
     """Reads a record; its arrays are copies, as the payload might be reused.
 
     Args:
       payload: of the record.
+      index: number of the record, for errors.
       directory: folder of the records, for errors.
 
     Raises:
@@ -308,9 +309,9 @@ def _unpack(payload: memoryview, directory: Path) -> ReplayRecord:
         rollout = bytes_to_rollout(rest) if len(rest) else None
     except (struct.error, DecodeError, InvalidInputError) as error:
         raise JournalError(
-            f"{directory}: a record of the replay table cannot be read: {error}; it was written by "
-            "another version of relaax_like. Finish the run with that version, or use another "
-            "checkpoint_dir"
+            f"{directory}: record {index} of the replay table cannot be read: {error}; it was "
+            "written by another version of relaax_like. Finish the run with that version, or use "
+            "another checkpoint_dir"
         ) from None
     origin = None
     if header.sequence:

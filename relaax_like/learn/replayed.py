@@ -60,12 +60,12 @@ class ReplayIteration:
     Attributes:
       minibatches: `[U, B, ...]`, or sequences `[U, L, B, ...]`; None: there are none, and steps are
         only counted.
-      env_steps: environment steps that came since the iteration before.
-      tickets: of the rollouts that came since then.
+      env_steps: environment steps that have arrived since the previous iteration.
+      tickets: of the rollouts that have arrived since then.
       mean_version: of the values that acted, over the first steps of the minibatches' items; None
         without minibatches.
-      statistics: input -> moments of the steps that came since the last minibatches, for running
-        statistics.
+      statistics: input -> moments of the steps that have arrived since the last minibatches, for
+        running statistics.
     """
 
     minibatches: Minibatches | None
@@ -354,7 +354,7 @@ class Replayed(AgentSource):
                     self._note_seen(handled)
         except InvalidInputError as error:
             raise ConfigError(
-                f"{self._log.directory}: its experience does not fit this run: "
+                f"{self._log.directory}: the experience in it does not fit this run: "
                 f"{remove_question(error)}; continue with the spaces, settings and data handler of "
                 "the run that wrote it, or use another checkpoint_dir"
             ) from error
@@ -441,8 +441,8 @@ def make_table(
 
     Raises:
       ConfigError: goals are to be replaced, but the observations do not have them, their shapes
-        differ, or there are several rewards; the table does not fit into memory; or numbers
-        contradict each other.
+        differ, or there are several rewards; the model's reward specs are not valid; the table does
+        not fit into memory; or numbers contradict each other.
     """
     limiter = RateLimiter(
         plan.updates_per_step,
@@ -490,7 +490,8 @@ def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | No
     if achieved != desired:
         raise ConfigError(
             f"algorithm.hindsight: {settings.achieved!r} has shape {list(achieved)} and "
-            f"{settings.desired!r} {list(desired)}, expected the same; name other observations"
+            f"{settings.desired!r} {list(desired)}, expected the same shape; name other "
+            "observations"
         )
     rewards = max(part.stop for part in get_reward_columns(model).values())
     if rewards > 1:

@@ -33,6 +33,9 @@ class RolloutLayout:
       steps: T.
       action_spaces: spaces of the model's distributions, if they are known: integers outside of
         them are refused.
+
+    Raises:
+      ConfigError: the model's reward specs are not valid; the error names the line.
     """
 
     def __init__(self, model: Model, steps: int, action_spaces: Mapping[str, Space] | None = None):
@@ -119,7 +122,7 @@ class RolloutLayout:
                 raise InvalidInputError(
                     f"history {name}: shape {list(array.shape)}, expected [n - 1, k, ...] for the "
                     f"model's input {list(shape)} of n observations; do server and agents have the "
-                    "same observation_history?",
+                    "same algorithm.observation_history?",
                     "history",
                 )
             inputs[name] = (*shape[:-1], shape[-1] // number), dtype
@@ -145,8 +148,8 @@ def _select(field: str, arrays: Arrays, specs: _Specs, leading: tuple[int, ...])
         if name not in arrays:
             came = ", ".join(sorted(arrays))[:200] or "nothing"
             raise InvalidInputError(
-                f"{field}: {came}, but the model has {', '.join(specs)}; do server and agents "
-                "have the same algorithm?",
+                f"{field}: {name} is missing, received {came}; do server and agents have the same "
+                "algorithm?",
                 field,
             )
         selected[name] = _conform(f"{field} {name}", arrays[name], (*leading, *shape), dtype)
@@ -161,8 +164,9 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
             field,
         )
     if array.dtype.kind == "f" and not is_finite(array):
+        first = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
         raise InvalidInputError(
-            f"{field}: contains NaN or infinity, expected finite numbers; check "
+            f"{field}: {array[first]} at {list(first)}, expected finite numbers; check "
             f"{_find_origin(field)}",
             field,
         )

@@ -20,7 +20,11 @@ _MAX_NAME_LENGTH = 200
 
 
 def rollout_to_bytes(rollout: Rollout) -> np.ndarray:
-    """Returns a serialised `relaax.v1.Rollout`, `[n] uint8`, read-only."""
+    """Returns a serialised `relaax.v1.Rollout`, `[n] uint8`, read-only.
+
+    Raises:
+      TypeError: the dtype of an array cannot be sent; see `write_ndarray`.
+    """
     message = learner_pb2.Rollout()
     for name, inputs in rollout.inputs.items():
         whole = _find_whole(inputs, rollout.next_inputs[name])
@@ -70,24 +74,26 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
                 f"{_MAX_NAME_LENGTH}",
                 "rollout",
             )
-    whole = _read_all(message.inputs)
+    whole = _read_all(message.inputs, "inputs")
     for name, array in whole.items():
         if not array.ndim:
-            raise InvalidInputError(f"{name}: expected an array [T + 1, ...], got a number", name)
-    apart = _read_all(message.next_inputs)
+            raise InvalidInputError(
+                f"inputs {name}: expected an array [T + 1, ...], got a number", f"inputs {name}"
+            )
+    apart = _read_all(message.next_inputs, "next_inputs")
     return Rollout(
         inputs={name: array[:-1] for name, array in whole.items()},
         next_inputs={name: apart.get(name, array[1:]) for name, array in whole.items()},
         next_alive=_to_array(message.next_alive, "next_alive"),
         rewards=_to_array(message.rewards, "rewards"),
-        actions=_read_all(message.actions),
+        actions=_read_all(message.actions, "actions"),
         log_prob=_to_array(message.log_prob, "log_prob"),
-        states=_read_all(message.states),
+        states=_read_all(message.states, "states"),
         versions=_to_array(message.versions, "versions"),
         valid=_to_array(message.valid, "valid") if message.HasField("valid") else None,
         starts=_to_array(message.starts, "starts") if message.HasField("starts") else None,
-        extras=_read_all(message.extras),
-        history=_read_all(message.history),
+        extras=_read_all(message.extras, "extras"),
+        history=_read_all(message.history, "history"),
     )
 
 
@@ -109,8 +115,8 @@ def _write_all(arrays: Arrays, messages: Any) -> None:
         write_ndarray(array, messages[name])
 
 
-def _read_all(messages: Any) -> dict[str, np.ndarray]:
-    return {name: _to_array(message, name) for name, message in messages.items()}
+def _read_all(messages: Any, field: str) -> dict[str, np.ndarray]:
+    return {name: _to_array(message, f"{field} {name}") for name, message in messages.items()}
 
 
 def _to_array(message: ndarray_pb2.NdArray, field: str) -> np.ndarray:

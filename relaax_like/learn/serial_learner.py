@@ -31,7 +31,7 @@ class SerialLearner(Learner):
         self._on_update = on_update
         on_update(self._loop.load())
 
-    def submit(self, work: LearnRequest) -> None:
+    def submit(self, request: LearnRequest) -> None:
         """Adds a request, and learns from all complete iterations; see `Learner`.
 
         Raises:
@@ -40,15 +40,17 @@ class SerialLearner(Learner):
         """
         loop, source = self._loop, self._loop.source
         version = loop.newest.version
-        if work.rollout is None or loop.newest.finished:
-            source.add_counts(work.env_steps, work.episodes)
+        if request.rollout is None or loop.newest.finished:
+            source.add_counts(request.env_steps, request.episodes)
         else:
-            source.add(work.rollout, work.episodes, work.env_steps)
+            source.add(request.rollout, request.episodes, request.env_steps)
             loop.run(lambda: bool(loop.newest.finished) or not source.has_iteration)
         newest = loop.newest
         values = None if newest.version == version else newest.values
         self._on_update(
-            LearnerUpdate((work.number,), newest.version, newest.global_t, newest.finished, values)
+            LearnerUpdate(
+                (request.number,), newest.version, newest.global_t, newest.finished, values
+            )
         )
 
     def take_state(self) -> dict[str, Any]:

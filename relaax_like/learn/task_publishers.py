@@ -212,8 +212,8 @@ def _find_places(task: str, own: Manifest, run: Manifest) -> list[int]:
         if place is None or _describe(run.segments[place]) != _describe(segment, f"{task}/"):
             there = "no such variable" if place is None else _describe(run.segments[place])
             raise InvalidInputError(
-                f"{name}: the run has {there}, expected {_describe(segment, f'{task}/')}; start it "
-                "from the initial values of the same algorithm folder",
+                f"{name}: the run has {there}, expected {_describe(segment, f'{task}/')}; start "
+                "the run from the initial values of the same algorithm folder",
                 name,
             )
         found.append(place)

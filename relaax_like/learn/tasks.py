@@ -38,8 +38,8 @@ class Tasks:
       algorithms: task -> its Algorithm; the argument.
 
     Raises:
-      ConfigError: not a mapping, no task, a name that cannot be part of variables' names, or not
-        an Algorithm.
+      ConfigError: `algorithms` is not a mapping, or is empty; or a task has a name that cannot be
+        part of variables' names, or something other than an Algorithm.
     """
 
     def __init__(self, algorithms: Mapping[str, Algorithm]):

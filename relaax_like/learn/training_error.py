@@ -78,7 +78,8 @@ def save_training_error(run_dir: Path, arrays: Mapping[str, np.ndarray]) -> Path
       The path of the file.
 
     Raises:
-      OSError: the file could not be written; an existing one is complete, old or new.
+      OSError: the file could not be written, or config.yaml not read; an existing file is complete,
+        old or new.
     """
     path = run_dir / FILE_NAME
     config = run_dir / "config.yaml"

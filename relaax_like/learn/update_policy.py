@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from relaax_like.config.plan import RETURN_STATISTIC, LearningPlan
+from relaax_like.config.plan import RETURN_STATISTIC, LearningPlan, Offline
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.moments import Moments
 from relaax_like.experience.collector import TrainingData
@@ -88,10 +88,13 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
                     "reward_discount=None"
                 )
         if plan.prenormalize_steps and not self._statistics:
+            setting = f"prenormalize_steps is {plan.prenormalize_steps}"
+            off = "prenormalize_steps=0"
+            if isinstance(plan, Offline):
+                setting, off = "prenormalize is True", "prenormalize=False"
             raise ConfigError(
-                f"plan: prenormalize_steps is {plan.prenormalize_steps}, but the model has no "
-                "running statistics of its inputs; add a Normalizer to the model, or set "
-                "prenormalize_steps=0 (in a plan Offline: prenormalize=False)"
+                f"plan: {setting}, but the model has no running statistics of its inputs; add a "
+                f"Normalizer to the model, or set {off}"
             )
         self._prenormalizes = False
         self._dense: Dense | None = None  # the iteration at hand

@@ -134,8 +134,8 @@ class LearningTask(ComputationTask):
       task: see `ComputationTask`.
 
     Raises:
-      ConfigError: optimizers, phases, frozen groups or a `Target` do not fit the model's groups;
-        see `ComputationTask` for other causes.
+      ConfigError: the model has no trainable variables, or optimizers, phases, frozen groups or a
+        `Target` do not fit its groups; see `ComputationTask` for other causes.
     """
 
     def __init__(
@@ -297,19 +297,27 @@ class LearningTask(ComputationTask):
         """Restores a state: with the same values, the next update is bit-identical.
 
         Raises:
-          InvalidInputError: the slots are of other groups, optimizers or models; nothing has
+          InvalidInputError: slots or steps are of other groups, optimizers or models; nothing has
             changed.
         """
         for group, optimizer in self._optimizers.items():
-            slots = state.slots.get(group)
-            came = "missing" if slots is None else f"{slots.dtype} of {list(slots.shape)}"
-            names = tuple(state.slot_names.get(group, ()))
-            expected = f"float32 of {list(optimizer.slots.shape)}"
-            if names != optimizer.slot_names or came != expected:
+            slots, came = state.slots.get(group), "missing"
+            if slots is not None:
+                names = list(state.slot_names.get(group, ()))
+                came = f"{slots.dtype} of {list(slots.shape)} with the names {names}"
+            expected = (
+                f"float32 of {list(optimizer.slots.shape)} with the names "
+                f"{list(optimizer.slot_names)}"
+            )
+            if came != expected:
                 raise InvalidInputError(
-                    f"slots of group {group}: {came} with the names {list(names)}, expected "
-                    f"{expected} with the names {list(optimizer.slot_names)}; configure the same "
+                    f"slots of group {group}: {came}, expected {expected}; configure the same "
                     "optimizer and model as when they were saved",
+                    group,
+                )
+            if group not in state.steps:
+                raise InvalidInputError(
+                    f"steps of group {group}: missing, expected the number of its optimizer steps",
                     group,
                 )
         with self._lock:
@@ -330,7 +338,9 @@ class LearningTask(ComputationTask):
             vector, _, rows = step(global_t, settings, *flatten(prepared))
             return vector, rows
 
-        concrete = self._compile_function(flat, [*self._common_specs, *specs], xla)
+        concrete = self._compile_function(
+            flat, [*self._common_specs, *specs], xla, self._explain_compiling
+        )
 
         def call(tensors: list[tf.Tensor]) -> UpdateResult:
             vector, rows = concrete(*tensors)
@@ -397,7 +407,7 @@ class LearningTask(ComputationTask):
             return sums, updates, [tf.reshape(row, leading) for row in rows]
 
         signature = [*common, *[tf.TensorSpec([], tf.int64)] * 3, *specs]
-        concrete = self._compile_function(flat, signature, xla)
+        concrete = self._compile_function(flat, signature, xla, self._explain_compiling)
         if xla and not self._has_compiled:  # by the first call
             self._has_compiled = True
             seconds = 1 + _COMPILING_TO_TRACING * (time.perf_counter() - began)

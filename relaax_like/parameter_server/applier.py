@@ -160,7 +160,7 @@ class Applier:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Number of the newest publication; sequences of the newest and newest durable ticket."""
+        """Number of the newest publication; sequences of the newest and newest durable tickets."""
         with self._record_lock:
             return self._published, self._sequence, self._durable
 
@@ -168,7 +168,7 @@ class Applier:
         if self._learner_lease is None:
             raise LeasedError(
                 "this run has no learner in a process of its own; set learner.placement to "
-                "standalone for the parameter server and the learner"
+                "standalone for both the parameter server and the learner"
             )
         return self._learner_lease
 
@@ -546,7 +546,7 @@ class Applier:
         raise LeasedError(
             "this run learns in one place (learner.placement: server or standalone); send "
             "experience instead of gradients and statistics, that is, start the agents with the "
-            "same placement"
+            "same learner.placement"
         )
 
     def export(self) -> tuple[State, int]:

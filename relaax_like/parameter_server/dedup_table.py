@@ -75,7 +75,7 @@ class DedupTable:
             return None
         return (
             f"push {push.sequence} of incarnation {push.incarnation} arrived late: "
-            f"{newest.sequence} of incarnation {newest.incarnation} was answered before"
+            f"push {newest.sequence} of incarnation {newest.incarnation} has already been answered"
         )
 
     def note(self, push: Push, answered: CachedReply) -> None:

@@ -93,8 +93,8 @@ def load_variables(path: str | os.PathLike[str]) -> list[Variable]:
         ) from None
     except DamagedError as error:
         raise InvalidInputError(
-            f"{path}: not a file of initial values, or damaged or unreadable ({error}); name an "
-            ".npz file of plain arrays that can be read: save_variables and numpy.savez write one"
+            f"{path}: not a file of initial values, or damaged or unreadable ({error}); expected "
+            "a readable .npz file of plain arrays, as save_variables and numpy.savez write it"
         ) from error
     _validate(path, variables)
     return variables

@@ -122,7 +122,8 @@ class LearnerGroup:
             self._remove(self._members.get(name))
             if len(self._members) >= MAX_LEARNERS:
                 raise ServerUnavailableError(
-                    f"{MAX_LEARNERS} learners have joined already; stop some of them"
+                    f"{MAX_LEARNERS} learners have already joined, which is the maximum; stop some "
+                    "of them"
                 )
             self._joined += 1
             member = _Member(name, self._joined, -math.inf, self._max_wait_sec)
@@ -155,7 +156,9 @@ class LearnerGroup:
             self._advance()
             while member.answer is None:
                 if self._closed:
-                    raise ServerUnavailableError("the parameter server is closing; join again")
+                    raise ServerUnavailableError(
+                        "the parameter server is closing; join again later"
+                    )
                 if self._members.get(member.name) is not member:
                     raise ServerUnavailableError("this learner has left the group; join again")
                 self._changed.wait(_POLL_SEC)
@@ -375,7 +378,7 @@ class Membership(GroupConnection):
         Raises:
           InvalidInputError: the request differs from those of most learners, or is invalid (not
             finite, ...), and this learner has left the group; or the sum of all gradients is too
-            large.
+            large, or gradients cannot update all variables (see `Store.prepare`).
           ServerUnavailableError: the parameter server is closing, or could not apply the update;
             or this learner has left the group.
         """
@@ -396,9 +399,10 @@ def _validate_finite(request: GroupRequest, manifest: Manifest) -> None:
     if request.gradient is not None:
         validate_gradient(request.gradient, manifest.select_groups(request.groups))
     if request.kind == "sum" and not np.isfinite(request.sums).all():
+        place = int(np.flatnonzero(~np.isfinite(request.sums))[0])
         raise InvalidInputError(
-            f"sums {request.tag}: contain NaN or infinity, expected finite numbers; lower the "
-            "learning rate, or check the rewards and observations",
+            f"sums[{place}] of {request.tag[:_MAX_TEXT]!r}: {request.sums[place]}, expected a "
+            "finite number; lower the learning rate, or check the rewards and observations",
             "sums",
         )
 
@@ -417,13 +421,20 @@ def _find_different(requests: Sequence[GroupRequest]) -> dict[int, InvalidInputE
         for field, value in fields.items():
             if value != usual[field]:
                 errors[index] = InvalidInputError(
-                    f"{field}: this learner has {str(value)[:_MAX_TEXT]}, but most learners (in a "
-                    f"tie, the first one) have {str(usual[field])[:_MAX_TEXT]}; start all learners "
+                    f"{field}: this learner has {_show(field, value)}, but most learners (in a "
+                    f"tie, the first one) have {_show(field, usual[field])}; start all learners "
                     "with the same algorithm and settings",
                     field,
                 )
                 break
     return errors
+
+
+def _show(field: str, value: Any) -> str:
+    """Returns a field of `_describe` as text of limited length."""
+    if field in ("sums", "gradient"):
+        return "none" if value < 0 else f"{value} number(s)"
+    return str(value)[:_MAX_TEXT]
 
 
 def _describe(request: GroupRequest) -> dict[str, Any]:

@@ -18,7 +18,7 @@ LEASE_SEC = 6.0
 
 
 class LearnerLease:
-    """The lease of a run: at most one holder, whose term is higher than that of all before it.
+    """The lease of a run: at most one holder, whose term is higher than all earlier ones.
 
         lease = LearnerLease(checkpoint_dir)
         term = lease.grant("learner-17", "localhost:7002")
@@ -26,8 +26,8 @@ class LearnerLease:
         lease.require(term)           # before each publication takes effect
 
     A term is written to the disk before it is returned, so that no later start grants it again.
-    Without a file, the first term is the time in milliseconds since 1970: if the file was lost, a
-    holder of before cannot have the term of another one. A lease that was not renewed in time can
+    Without a file, the first term is the time in milliseconds since 1970: if the file was lost, an
+    earlier holder cannot have the term of a later one. A lease that was not renewed in time can
     be granted to another holder; until then the old holder is still accepted. Time is measured by
     this process: after a restart of the server, the holder has the complete `lease_sec` again.
 
@@ -155,5 +155,5 @@ class LearnerLease:
         except OSError as error:
             raise ServerUnavailableError(
                 f"{self._path}: the lease could not be written: {error}; free disk space or "
-                "correct permissions; the learner retries"
+                "correct the permissions; the learner retries"
             ) from None

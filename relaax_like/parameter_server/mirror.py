@@ -326,8 +326,9 @@ def fetch_newest(
             failure = error
     raise SnapshotError(
         f"mirror {remote.shown_url}: no snapshot could be downloaded to {directory}, which has "
-        f"none: {remote.describe(failure)}; make the mirror available again, or the folder "
-        "writable, on a disk with space, or start without mirror_url to start from scratch"
+        f"none: {remote.describe(failure)}; make the mirror available again, and the folder "
+        "writable, on a disk with space; or set relaax-parameter-server.mirror_url to null to "
+        "start from scratch"
     ) from failure
 
 
@@ -380,7 +381,8 @@ def _fetch_newest(remote: Remote, directory: Path) -> Path | None:
     if damaged:
         raise SnapshotError(
             f"mirror {remote.shown_url}: no usable snapshot, {damaged} damaged (see the log). "
-            "Restore one from a backup, or start without mirror_url to start from scratch"
+            "Restore one from a backup, or set relaax-parameter-server.mirror_url to null to "
+            "start from scratch"
         )
     return None
 

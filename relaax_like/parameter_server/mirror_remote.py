@@ -34,7 +34,8 @@ def check_files(body: dict[str, Any]) -> list[str]:
     for name in body["files"]:
         if not _FILE.match(name):
             raise DamagedError(
-                f"manifest.json names the file {name!r}, which is not a data file of a snapshot"
+                f"manifest.json names the file {name[:100]!r}, which is not a data file of a "
+                "snapshot"
             )
     return list(body["files"])
 
@@ -216,7 +217,7 @@ class Remote:
         except ImportError as error:
             raise ConfigError(
                 f"{_KEY}: {self.shown_url} needs a package that is not installed ({error}); "
-                f"for S3, {_INSTALL}"
+                f"install it, for S3 with {_INSTALL}"
             ) from None
         except ValueError:
             raise ConfigError(

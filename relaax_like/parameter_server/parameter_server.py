@@ -155,8 +155,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
         _validate_numbers(max_global_step, snapshot_every_sec, snapshot_every_env_steps, queue_size)
         if snapshots is None and (snapshot_every_sec or snapshot_every_env_steps):
             raise ConfigError(
-                "snapshot_every_sec or snapshot_every_env_steps is set, but snapshots is None; "
-                "pass snapshots, or neither interval"
+                f"snapshot_every_sec is {snapshot_every_sec} and snapshot_every_env_steps is "
+                f"{snapshot_every_env_steps}, but snapshots is None; pass snapshots, or None for "
+                "both intervals"
             )
         self._store = store
         self._snapshots = snapshots
@@ -280,8 +281,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
           timeout_sec: longest wait in the queue; None: no limit.
 
         Raises:
-          InvalidInputError: malformed or not finite, or gradients cannot update all variables (see
-            `Store.prepare`); nothing took effect.
+          InvalidInputError: the push is malformed or not finite, or gradients cannot update all
+            variables (see `Store.prepare`); nothing took effect.
           LeasedError: the run learns from experience, and the push has a gradient or statistics.
           ServerUnavailableError: too many pushes are waiting, or the server is closing; nothing
             took effect. Or the journal has failed; the push can have taken effect.
@@ -326,7 +327,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._statistics.count_refused("timeout")
             raise TimeoutError(
                 f"the push of {push.client_id} waited {timeout_sec:g} s in the queue and was "
-                "withdrawn; it had no effect"
+                "withdrawn; it had no effect. Retry later"
             ) from None
         if reply.finished:
             self._stop_condition.note_notified(push.client_id)
@@ -403,6 +404,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Args:
           reply: to the learner's newest publication or count; None: it has asked for the state.
+
+        Raises:
+          SnapshotError: see `Snapshots.best_score`.
         """
         reply = reply or self.pull()
         number, sequence, durable = self._applier.progress
@@ -441,7 +445,11 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def best_score(self) -> float | None:
-        """Best score of the kept snapshots; None if no snapshot has a score."""
+        """Best score of the kept snapshots; None if no snapshot has a score.
+
+        Raises:
+          SnapshotError: see `Snapshots.best_score`.
+        """
         return None if self._snapshots is None else self._snapshots.best_score
 
     @property
@@ -500,7 +508,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         )
 
     def status(self) -> Status:
-        """Returns the current numbers."""
+        """Returns the run's current status."""
         values, global_t = self._store.read()
         statistics, saver = self._statistics, self._saver
         saved = None if saver is None else saver.saved
@@ -622,6 +630,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Raises:
           SnapshotError: the snapshot could not be written; older ones are untouched.
+          Exception: an error of `judge`.
         """
         if self._saver is None:
             return

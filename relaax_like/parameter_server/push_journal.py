@@ -257,7 +257,8 @@ def read_records(reader: JournalReader, start: Position) -> Iterator[Record]:
     """Yields the records of a journal; checks that each continues where the previous one ended.
 
     Raises:
-      DamagedJournalError: records are damaged or missing.
+      DamagedJournalError: records, or the head, are damaged or missing; or a record does not
+        continue the state before it.
       JournalError: see `JournalReader`; or a record cannot be read.
     """
     version, global_t = start.version, start.global_t

@@ -7,7 +7,9 @@ from relaax_like.parameter_server.records import Position, Record
 
 
 class PushLog:
-    """Keeps nothing: after a crash, a run continues from its newest snapshot.
+    """Keeps the pushes since the newest snapshot; this base class keeps none.
+
+    With it, a run continues from its newest snapshot after a crash.
 
         for record in log.replay(position): ...     # position of the newest snapshot
         log.append(record)

@@ -15,7 +15,7 @@ from relaax_like.core.records import (
     Publication,
     Push,
 )
-from relaax_like.parameter_server.store import find_not_finite, view_gradient
+from relaax_like.parameter_server.store import find_not_finite, get_not_finite, view_gradient
 from relaax_like.wire.errors import InvalidInputError
 
 MAX_CLIENT_ID = 200
@@ -89,14 +89,15 @@ def validate_counts(counts: Publication | Counts) -> None:
     """
     if not 0 <= counts.env_steps <= MAX_ENV_STEPS:
         raise InvalidInputError(
-            f"env_steps: {counts.env_steps} from the learner, expected an integer in 0..2^40",
+            f"env_steps: {counts.env_steps} from the learner, expected an integer in 0..2^40; "
+            "update the learner",
             "env_steps",
         )
-    for episode in counts.episodes:
+    for index, episode in enumerate(counts.episodes):
         if not math.isfinite(episode.episode_return):  # the mean return would be NaN forever
             raise InvalidInputError(
-                f"episodes: return {episode.episode_return} from the learner, expected a finite "
-                "number; check the rewards",
+                f"episodes[{index}]: return {episode.episode_return} from the learner, expected a "
+                "finite number; check the rewards",
                 "episodes",
             )
 
@@ -128,13 +129,14 @@ def validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
     if name:
         raise Refused(
             "not finite",
-            f"{name}: the gradient contains NaN or infinity; lower the learning rate, or check the "
-            "rewards and observations",
+            f"{name}: the gradient contains {get_not_finite(flat)}, expected finite numbers; lower "
+            "the learning rate, or check the rewards and observations",
             name,
         )
+    norm = np.linalg.norm(flat.astype(np.float64))
     raise Refused(
         "too large",
-        "gradient: its norm is above 1e19, which no optimizer can handle; clip it",
+        f"gradient: its norm is {norm:.2g}, but no optimizer can handle more than 1e19; clip it",
         "gradient",
     )
 
@@ -153,7 +155,8 @@ def validate_client_id(client_id: str) -> None:
     if not 1 <= len(client_id) <= MAX_CLIENT_ID or not client_id.isprintable():
         raise Refused(
             "bad client id",
-            f"client_id: {client_id[:40]!r}, expected 1 to {MAX_CLIENT_ID} printable characters",
+            f"client_id: {client_id[:40]!r} of length {len(client_id)}, expected 1 to "
+            f"{MAX_CLIENT_ID} printable characters",
             "client_id",
         )
 

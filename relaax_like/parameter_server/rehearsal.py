@@ -1,4 +1,4 @@
-"""Finds out what a start of the server would restore from its folder, without a start.
+"""Finds out what a start of the server would restore from its folder, without starting it.
 
 Must not be called while a server writes to the folder.
 """

@@ -38,7 +38,7 @@ class Saved:
 
 
 class Saver:
-    """Writes snapshots, one at a time; then drops journal segments not needed. Thread-safe.
+    """Writes snapshots, one at a time; then drops unneeded journal segments. Thread-safe.
 
     Args:
       snapshots: where snapshots are written; the caller closes this object.
@@ -170,6 +170,7 @@ class Saver:
 
         Raises:
           SnapshotError: the snapshot could not be written; older ones are untouched.
+          Exception: an error of `judge`.
         """
         with self._lock:
             state, records = self._export()

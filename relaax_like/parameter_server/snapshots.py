@@ -71,7 +71,8 @@ class Snapshots:
 
         Raises:
           ConfigError: `keep` is below 1, or `keep_best` is negative.
-          SnapshotError: another process has locked the folder, or it cannot be written to.
+          SnapshotError: another process has locked the folder, or it cannot be locked, read or
+            written to.
         """
         check_kept(keep, keep_best)
         self.directory = Path(directory)
@@ -114,7 +115,9 @@ class Snapshots:
 
         Raises:
           SnapshotError: the snapshot could not be written (disk full, ...), or the disk returned
-            other data, and older snapshots are untouched; or this object is closed.
+            other data, and older snapshots are untouched; this object is closed; or, after the
+            snapshot was written, the folder cannot be read, or another snapshot in it has a format
+            that this version does not know.
         """
         if self._lock is None:
             raise SnapshotError(f"{self.directory}: closed; no more snapshots can be saved")
@@ -160,7 +163,8 @@ class Snapshots:
         """The best score of a snapshot in the folder; None if no undamaged snapshot has a score.
 
         Raises:
-          SnapshotError: the folder cannot be read.
+          SnapshotError: the folder cannot be read, or a snapshot has a format that this version
+            does not know.
         """
         names = [name for name in list_names(self.directory) if name not in self._damaged]
         found = [self._find_score(name) for name in names]

@@ -32,7 +32,8 @@ class Target:
         if not math.isfinite(self.mean_return) or self.episodes < 1:
             raise ConfigError(
                 f"target: mean_return {self.mean_return}, episodes {self.episodes}; expected a "
-                "finite mean_return (learner.target_return), and episodes of 1 or more"
+                "finite mean_return (learner.target_return), and 1 or more episodes "
+                "(learner.target_episodes)"
             )
 
 

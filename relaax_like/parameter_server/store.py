@@ -248,9 +248,9 @@ class Store:
             if self._unfollowed and optimizers is None:
                 raise InvalidInputError(
                     f"{self._unfollowed}: this target variable follows no trainable variable, so a "
-                    "pushed gradient would not update it; make it with Target, or, if the "
-                    "algorithm declares a plan, use learner.placement: server or standalone (and "
-                    "combine.method: fifo)",
+                    "pushed gradient would not update it; make it with Target (or set follow of "
+                    "its Variable), or, if the algorithm declares a plan, use learner.placement: "
+                    "server or standalone (and relaax-parameter-server.combine.method: fifo)",
                     self._unfollowed,
                 )
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
@@ -289,8 +289,9 @@ class Store:
                 )
             if not is_finite(given):
                 raise InvalidInputError(
-                    f"slots of group {group.name}: the optimizer state contains NaN or "
-                    "infinity; lower the learning rate, or clip gradients",
+                    f"slots of group {group.name}: the optimizer state contains "
+                    f"{get_not_finite(given)}, expected finite numbers; lower the learning rate, "
+                    "or clip gradients",
                     group.name,
                 )
             part[...] = given
@@ -301,7 +302,7 @@ class Store:
                     version=version,
                     flat=self._copy_values(
                         publish.values,
-                        "published",
+                        "that was published",
                         "lower the learning rate, or clip gradients",
                         "check the numbers that the statistic is measured from",
                     ),
@@ -352,9 +353,10 @@ class Store:
         """
         if state.manifest.fingerprint != self.manifest.fingerprint:
             raise SnapshotError(
-                f"{place}: the layout differs from that of this run; use the settings and the "
-                "algorithm's code of the run that wrote it, or another checkpoint_dir (and "
-                "mirror_url, if it is set)"
+                f"{place}: the layout has fingerprint {state.manifest.fingerprint:#x}, but this "
+                f"run's has {self.manifest.fingerprint:#x}; use the settings and the algorithm's "
+                "code of the run that wrote it, or another checkpoint_dir (and mirror_url, if it "
+                "is set)"
             )
         for group in self._groups:
             names = tuple(state.slot_names.get(group.name, ()))
@@ -362,8 +364,8 @@ class Store:
                 raise SnapshotError(
                     f"{place}: group {group.name} has the optimizer slots {list(names)}, but "
                     f"optimizer {group.config.name} needs {list(group.slots)}; configure the "
-                    "optimizer of the run that wrote it, or use another checkpoint_dir (and "
-                    "mirror_url, if it is set)"
+                    f"optimizer of the run that wrote it ({_PLACES}), or use another "
+                    "checkpoint_dir (and mirror_url, if it is set)"
                 )
         slots = self._slot_pool.take()
         for group in self._groups:
@@ -407,14 +409,16 @@ class Store:
         total, trainable = self.manifest.total_bytes, self.manifest.gradient_bytes
         if flat.dtype != np.uint8 or flat.shape != (total,):
             raise InvalidInputError(
-                f"values: {flat.dtype} {list(flat.shape)}, expected uint8 [{total}]"
+                f"values: {flat.dtype} {list(flat.shape)}, expected uint8 [{total}] as in the "
+                "manifest of this run"
             )
         buffer = self._pool.take()
         buffer[...] = flat
         bad = find_not_finite(buffer[:trainable], self.manifest)
         if bad:
+            wrong = get_not_finite(buffer[:trainable].view(np.float32))
             raise InvalidInputError(
-                f"{bad}: the value {what} contains NaN or infinity; {cure}", bad
+                f"{bad}: the value {what} contains {wrong}, expected finite numbers; {cure}", bad
             )
         self.manifest.validate_statistics(buffer, statistic_cure or cure)
         return self._pool.publish(buffer)
@@ -527,6 +531,11 @@ def find_not_finite(flat: np.ndarray, manifest: Manifest) -> str:
     return ""
 
 
+def get_not_finite(numbers: np.ndarray) -> float:
+    """Returns the first number that is NaN or infinite; there must be one."""
+    return float(numbers[~np.isfinite(numbers)][0])
+
+
 def _make_groups(
     manifest: Manifest, optimizers: Mapping[str, GroupStep], expects_gradients: bool
 ) -> tuple[_Group, ...]:
@@ -551,21 +560,24 @@ def _assign_optimizers(
     """
     groups = manifest.groups()
     if not manifest.gradient_bytes:
-        raise ConfigError("no trainable variable; a run needs at least one")
+        raise ConfigError(
+            "no trainable variable; define at least one in the algorithm's model, or in the file "
+            "of initial values"
+        )
     chosen = {}
     for group in groups:
         chosen[group] = choose_optimizer(group, optimizers)
         if not chosen[group]:
             raise ConfigError(
                 f"variable group {group!r} has no optimizer{_nearest(group, optimizers)}; "
-                f"configure one for it ({_PLACES}). The groups with an optimizer are: "
+                f"configure one for it ({_PLACES}). Groups with an optimizer: "
                 f"{', '.join(optimizers) or 'none'}"
             )
     for name in optimizers.keys() - set(chosen.values()):
         raise ConfigError(
             f"optimizer for {name!r}, but no variable is in that "
-            f"group{_nearest(name, groups)}; rename or remove it ({_PLACES}). The groups are "
-            f"{', '.join(groups)}"
+            f"group{_nearest(name, groups)}; rename or remove it ({_PLACES}). Variable groups of "
+            f"this run: {', '.join(groups)}"
         )
     return {group: optimizers[name] for group, name in chosen.items()}
 

@@ -60,7 +60,7 @@ def make_group_steps(
         if source is None or source.kind != TRAINABLE or source.shape != target.shape:
             found = "does not exist"
             if source is not None:
-                found = f"is {source.kind}, of shape {list(source.shape)}"
+                found = f"is of kind {source.kind} and shape {list(source.shape)}"
             raise ConfigError(
                 f"{name} follows {follow.source!r}, which {found}; expected a trainable variable "
                 f"of shape {list(target.shape)}"

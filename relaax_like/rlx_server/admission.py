@@ -126,7 +126,8 @@ class Admission:
             victim.turn_away(
                 ProtocolError(
                     f"incomplete hellos hold more than {self._hello_bytes} bytes together, and "
-                    "this is the largest one from the address that holds the most; retry later",
+                    "this is the largest one from the address that holds the most; send a shorter "
+                    "hello, or retry later",
                     "OVERLOADED",
                 )
             )
@@ -142,9 +143,9 @@ class Admission:
         free_mb = psutil.virtual_memory().available / 2**20
         if free_mb < self._min_free_memory_mb:
             raise ProtocolError(
-                f"only {int(free_mb)} MB of memory is available, below the minimum of "
-                f"{self._min_free_memory_mb:.0f} MB (min_free_memory_mb); retry later, or use "
-                "another rlx server",
+                f"only {int(free_mb)} MiB of memory is available, below the minimum of "
+                f"{self._min_free_memory_mb:.0f} MiB (relaax-rlx-server.min_free_memory_mb); retry "
+                "later, or use another rlx server",
                 "OVERLOADED",
             )
         with self._lock:
@@ -152,8 +153,9 @@ class Admission:
                 raise ProtocolError("the connection is already closed", "OVERLOADED")
             if len(self._clients) >= self._max_clients:
                 raise ProtocolError(
-                    f"the maximum of {self._max_clients} client(s) is connected (max_clients); "
-                    "retry later, or use another rlx server",
+                    f"{self._max_clients} client{' is' if self._max_clients == 1 else 's are'} "
+                    "connected, which is the maximum (relaax-rlx-server.max_clients); retry later, "
+                    "or use another rlx server",
                     "OVERLOADED",
                 )
             del self._unknown[connection]

@@ -42,7 +42,7 @@ class BatchSlots(BatchAgents):
         that it has achieved.
       history: joins the newest observations; None: the model sees one at a time.
       on_ready: the callback for `make_agent`; see `AgentHost`.
-      exploit: the end of training does not affect the client.
+      exploit: whether the client exploits; it then also continues after the end of training.
     """
 
     def __init__(
@@ -82,7 +82,9 @@ class BatchSlots(BatchAgents):
             return dict.fromkeys(both, why)
         unsupported = {}
         if self._history is not None:
-            unsupported[PRESENT] = f"observation_history is {self._history.length}, expected 1"
+            unsupported[PRESENT] = (
+                f"algorithm.observation_history is {self._history.length}, expected 1"
+            )
         for feature, learns in ((PRESENT, cuts_traces), (EXECUTED, takes_executed)):
             if not (learns or self._exploit):
                 unsupported[feature] = "the algorithm's plan cannot learn from such steps"
@@ -110,6 +112,7 @@ class BatchSlots(BatchAgents):
           InvalidInputError: the number of rewards per slot is not the model's; final observations
             are needed, and missing; or the third rollout in a row has numbers that cannot be
             learned from.
+          Exception: an error of the agent's own code, or of the learner; see `Learner.submit`.
         """
         self._goes_on = transition.observations is not None
         if transition.rewards is None:
@@ -147,7 +150,11 @@ class BatchSlots(BatchAgents):
         )
 
     def request(self) -> Request | None:
-        """Returns the rows that need actions; None if every slot or the training has ended."""
+        """Returns the rows that need actions; None if every slot or the training has ended.
+
+        Raises:
+          Exception: an error of the agent's own code.
+        """
         if not self._goes_on or self._finished():
             return None
         return self._agent.request()
@@ -157,6 +164,7 @@ class BatchSlots(BatchAgents):
 
         Raises:
           AgentFailure: the model has an action that the client does not have.
+          Exception: an error of the agent's own code.
         """
         if prediction is None:
             return Decision(actions=None, finished=self._finished(), version=0)
@@ -185,7 +193,11 @@ class BatchSlots(BatchAgents):
         self._goes_on = True
 
     def close(self) -> None:
-        """Forgets the unfinished rollout; its steps, and episodes that ended in it, still count."""
+        """Forgets the unfinished rollout; its steps, and episodes that ended in it, still count.
+
+        Raises:
+          Exception: an error of the agent's own code, or of the learner; see `Learner.submit`.
+        """
         self._agent.close()
         if self._agent.discarded_rollouts:
             logger.warning(
@@ -255,8 +267,8 @@ def _validate_continuing(terminated: np.ndarray | None) -> None:
     """Checks that no episode has terminated, in a step without final observations."""
     if terminated is not None and np.any(terminated):
         raise InvalidInputError(
-            f"final_observations: missing, but slot {np.flatnonzero(terminated)[0]} was "
-            "terminated; with algorithm.hindsight, send the last observation of that episode, too "
-            "(in reward_and_reset: state): the goal that was achieved with its last step is in it",
+            "final_observations: missing, but the episode of slot "
+            f"{np.flatnonzero(terminated)[0]} terminated; with algorithm.hindsight, also send its "
+            "last observation (state of reward_and_reset), which contains the achieved goal",
             "final_observations",
         )

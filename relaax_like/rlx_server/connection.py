@@ -261,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
         self._go_on()
 
     def ping(self) -> None:
-        """Pings a client that waits for its agents and supports pings: the server is alive.
+        """Pings a client that waits for its agents and supports pings, so that it keeps waiting.
 
         Does nothing if agents can block: an agent that hangs must be noticed.
         """
@@ -336,11 +336,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _describe_limit(self) -> str:
         if self.session.max_message_bytes:
-            limit = "the spaces of the hello and the server's max_message_bytes limit them"
+            limit = "the spaces of the hello and relaax-rlx-server.max_message_bytes limit them"
         else:
             limit = (
-                f"a hello has at most {MAX_HELLO_BYTES} bytes, and no message more than the "
-                "server's max_message_bytes"
+                f"a hello has at most {MAX_HELLO_BYTES} bytes, and no message more than "
+                "relaax-rlx-server.max_message_bytes"
             )
         return f"and send shorter messages: {limit}"
 
@@ -367,8 +367,8 @@ class Connection(asyncio.BufferedProtocol):
             self._start = body + length
         if len(self._queue) > _MAX_QUEUED:
             raise ProtocolError(
-                f"more than {_MAX_QUEUED} messages sent without waiting; wait for the reply to "
-                "each step, and send several points of curves in one message",
+                f"received more than {_MAX_QUEUED} messages ahead of their replies; wait for the "
+                "reply to each step, and send several points of curves in one message",
                 "OUT_OF_ORDER",
             )
 
@@ -389,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
         self._start = self._end = 0
 
     def _set_reading(self) -> None:
-        """Reads while no message waits for its turn, no answer for the client, and no pause is on.
+        """Reads only while no message waits for its turn, no answer is unread, and no pause is on.
 
         After the last message, reads everything that the client still had in transit.
         """

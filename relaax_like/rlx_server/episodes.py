@@ -20,7 +20,11 @@ class SlotEpisode:
 
 
 class EpisodeMeter:
-    """Adds up the rewards of k slots."""
+    """Adds up the rewards and steps of each episode.
+
+    Args:
+      slots: k.
+    """
 
     def __init__(self, slots: int):
         self._returns = np.zeros(slots)
@@ -34,7 +38,7 @@ class EpisodeMeter:
         return int((lengths > 0).sum()), int(lengths.sum())
 
     def get_state(self) -> dict[str, Any]:
-        """Returns returns and lengths so far, `[k]`."""
+        """Returns the returns and lengths of the unfinished episodes, each `[k]`."""
         return {"returns": self._returns.copy(), "lengths": self._steps - self._began}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

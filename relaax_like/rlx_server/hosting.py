@@ -309,7 +309,8 @@ class BatchHost(AgentHost):
         if main is not None and main not in processors:
             raise ConfigError(
                 f"class {self._agent_class.__name__}: main_task is {main!r}, but the algorithm "
-                f"has the tasks {', '.join(processors)}; set it to one of them"
+                f"has the task{'s' * (len(processors) > 1)} {', '.join(processors)}; set main_task "
+                "to one of its tasks, or to None for the first one"
             )
         try:
             for processor in processors.values():
@@ -402,7 +403,7 @@ def _validate_privileged(
     for name in (name for processor in processors for name in processor.privileged):
         if name not in observation_spaces:
             raise ProtocolError(
-                f"the observation space lacks {name!r}, which the model learns from "
+                f"observation_spaces: {name!r} is missing, but the model learns from it "
                 "(get_privileged_specs); send it, or connect in EXPLOIT mode to act without "
                 "learning",
                 "SPACE_MISMATCH",

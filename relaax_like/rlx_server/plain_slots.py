@@ -92,7 +92,11 @@ class PlainSlots(PlainAgents):
         )
 
     def close(self) -> None:
-        """Closes the agents and their views of the parameter server."""
+        """Closes the agents and their views of the parameter server, even if closing one fails.
+
+        Raises:
+          Exception: an error of an agent's own `close`, or of `ParameterServerClient.close`.
+        """
         with contextlib.ExitStack() as all_others:  # even if closing one fails
             for client in self._parameter_servers:
                 all_others.callback(client.close)
@@ -170,5 +174,7 @@ def _validate_magnitudes(transition: Transition) -> None:
         index = find_too_large(array)
         if index is not None:
             raise InvalidInputError(
-                f"{field}: {float(array[index]):g} in slot {index[0]}; {EXPECTED}", field
+                f"{field}: {float(array[index]):g} in slot {index[0]}; {EXPECTED}; check what the "
+                "environment sends there, or scale it down",
+                field,
             )

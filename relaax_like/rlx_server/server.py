@@ -371,14 +371,14 @@ class RlxServer:
             greeted = connection.session.greeted
             timeout = self._idle_timeout_sec if greeted else self._hello_timeout_sec
             if now - connection.last_heard > timeout and not connection.busy:
-                cure = (
-                    "reconnect once the environment is ready"
-                    if greeted
-                    else "reconnect, and send the hello at once"
-                )
+                key, cure = "hello_timeout_sec", "reconnect, and send the hello at once"
+                if greeted:
+                    key, cure = "idle_timeout_sec", "reconnect once the environment is ready"
                 connection.fail(
                     ProtocolError(
-                        f"no complete message received for {timeout:g} s; {cure}", "UNAVAILABLE"
+                        f"no complete message received for {timeout:g} s "
+                        f"(relaax-rlx-server.{key}); {cure}",
+                        "UNAVAILABLE",
                     )
                 )
 

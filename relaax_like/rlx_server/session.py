@@ -115,8 +115,8 @@ class Greeting:
             )
         if not 1 <= hello.slots <= max_slots:
             raise InvalidInputError(
-                f"slots: {hello.slots}, expected 1 to {max_slots} (the server's "
-                "max_slots_per_client)",
+                f"slots: {hello.slots}, expected 1 to {max_slots} "
+                "(relaax-rlx-server.max_slots_per_client)",
                 "slots",
             )
         if hello.mode not in (rlx_pb2.TRAIN, rlx_pb2.EXPLOIT):
@@ -229,7 +229,7 @@ class Session:
 
     `receive`, `request` and `answer` raise ProtocolError if the client made a mistake, or the
     server cannot continue with it. The session is then over; `error_to_bytes` makes the message
-    for the client.
+    for the client. `close` raises what the `close` of its agents raises.
     """
 
     def __init__(
@@ -263,7 +263,8 @@ class Session:
         self._score_lines = score_lines
         self._tokens = tokens
         self._exploit = exploit
-        self._deadline = None if time_limit_sec is None else time.monotonic() + time_limit_sec
+        self._time_limit_sec = time_limit_sec
+        self._began = time.monotonic()
         self._greeting: Greeting | None = None
         self._reader: StepReader | None = None
         self._agents: SlotAgents | None = None
@@ -350,8 +351,8 @@ class Session:
                 return self._greet(message.hello)
             if kind is None:
                 raise ProtocolError(
-                    "an empty message, or one of an unknown kind; expected hello, step, scalars "
-                    "or ping",
+                    "received an empty message, or one of an unknown kind, expected hello, step, "
+                    "scalars or ping; update the client or the server",
                     "MALFORMED",
                 )
             if self._greeting is None:
@@ -497,7 +498,7 @@ class Session:
     def _greet(self, hello: rlx_pb2.Hello) -> bytes:
         if self._greeting is not None:
             raise ProtocolError(
-                "received a second hello, expected one per connection; reconnect to change it",
+                "received a second hello, expected one per connection; reconnect to send another",
                 "OUT_OF_ORDER",
                 "hello",
             )
@@ -605,7 +606,9 @@ class Session:
 
     def _validate_feature(self, name: str, field: str) -> None:
         if not self.has_feature(name):
-            reason = self._unsupported.get(name, "the hello did not request it")
+            reason = f"the hello did not request it; list {name} in the hello's features"
+            if name in self._unsupported:
+                reason = f"{self._unsupported[name]}; send steps without {field}"
             raise ProtocolError(
                 f"received {field}, but Ready.features does not list {name}: {reason}",
                 "OUT_OF_ORDER",
@@ -698,10 +701,11 @@ class Session:
             )
 
     def _check_time_limit(self) -> None:
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        limit = self._time_limit_sec
+        if limit is not None and time.monotonic() > self._began + limit:
             raise ProtocolError(
-                "this session has reached its time limit (session_timeout_sec of the server); "
-                "reconnect, possibly to another server",
+                f"this session has reached its time limit of {limit:g} s "
+                "(relaax-rlx-server.session_timeout_sec); reconnect, possibly to another server",
                 "UNAVAILABLE",
             )
 
@@ -712,7 +716,8 @@ class Session:
                 number, kind, start, stop = part
                 if count > _MAX_PARTS:
                     raise InvalidInputError(
-                        f"the message has more than {_MAX_PARTS} parts, expected one body"
+                        f"the message has more than {_MAX_PARTS} parts, expected one body; send "
+                        "several messages"
                     )
                 if kind != BYTES:
                     continue
@@ -857,6 +862,7 @@ def _parse(body: bytes | memoryview) -> rlx_pb2.ClientMessage:
 
 def _describe_malformed(body: bytes | memoryview) -> ProtocolError:
     return ProtocolError(
-        f"{len(body)} bytes that are not an rlx protocol message; is the peer an rlx client?",
+        f"received {len(body)} bytes that are not an rlx protocol message; check that the peer is "
+        "an rlx client, and update the client or the server",
         "MALFORMED",
     )

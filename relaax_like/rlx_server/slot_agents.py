@@ -29,7 +29,7 @@ class Decision(NamedTuple):
 
 
 class AgentFailure(RelaaxError):
-    """A user's agent raised, or its answer was not a valid action."""
+    """A user's agent raised an error, or its answer was not a valid action."""
 
 
 class PlainAgents(abc.ABC):
@@ -53,7 +53,11 @@ class PlainAgents(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Discards unfinished episodes and releases resources."""
+        """Discards unfinished episodes and releases resources.
+
+        Raises:
+          Exception: see `PlainSlots.close`.
+        """
 
 
 class BatchAgents(abc.ABC):
@@ -78,12 +82,16 @@ class BatchAgents(abc.ABC):
         """Processes a transition.
 
         Raises:
-          InvalidInputError: see `BatchSlots.observe`.
+          Exception: see `BatchSlots.observe`.
         """
 
     @abc.abstractmethod
     def request(self) -> Request | None:
-        """Returns the rows that need actions; None if every slot or the training has ended."""
+        """Returns the rows that need actions; None if every slot or the training has ended.
+
+        Raises:
+          Exception: an error of the agent's own code.
+        """
 
     @abc.abstractmethod
     def decide(self, prediction: Prediction | None) -> Decision | None:
@@ -97,11 +105,16 @@ class BatchAgents(abc.ABC):
 
         Raises:
           AgentFailure: the model has an action that the client does not have.
+          Exception: an error of the agent's own code.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Discards unfinished rollouts and releases resources."""
+        """Discards unfinished rollouts and releases resources.
+
+        Raises:
+          Exception: see `BatchSlots.close`.
+        """
 
 
 SlotAgents = PlainAgents | BatchAgents

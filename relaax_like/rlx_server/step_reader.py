@@ -20,7 +20,7 @@ _PRESENT, _OVERRIDDEN = (_STEP, "present"), (_STEP, "overridden")
 
 
 class StepReader:
-    """Knows the layout of a session's ordinary steps: nothing ended, and every slot continues.
+    """Reads a session's ordinary steps, in which no episode ends, by their layout.
 
         transition = reader.read(body)
         if transition is None:

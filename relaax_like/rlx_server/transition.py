@@ -79,7 +79,7 @@ def read_step(
         absent = find_absent(present)
         if observations is None:
             raise ProtocolError(
-                "present: received without observations, expected with them",
+                "present: received without observations; send both, or neither",
                 "OUT_OF_ORDER",
                 "present",
             )
@@ -98,7 +98,8 @@ def read_step(
     if step.HasField("overridden"):
         if executed is None:
             raise InvalidInputError(
-                "overridden: received without executed; send what was carried out", "overridden"
+                "overridden: received without executed; also send what was carried out",
+                "overridden",
             )
         overridden = _read_flags(step.overridden, "overridden", slots)
     transition = _read_outcome(step, spaces, slots, observations)
@@ -130,7 +131,7 @@ def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
         )
     if not step.observations:
         raise ProtocolError(
-            "a step without observations, although no action was sent before it; send the first "
+            "observations: missing, although no action was sent before this step; send the first "
             "observations of all slots",
             "OUT_OF_ORDER",
             "observations",
@@ -153,7 +154,9 @@ def _read_outcome(
     if observations is None and (ended is None or not ended.all()):
         going_on = 0 if ended is None else np.flatnonzero(~ended)[0]
         raise InvalidInputError(
-            f"observations: missing, but the episode of slot {going_on} continues", "observations"
+            f"observations: missing, but the episode of slot {going_on} continues; send the next "
+            "observations of all slots",
+            "observations",
         )
     return Transition(
         observations=observations,
@@ -207,9 +210,10 @@ def validate_rewards(rewards: np.ndarray) -> None:
     # Rewards are learned from as float32, whose largest number is 3.4e38; squares must fit, too.
     bad = ~(np.abs(rewards) <= _MAX_REWARD)
     if bad.any():
+        slot, column = np.argwhere(bad)[0]
         raise InvalidInputError(
-            f"rewards: NaN, infinity or an absolute value of more than {_MAX_REWARD:g} in slot "
-            f"{np.argwhere(bad)[0, 0]}",
+            f"rewards: {rewards[slot, column]:g} in slot {slot}, expected finite numbers of at "
+            f"most {_MAX_REWARD:g} in magnitude; check the rewards of the environment",
             "rewards",
         )
 
@@ -218,12 +222,16 @@ def _read_success(step: rlx_pb2.Step, slots: int) -> np.ndarray | None:
     if not step.HasField("success"):
         return None
     success = message_to_ndarray(step.success, "success")
-    is_int8 = success.shape == (slots,) and success.dtype == np.int8
-    # Not with abs: that of -128 is -128.
-    if not is_int8 or (success != success.clip(-1, 1)).any():
+    if success.shape != (slots,) or success.dtype != np.int8:
         raise InvalidInputError(
-            f"success: {success.dtype} {list(success.shape)}, {success.ravel()[:8].tolist()}, "
-            f"expected int8 [{slots}] of -1, 0 and 1",
+            f"success: {success.dtype} {list(success.shape)}, expected int8 [{slots}]", "success"
+        )
+    wrong = success != success.clip(-1, 1)  # not with abs: that of -128 is -128
+    if wrong.any():
+        slot = int(wrong.argmax())
+        raise InvalidInputError(
+            f"success: {success[slot]} in slot {slot}, expected 1 (solved), 0 (not solved) or -1 "
+            "(unknown)",
             "success",
         )
     return success
@@ -235,9 +243,9 @@ def _read_final(
     if not step.final_observations:
         if truncated.any():
             raise InvalidInputError(
-                f"final_observations: missing, but slot {np.flatnonzero(truncated)[0]} was "
-                "truncated; send the last observation of that episode, from which its value is "
-                "estimated",
+                "final_observations: missing, but the episode of slot "
+                f"{np.flatnonzero(truncated)[0]} was truncated; send its last observation, from "
+                "which the value of its future is estimated",
                 "final_observations",
             )
         return None

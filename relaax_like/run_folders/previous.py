@@ -33,7 +33,10 @@ def load_previous(
         another model.
       SnapshotError: the snapshots of the run cannot be read.
     """
-    other = load_experiment(*find_experiment(previous))
+    try:
+        other = load_experiment(*find_experiment(previous))
+    except ConfigError as error:
+        raise ConfigError(f"learner.previous: {error}") from None
     checkpoints = other.parameter_server.checkpoint_dir
     state = read_latest(checkpoints)
     if state is None:

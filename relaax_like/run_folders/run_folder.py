@@ -62,9 +62,9 @@ def begin_run(experiment: Experiment, force: bool) -> None:
       ConfigError: there is an older run, and `force` is False or its folders cannot be renamed; or
         `force` is True, and the settings name a mirror; or the spaces.json of a start without
         progress cannot be removed.
-      SnapshotError: see `validate_not_held` and `find_progress`; or the snapshots of a start
-        without progress cannot be removed.
-      JournalError: the folder of a journal cannot be read.
+      SnapshotError: see `validate_not_held` and `find_progress`; or the snapshots or journals of a
+        start without progress cannot be removed.
+      JournalError: see `find_progress`.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     found = find_progress(checkpoints)
@@ -82,8 +82,9 @@ def begin_run(experiment: Experiment, force: bool) -> None:
     if not (is_inside or (run_dir / CONFIG_NAME).is_file()):
         cure = f", or start again with --force, which keeps it as {_find_free_name(checkpoints)}"
         raise ConfigError(
-            f"checkpoint_dir: {checkpoints} already contains a run, at step {found:,}. Choose "
-            f"another checkpoint_dir{' and another mirror_url' if has_mirror else cure}"
+            f"relaax-parameter-server.checkpoint_dir: {checkpoints} already contains a run, at "
+            f"step {found:,}. Choose another checkpoint_dir"
+            f"{' and another mirror_url' if has_mirror else cure}"
         )
     cure = f"start again with --force, which keeps it as {_find_free_name(run_dir)}, or "
     raise ConfigError(
@@ -112,8 +113,8 @@ def _forget_empty_start(experiment: Experiment) -> None:
             path_of_head(journal).unlink(missing_ok=True)
     except OSError as error:
         raise SnapshotError(
-            f"{checkpoints}: a start without any progress cannot be removed: {error}; correct the "
-            "folder's permissions, or choose another checkpoint_dir"
+            f"{checkpoints}: the files of a start without any progress cannot be removed: {error}; "
+            "correct the folder's permissions, or choose another checkpoint_dir"
         ) from None
 
 
@@ -239,7 +240,7 @@ def is_described(experiment: Experiment) -> bool:
 
 
 def read_command(folder: Path) -> str:
-    """Returns how the newest recorded start was made: TRAIN, RUN or SERVERS (also without one)."""
+    """Returns how the newest recorded start was made: TRAIN, RUN, or SERVERS (also if unknown)."""
     starts = _read_starts(folder / EXPERIMENT_NAME)
     return str(starts[-1].get("command", SERVERS)) if starts else SERVERS
 
@@ -259,9 +260,10 @@ def _move_aside(experiment: Experiment) -> None:
     settings = experiment.parameter_server
     if settings.mirror_url is not None:
         raise ConfigError(
-            f"mirror_url: {hide_password(settings.mirror_url)} can contain snapshots of the older "
-            "run, from which the new run would continue, and --force moves only local folders; "
-            "choose another mirror_url, run_dir and, if it is set, checkpoint_dir, and omit --force"
+            f"relaax-parameter-server.mirror_url: {hide_password(settings.mirror_url)} can contain "
+            "snapshots of the older run, from which the new run would continue, and --force moves "
+            "only local folders; choose another mirror_url, run_dir and, if it is set, "
+            "checkpoint_dir, and omit --force"
         )
     places = {experiment.run_dir.absolute(): "run_dir"}
     metrics = experiment.metrics_server

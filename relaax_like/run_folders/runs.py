@@ -89,7 +89,7 @@ class RunGroup:
 
 
 def load_runs(paths: Sequence[Path]) -> list[Run]:
-    """Reads the settings and curves of runs; each is a run's folder, or the config.yaml in it.
+    """Reads the settings and curves of runs, given each run's folder or the config.yaml in it.
 
     Raises:
       ConfigError: a path is not a run, or its config.yaml or an event file of it cannot be read;

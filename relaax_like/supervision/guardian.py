@@ -19,7 +19,7 @@ _POLL_SEC = 0.05
 
 
 class Guardian:
-    """The owner's side: reports which processes exist. A context manager.
+    """The owner's side of a guardian process: reports the processes to end. A context manager.
 
         with Guardian(term_sec=6.0) as guardian:
             guardian.add(process.pid)
@@ -31,6 +31,9 @@ class Guardian:
 
     Args:
       term_sec: a process that has not ended this long after its SIGTERM is killed.
+
+    Raises:
+      OSError: the guardian process cannot be started.
     """
 
     def __init__(self, term_sec: float):
@@ -44,7 +47,7 @@ class Guardian:
         )
 
     def add(self, pid: int) -> None:
-        """Adds a process."""
+        """Adds a process, by its id."""
         self._write(pid)
 
     def remove(self, pid: int) -> None:

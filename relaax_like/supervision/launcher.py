@@ -37,26 +37,26 @@ class Running(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process id, on its machine; 0: not known yet."""
+        """The process id, on the machine where the process runs; 0: not known yet."""
 
     @property
     def is_recalled(self) -> bool:
         """Whether the launcher ended the process in order to restart it with other addresses."""
 
     def poll(self) -> int | None:
-        """Returns its exit status, -N after signal N; None: it has not ended."""
+        """Returns the process's exit status, -N after signal N; None: it has not ended."""
 
     def terminate(self) -> None:
         """Sends SIGTERM."""
 
     def kill(self) -> None:
-        """Kills it and the rest of its process group."""
+        """Kills the process and the rest of its process group."""
 
     def wait(self, timeout_sec: float) -> bool:
-        """Waits for its end, up to `timeout_sec`; returns whether it has ended."""
+        """Waits for the process's end, up to `timeout_sec`; returns whether it has ended."""
 
     def finish(self, timeout_sec: float) -> None:
-        """After its end: kills the rest of its process group, and waits for its last lines.
+        """Kills the rest of an ended process's group, and waits for the process's last lines.
 
         Args:
           timeout_sec: longest wait for the lines.
@@ -91,7 +91,7 @@ class LocalLauncher:
       term_sec: see `Guardian`.
 
     Raises:
-      RelaaxError: on entering: the guardian cannot be started.
+      RelaaxError: on entering: the guardian process cannot be started.
     """
 
     def __init__(self, term_sec: float):

@@ -72,7 +72,7 @@ class _Supervised:
 class Manager:
     """Runs the processes of a topology, and restarts those that die.
 
-    The run ends when the essential process or all processes have exited with 0, when a process that
+    The run ends when the parameter server or all processes have exited with 0, when a process that
     is not an environment keeps dying or exits with a usage error, when no environment is left and
     no other client has been connected for some time, when the output is no longer read, or when
     `stop` or `kill` is called. An environment that keeps dying, or exits with a usage error, is
@@ -139,7 +139,7 @@ class Manager:
         started, and their process groups, have been killed or have ended.
 
         Raises:
-          RelaaxError: a command cannot be started.
+          RelaaxError: a command, or the guardian process, cannot be started.
         """
         if self._launcher is not None:
             self._run(self._launcher)

@@ -80,7 +80,7 @@ def setup_logging(level: str, stream: TextIO | None = None, with_time: bool = Tr
 
 
 def get_process_start() -> float:
-    """Returns the `time.perf_counter()` at which this process began; without /proc, that of now."""
+    """Returns the `time.perf_counter()` of this process's start; without /proc, the current one."""
     now = time.perf_counter()
     with contextlib.suppress(OSError, ValueError):
         uptime = float(Path("/proc/uptime").read_text().split()[0])
@@ -202,15 +202,15 @@ class SignalEvent(threading.Event):
         self._happened = False
 
     def is_set(self) -> bool:
-        """Returns whether it was set."""
+        """Returns whether the event has been set."""
         return self._happened
 
     def set(self) -> None:
-        """Sets it; safe in signal handlers and in any thread."""
+        """Sets the event; safe in signal handlers and in any thread."""
         self._happened = True
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it is set, or `timeout` seconds have passed; returns whether it is set."""
+        """Waits up to `timeout` seconds, None: forever; returns whether the event is set."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._happened:
             left = _LOOK_SEC if deadline is None else deadline - time.monotonic()

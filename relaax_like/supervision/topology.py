@@ -20,9 +20,9 @@ class Node:
     """One process of a run.
 
     Attributes:
-      name: for messages and as the prefix of its lines.
+      name: for messages, and the prefix of the process's output lines.
       argv: the command.
-      role: what it is.
+      role: what the process does in the run.
       client_name: for an environment: the name in its hello.
       env: additional environment variables.
       cpus: processor cores that it uses, for an engine that places it.
@@ -37,17 +37,17 @@ class Node:
 
     @property
     def is_essential(self) -> bool:
-        """Whether the run ends when it exits with status 0."""
+        """Whether the run ends when this process exits with status 0."""
         return self.role == "parameter server"
 
     @property
     def is_environment(self) -> bool:
-        """Whether it starts once all nodes that report are ready, and can end before the others."""
+        """Whether this process starts after all that report are ready, and can end before them."""
         return self.role == "environment"
 
     @property
     def reports(self) -> bool:
-        """Whether it reports its events through a pipe; see `wire.reports`."""
+        """Whether this process reports its events through a pipe; see `wire.reports`."""
         return self.role in ("parameter server", "learner", "rlx server", "worker")
 
 

@@ -110,8 +110,8 @@ def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
         found = _get_kind(archive)
         if found not in ("", kind):
             raise DamagedError(
-                f"its format is {found!r}, expected {kind!r}: it is another kind of file, or was "
-                "written by another version of relaax_like"
+                f"its format is {found!r:.80}, expected {kind!r}: it is another kind of file, or "
+                "was written by another version of relaax_like"
             )
         return {
             name.removesuffix(_SUFFIX): _read_entry(archive, name) for name in archive.namelist()

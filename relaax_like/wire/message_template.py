@@ -38,7 +38,7 @@ class Span:
 
 
 class Layout:
-    """One message, except for the data of its arrays.
+    """Compares and fills messages that differ from a given one only in array data and numbers.
 
         layout = Layout(body, rlx_pb2.ClientMessage.DESCRIPTOR)
         if layout.fits(next_body):  # the same names, dtypes, shapes, numbers ...

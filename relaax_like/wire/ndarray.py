@@ -59,7 +59,7 @@ def ndarray_to_message(array: np.ndarray, message_class: type[MessageT]) -> Mess
 
 
 def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
-    """Writes an array into an empty message; see `ndarray_to_message`, also for the error."""
+    """Writes an array into an empty message. Arguments and errors: see `ndarray_to_message`."""
     array = np.asarray(array)
     name = _NAME_OF.get(array.dtype)
     if name is None:  # another byte order, or a dtype that cannot be sent
@@ -97,6 +97,18 @@ def is_finite(array: np.ndarray) -> bool:
     if array.dtype in _SUMMABLE and math.isfinite(np.vdot(array, array)):
         return True
     return bool(np.isfinite(array).all())
+
+
+def describe_not_finite(array: np.ndarray) -> str:
+    """Describes for an error where `[k, ...]` values are NaN or infinity; at least one must be.
+
+    For example "NaN or infinity in slots 1, 4 (first: nan at [1, 0])".
+    """
+    wrong = np.argwhere(~np.isfinite(array))
+    slots = np.unique(wrong[:, 0]).tolist()
+    where = f"slot{'s' * (len(slots) > 1)} {', '.join(map(str, slots[:8]))}"
+    first = wrong[0].tolist()
+    return f"NaN or infinity in {where} (first: {array[tuple(first)]} at {first})"
 
 
 def message_to_ndarray(

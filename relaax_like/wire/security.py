@@ -1,6 +1,7 @@
 """Permissions: roles, tokens, and the credentials with which both ends trust each other.
 
-It does not depend on a transport. A token never appears in an error, a log line or a `repr`.
+This module does not depend on a transport. A token never appears in an error, a log line or a
+`repr`.
 """
 
 import enum
@@ -96,7 +97,7 @@ class ClientSecurity:
       token: the secret itself; empty: none. `token_file` is safer.
       token_file: file with only the secret and comments; None: `token` is used.
       tls_ca: CA certificates to trust (PEM file); None: no TLS.
-      tls_cert: its own certificate (PEM file), for servers that require one; None: none is shown.
+      tls_cert: the client's certificate (PEM file), for servers that require one; None: none.
       tls_key: the certificate's private key (PEM file); None: `tls_cert` is None too.
 
     Raises:
@@ -125,12 +126,17 @@ class ClientSecurity:
                 f"token and token_file {self.token_file} are both set; set only one of them"
             )
         if (self.tls_cert is None) != (self.tls_key is None):
-            missing = "tls_key" if self.tls_key is None else "tls_cert"
-            raise ConfigError(f"{missing}: missing; a certificate and its key must be set together")
+            missing, other = "tls_key", "tls_cert"
+            if self.tls_key is not None:
+                missing, other = other, missing
+            raise ConfigError(
+                f"{missing}: missing, but {other} is {getattr(self, other)}; set both, a "
+                "certificate and its private key (--tls-cert, --tls-key)"
+            )
         if self.tls_cert and not self.tls_ca:
             raise ConfigError(
-                "tls_ca: missing, but tls_cert is set; without tls_ca the connection is not "
-                "encrypted"
+                f"tls_ca: missing, but tls_cert is {self.tls_cert}; set tls_ca, too (--tls-ca), "
+                "because without it the connection is not encrypted"
             )
 
     @property
@@ -173,8 +179,8 @@ def describe_missing_role(tokens: Tokens, token: str, needed: Role) -> str:
     if not token:
         return (
             f"no token was sent, but one of role {needed} is required; set token_file "
-            "(--token-file) to a file with a token listed in the server's "
-            "security.tokens_file"
+            "(--token-file) to a file with a token of this role, or of a higher one, from the "
+            "server's security.tokens_file"
         )
     role = tokens.find_role(token)
     if role is None:
@@ -201,11 +207,13 @@ def read_token(path: Path) -> str:
     for number, line in _read_lines(path, "token file"):
         place = f"{path}:{number}"
         if found:
-            raise ConfigError(f"{place}: a second token; expected one token in the file")
+            raise ConfigError(
+                f"{place}: a second token, expected one token in the file; remove one of them"
+            )
         if len(line.split()) != 1:
             raise ConfigError(
-                f"{place}: expected only a token; lines of the form ROLE TOKEN belong in the "
-                "servers' security.tokens_file"
+                f"{place}: {len(line.split())} words, expected only a token; lines of the form "
+                "ROLE TOKEN belong in the servers' security.tokens_file"
             )
         _validate_token(line, place)
         found = line
@@ -222,8 +230,8 @@ def _read_tokens(path: Path) -> _Digests:
         words = line.split()
         if len(words) != 2:
             raise ConfigError(
-                f"{place}: {len(words)} word(s), expected two: ROLE TOKEN (comments need separate "
-                "lines that start with #)"
+                f"{place}: {len(words)} word{'s' * (len(words) > 1)}, expected two: ROLE TOKEN "
+                "(comments need separate lines that start with #)"
             )
         role = _ROLES.get(words[0])
         if role is None:
@@ -233,7 +241,8 @@ def _read_tokens(path: Path) -> _Digests:
         digest = _compute_digest(words[1])
         if digest in lines:
             raise ConfigError(
-                f"{place}: the same token as in line {lines[digest][0]}; tokens must be unique"
+                f"{place}: the same token as in line {lines[digest][0]}, expected unique tokens; "
+                "remove one of the two lines"
             )
         lines[digest] = number, role
     if not lines:

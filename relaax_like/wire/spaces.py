@@ -7,7 +7,7 @@ the client into leaves whose names are the path to them ("camera", "arm/joints",
 import heapq
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import (
     DTYPES,
     MAX_AXES,
+    describe_not_finite,
     is_finite,
     message_to_ndarray,
     ndarray_to_message,
@@ -61,7 +62,8 @@ class Space:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise InvalidInputError(
-                f"space: unknown dtype {self.dtype!r}, expected one of {', '.join(DTYPES)}", "dtype"
+                f"space: unknown dtype {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}",
+                "dtype",
             )
         if len(self.shape) > MAX_AXES:
             raise InvalidInputError(
@@ -110,7 +112,7 @@ class Space:
         if array.shape != want:
             raise InvalidInputError(
                 f"{field}: shape {list(array.shape)}, expected {list(want)} "
-                f"({slots} slot(s) of shape {list(self.shape)})",
+                f"({slots} slot{'s' * (slots > 1)} of shape {list(self.shape)})",
                 field,
             )
         if array.dtype != DTYPES[self.dtype]:
@@ -163,11 +165,16 @@ class Box(Space):
             if bound is not None and not isinstance(bound, np.ndarray):
                 bound = self._spread(name, bound)
                 object.__setattr__(self, name, bound)
-            if bound is not None and (bound.shape != self.shape or np.isnan(bound).any()):
-                wrong = "contains NaN" if bound.shape == self.shape else "has another shape"
+            if bound is not None and bound.shape != self.shape:
                 raise InvalidInputError(
-                    f"space: {name} of shape {list(bound.shape)} {wrong}, expected numbers of "
-                    f"shape {list(self.shape)}",
+                    f"space: {name} has shape {list(bound.shape)}, expected {list(self.shape)}, "
+                    "the shape of the space",
+                    name,
+                )
+            if bound is not None and np.isnan(bound).any():
+                first = np.argwhere(np.isnan(bound))[0].tolist()
+                raise InvalidInputError(
+                    f"space: {name} contains NaN, first at {first}, expected numbers or infinity",
                     name,
                 )
         if self.low is not None and self.high is not None and (self.low > self.high).any():
@@ -200,9 +207,9 @@ class Box(Space):
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
         if array.dtype.kind in "fV" and not is_finite(array):
-            slots = np.unique(np.argwhere(~np.isfinite(array))[:, 0]).tolist()
-            where = f"slot{'s' * (len(slots) > 1)} {', '.join(map(str, slots[:8]))}"
-            raise InvalidInputError(f"{field}: NaN or infinity in {where}", field)
+            raise InvalidInputError(
+                f"{field}: {describe_not_finite(array)}, expected finite numbers", field
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,15 +259,15 @@ class MultiDiscrete(Space):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not _has_components(self.shape, len(self.n)) or any(
-            not 1 <= n <= MAX_DISCRETE for n in self.n
-        ):
+        if not _has_components(self.shape, len(self.n)):
             raise InvalidInputError(
-                f"space: MultiDiscrete of shape {list(self.shape)} with {len(self.n)} number(s) n "
-                f"from {min(self.n, default=0)} to {max(self.n, default=0)}; expected one number "
-                f"from 1 to {MAX_DISCRETE} for each component",
-                "n",
+                f"space: MultiDiscrete {_describe_count(self.n, self.shape)}", "n"
             )
+        for index, n in enumerate(self.n):
+            if not 1 <= n <= MAX_DISCRETE:
+                raise InvalidInputError(
+                    f"space: MultiDiscrete with n[{index}]={n}, expected 1 to {MAX_DISCRETE}", "n"
+                )
         _validate_integers(self.dtype, "MultiDiscrete", 0, max(self.n, default=1) - 1)
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
@@ -282,7 +289,7 @@ class MultiBinary(Space):
         """See `Space`."""
         wrong = (array != 0) & (array != 1)
         if wrong.any():
-            raise InvalidInputError(f"{field}: {array[wrong][0]}, expected 0 and 1 only", field)
+            raise InvalidInputError(f"{field}: {array[wrong][0]}, expected 0 or 1", field)
 
 
 def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:
@@ -298,6 +305,13 @@ def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:
             "larger integer dtype, or smaller values",
             "dtype",
         )
+
+
+def _describe_count(n: Sequence[int], shape: tuple[int, ...]) -> str:
+    return (
+        f"with n of length {len(n)}, expected one number from 1 to {MAX_DISCRETE} for each "
+        f"component of shape {list(shape)}"
+    )
 
 
 def _has_components(shape: tuple[int, ...], components: int) -> bool:
@@ -366,11 +380,7 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
             return Discrete(n=message.n[0], start=message.start, **common)
         if message.kind == rlx_pb2.MULTI_DISCRETE:
             if not _has_components(shape, len(message.n)):
-                raise InvalidInputError(
-                    f"MULTI_DISCRETE of shape {list(shape)} with {len(message.n)} number(s) n, "
-                    f"expected one number from 1 to {MAX_DISCRETE} for each component",
-                    "n",
-                )
+                raise InvalidInputError(f"MULTI_DISCRETE {_describe_count(message.n, shape)}", "n")
             return MultiDiscrete(n=tuple(message.n), **common)
         if message.kind == rlx_pb2.MULTI_BINARY:
             return MultiBinary(**common)
@@ -417,8 +427,9 @@ def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str, slots:
         space = message_to_space(messages[name], f"{field}[{name}]")
         if space.count_bytes(slots) is None:
             raise InvalidInputError(
-                f"{field}[{name}]: {slots} slot(s) of {space.dtype} {list(space.shape)} need "
-                f"more than {MAX_LEAF_BYTES} bytes; use fewer slots or a smaller array",
+                f"{field}[{name}]: {space.dtype} {list(space.shape)} needs more than "
+                f"{MAX_LEAF_BYTES} bytes for {slots} slot{'s' * (slots > 1)}; use "
+                f"{'fewer slots or ' * (slots > 1)}a smaller array",
                 f"{field}[{name}]",
             )
         spaces[name] = space

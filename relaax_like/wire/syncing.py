@@ -1,4 +1,4 @@
-"""Syncs written data to disk; names files that are not complete yet."""
+"""Syncs written data to disk; defines the prefix of files that are not complete yet."""
 
 import os
 from pathlib import Path
@@ -9,13 +9,21 @@ TEMPORARY = ".tmp-"
 
 
 def sync_file(file: IO[Any]) -> None:
-    """Flushes a file's buffer and syncs the file to disk."""
+    """Flushes a file's buffer and syncs the file to disk.
+
+    Raises:
+      OSError: the data could not be written, such as to a full disk.
+    """
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_path(path: Path) -> None:
-    """Syncs a file, or a directory's entries, to disk."""
+    """Syncs a file, or a directory's entries, to disk.
+
+    Raises:
+      OSError: the path cannot be opened, or the data could not be written.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -48,12 +48,12 @@ class Pem(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientTls:
-    """A client's files.
+    """The PEM files with which a client uses TLS.
 
     Attributes:
-      ca: CA certificates that it trusts.
-      cert: its own certificate, for servers that require one; None: it has none.
-      key: private key of its own certificate; None: it has none.
+      ca: CA certificates that the client trusts.
+      cert: the client's certificate, for servers that require one; None: no certificate.
+      key: private key of that certificate; None: no certificate.
     """
 
     ca: Path
@@ -87,7 +87,7 @@ class ClientTls:
 
 
 class ServerTls:
-    """A server's certificate, read again when its files change, for new connections.
+    """The PEM files with which a server uses TLS; changed files apply to new connections.
 
     Thread-safe, except `refresh`.
 
@@ -169,7 +169,8 @@ def _load_ca(context: ssl.SSLContext, path: Path) -> None:
         context.load_verify_locations(cafile=path)
     except OSError as error:
         raise ConfigError(
-            f"tls_ca {path}: expected certificates in PEM format: {_describe_reason(error)}"
+            f"tls_ca {path}: cannot be loaded ({_describe_reason(error)}), expected certificates "
+            "in PEM format"
         ) from None
 
 
@@ -181,8 +182,8 @@ def _load_chain(context: ssl.SSLContext, cert: Path, key: Path) -> None:
         context.load_cert_chain(cert, key, password=lambda: "")
     except OSError as error:
         raise ConfigError(
-            f"tls_cert {cert} and tls_key {key}: expected a certificate and its unencrypted "
-            f"key in PEM format: {_describe_reason(error)}"
+            f"tls_cert {cert} and tls_key {key}: cannot be loaded ({_describe_reason(error)}), "
+            "expected a certificate and its unencrypted private key in PEM format"
         ) from None
 
 

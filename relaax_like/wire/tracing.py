@@ -317,8 +317,8 @@ def read_trace(path: Path) -> ProcessTrace:
         raise InvalidInputError(f"{path}: cannot be read: {error.strerror or error}") from None
     if content[: len(_MAGIC)] != _MAGIC:
         raise InvalidInputError(
-            f"{path}: not a trace of this version of relaax_like; read it with the version that "
-            "wrote it, or trace again"
+            f"{path}: begins with {content[: len(_MAGIC)]!r}, expected {_MAGIC!r}: not a trace of "
+            "this version of relaax_like; read it with the version that wrote it, or trace again"
         )
     try:
         process, names, threads = _read_lines(content[_LINES_AT:_ROWS_AT])

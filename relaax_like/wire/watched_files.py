@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class WatchedFiles(Generic[T]):
-    """The value of some files, which are read again when one of them has changed. Thread-safe.
+    """Keeps a value that is read from files, and read again when one has changed. Thread-safe.
 
         tokens = WatchedFiles([path], lambda: read_tokens(path))
         tokens.get()

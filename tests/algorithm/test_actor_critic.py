@@ -133,15 +133,15 @@ def test_statistics_follow_the_parameters_and_are_none():
             "expected an integer of 2 to 2147483648, or a list of integers of 1 to .*, got 1",
         ),
         ({"num_actions": 2**31 + 1}, "expected an integer of 2 to .*, got 2147483649"),
-        ({"num_actions": (3, 2**31 + 1)}, r"integers of 1 to .*, got \(3, 2147483649\)"),
+        ({"num_actions": (3, 2**31 + 1)}, "integers of 1 to .*, got 2147483649 at index 1"),
         (
             {"action_size": 1, "bounded": True, "action_low": -1e39, "action_high": 1e39},
-            r"action_low: -1e\+39, expected numbers that fit into float32",
+            r"action_low: -1e\+39, expected a number that fits into float32",
         ),
         ({"num_actions": ()}, r"got \(\)"),
         (
             {"num_actions": (3, 1.5)},
-            r"expected an integer of 2 to .*, or a list .*, got \(3, 1.5\)",
+            r"expected an integer of 2 to .*, or a list .*, got 1\.5 at index 1",
         ),
         ({"action_size": 2, "action_low": -1.0}, "action_low has no effect without bounded"),
         (
@@ -159,9 +159,9 @@ def test_statistics_follow_the_parameters_and_are_none():
         ({"action_size": 2, "std": 0}, r"expected learned, a number above 0, or .*, got 0"),
         ({"action_size": 2, "std": "fixed"}, r"expected learned, .*, got 'fixed'"),
         ({"action_size": 2, "std": True}, r"expected learned, .*, got true"),
-        ({"action_size": 2, "std": (1.0, -1.0)}, r"expected learned, .*, got \(1\.0, -1\.0\)"),
+        ({"action_size": 2, "std": (1.0, -1.0)}, r"expected learned, .*, got -1\.0 at index 1"),
         ({"action_size": 2, "std": ()}, r"expected learned, .*, got \(\)"),
-        ({"action_size": 2, "std": (1, 1, 1)}, r"std: 3 number\(s\), expected one number, or 2"),
+        ({"action_size": 2, "std": (1, 1, 1)}, "std: 3 numbers, expected one number, or 2"),
         ({"std": 0.5}, "std: 0.5 also needs action_size"),
         (
             {"action_size": 2, "std": 0.5, "log_std_init": -1.0},
@@ -169,7 +169,7 @@ def test_statistics_follow_the_parameters_and_are_none():
         ),
         (
             {"action_size": 2, "bounded": True, "action_low": -1.0, "action_high": (1.0,) * 3},
-            r"action_high: 3 number\(s\), expected one number, or 2 \(one per component",
+            r"action_high: 3 numbers, expected one number, or 2 \(one per component",
         ),
     ],
 )

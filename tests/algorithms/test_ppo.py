@@ -435,7 +435,7 @@ def test_each_observation_of_a_history_is_mirrored():
         ({"mirror": 1.0, "mirror_action": (0.1,)}, "set both"),
         ({"mirror_observation": (float("inf"), 1), "mirror_action": (0.1,)}, "finite number"),
         ({"mirror_observation": (-0.1, 1)}, "set both"),
-        ({"mirror_observation": (-0.1,), "mirror_action": (0.1,)}, r"1 number\(s\), expected 2"),
+        ({"mirror_observation": (-0.1,), "mirror_action": (0.1,)}, "1 number, expected 2"),
         ({"mirror_observation": (0.0, 1), "mirror_action": (0.1,)}, "0 at position 0.*0.1 or -0.1"),
         ({"mirror_observation": (0.1, 1.5), "mirror_action": (0.1,)}, "1.5 at position 1"),
         ({"mirror_observation": (2, 0.1), "mirror_action": (0.1,)}, "largest index is 1"),

@@ -113,8 +113,11 @@ def test_vectors_have_linear_values_without_a_bias(name):
             "observations={a: {size: 2, layers: [4]}, b: {image: [9, 9, 1], layers: [impala]}}",
             "observations.a.layers, observations.b.image, observations.b.layers: the values of",
         ),
-        ("learning_rate={kind: exponential, start: 0.5, end: 0.1, steps: 9}", "linear that falls"),
-        ("learning_rate={kind: linear, start: 0.1, end: 0.5, steps: 9}", "linear that falls"),
+        (
+            "learning_rate={kind: exponential, start: 0.5, end: 0.1, steps: 9}",
+            "linear that decreases",
+        ),
+        ("learning_rate={kind: linear, start: 0.1, end: 0.5, steps: 9}", "linear that decreases"),
         ("learning_rate=-0.1", "algorithm: learning_rate: -0.1, expected 0 or more$"),
         ("learning_rate={start: 0.1, end: -0.5, steps: 9}", "-0.5, expected 0 or more$"),
     ],

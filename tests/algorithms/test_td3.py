@@ -90,7 +90,7 @@ def test_spaces_come_from_the_environment():
         (["algorithm.network={layers: [nature]}"], "convolution, but td3 observes vectors; use d"),
         (["algorithm.policy_delay=0"], "policy_delay"),
         (["algorithm.target_noise=-1"], "target_noise"),
-        (["algorithm.exploration_noise=0"], "exploration_noise: 0 to 0, expected more than 0"),
+        (["algorithm.exploration_noise=0"], "exploration_noise: 0, expected more than 0"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(sets, want):

@@ -63,5 +63,5 @@ def test_a_wrong_text_is_refused(text):
 
 
 def test_too_much_chance_is_refused():
-    with pytest.raises(ConfigError, match="add up to 1"):
+    with pytest.raises(ConfigError, match=r"add up to 1.2, expected at most 1"):
         chaos.parse("reply_lost=0.6,request_lost=0.6")

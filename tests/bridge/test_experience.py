@@ -903,28 +903,28 @@ STREAMS: dict[str, tuple[Sequence[bytes], str]] = {
     ),
     "a header where a chunk belongs": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), header()],
-        "the stream ended, another rollout started, or a message was unreadable",
+        "received a header, or an unreadable message, expected a chunk",
     ),
     "two headers at once": (
         [header(), whole(HALF, rollout_bytes=LENGTH), whole(HALF, rollout_bytes=LENGTH)],
-        "the stream ended, another rollout started, or a message was unreadable",
+        "received a header, or an unreadable message, expected a chunk",
     ),
     "a chunk after the end": ([whole(GOOD_BYTES[:-1]), chunk(b"x")], "rollout"),
     "garbage in the middle": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), chunk(HALF), b"\xff\xff"],
-        "the stream ended, another rollout started, or a message was unreadable",
+        "received a header, or an unreadable message, expected a chunk",
     ),
     "an end in the middle": (
         [header(sequence=1, columns=2, rollout_bytes=LENGTH), chunk(HALF)],
-        "the stream ended, another rollout started, or a message was unreadable",
+        "received the end of the stream, expected a chunk",
     ),
     "more bytes than announced": (
         [header(sequence=1, columns=2, rollout_bytes=10), chunk(GOOD_BYTES)],
-        "received more than the expected 10 bytes",
+        "bytes or more, expected 10;",
     ),
     "more than announced at once": (
         [whole(GOOD_BYTES, rollout_bytes=10)],
-        "more than the expected 10 bytes",
+        "bytes or more, expected 10;",
     ),
     "fewer bytes than it needs": (
         [whole(HALF)],
@@ -996,10 +996,13 @@ ACTION = GOOD.actions["action"]
 
 # Name -> rollout, and words of the refusal.
 ROLLOUTS: dict[str, tuple[Rollout, str]] = {
-    "no observation": (change(inputs={}, next_inputs={}), "inputs: nothing, but the model has"),
+    "no observation": (
+        change(inputs={}, next_inputs={}),
+        "inputs: observation is missing, received nothing",
+    ),
     "an observation of another name": (
         change(inputs={"x": OBSERVATION}, next_inputs={"x": OBSERVATION}),
-        "inputs: x, but the model has observation",
+        "inputs: observation is missing, received x",
     ),
     "an observation with a longer name than any": (
         change(inputs={"x" * 5000: OBSERVATION}, next_inputs={"x" * 5000: OBSERVATION}),
@@ -1014,8 +1017,8 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
         r"inputs observation: float32 of \[5, 2, 5\], expected float32 of \[5, 2, 4\]",
     ),
     "a step more": (see(np.zeros((STEPS + 1, 2, 4), np.float32)), "inputs observation"),
-    "NaN seen": (see(fill(OBSERVATION, np.nan)), "inputs observation: contains NaN"),
-    "infinity seen": (see(fill(OBSERVATION, np.inf)), "inputs observation: contains NaN"),
+    "NaN seen": (see(fill(OBSERVATION, np.nan)), r"inputs observation: nan at \[0, 0, 3\]"),
+    "infinity seen": (see(fill(OBSERVATION, np.inf)), r"inputs observation: inf at \[0, 0, 3\]"),
     "more than a float32 holds": (
         see(fill(OBSERVATION.astype(np.float64), 1e300)),
         "inputs observation",
@@ -1026,9 +1029,12 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
     ),
     "NaN seen next": (
         change(next_inputs={"observation": fill(OBSERVATION, np.nan)}),
-        "next_inputs observation: contains NaN",
+        r"next_inputs observation: nan at \[0, 0, 3\]",
     ),
-    "actions of another name": (change(actions={"a": ACTION}), "actions: a, but the model has"),
+    "actions of another name": (
+        change(actions={"a": ACTION}),
+        "actions: action is missing, received a",
+    ),
     "actions of float": (
         change(actions={"action": ACTION.astype(np.float32)}),
         "actions action: float32",
@@ -1045,11 +1051,14 @@ ROLLOUTS: dict[str, tuple[Rollout, str]] = {
         change(rewards=np.zeros((STEPS, 2, 3), np.float32)),
         r"rewards: float32 of \[5, 2, 3\], expected float32 of \[5, 2, 1\]",
     ),
-    "NaN for a reward": (change(rewards=fill(GOOD.rewards, np.nan)), "rewards: contains NaN"),
+    "NaN for a reward": (
+        change(rewards=fill(GOOD.rewards, np.nan)),
+        r"rewards: nan at \[1, 1, 0\]",
+    ),
     "a giant reward": (change(rewards=fill(GOOD.rewards, 3e38)), "overflows float32"),
     "NaN for a probability": (
         change(log_prob=fill(GOOD.log_prob, np.nan)),
-        "log_prob: contains NaN",
+        r"log_prob: nan at \[1, 1\]",
     ),
     "probabilities of one slot": (change(log_prob=GOOD.log_prob[:, :1]), "log_prob: float32 of"),
     "neither alive nor dead": (
@@ -1094,7 +1103,7 @@ def test_a_refusal_is_counted_and_what_came_before_it_is_taken(
     client.send(1, make_rewarded(2, 70.0))
     client.send(2, change(rewards=fill(GOOD.rewards, np.nan)))
     client.send(3, make_rewarded(2, 80.0))
-    client.assert_ends(InvalidInputError, "rewards: contains NaN")
+    client.assert_ends(InvalidInputError, r"rewards: nan at \[1, 1, 0\]")
     # So that the client knows what it need not send again.
     assert client.newest is not None
     assert client.newest.progress.received == 1
@@ -1124,7 +1133,7 @@ def test_a_refusal_waits_until_the_client_knows_what_was_taken(
     client = site.connect()
     client.send(1, make_rewarded(2, 70.0))
     client.send(2, change(rewards=fill(GOOD.rewards, np.nan)))
-    client.assert_ends(InvalidInputError, "rewards: contains NaN")
+    client.assert_ends(InvalidInputError, r"rewards: nan at \[1, 1, 0\]")
     assert client.newest is not None
     assert client.newest.progress.received == 1
 

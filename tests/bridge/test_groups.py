@@ -113,7 +113,7 @@ def make_header(**fields):
         (
             {"groups": ["control/default"], "gradient_bytes": 60},
             60,
-            "60 bytes announced, but by the manifest a gradient of the groups ",
+            "60 bytes announced, but a gradient of the groups control/default has 16",
         ),
         ({"groups": ["control/default"], "gradient_bytes": 16}, 12, "gradient"),
         ({"groups": ["control/default"], "gradient_bytes": 16}, 20, "gradient"),

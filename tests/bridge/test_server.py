@@ -88,12 +88,15 @@ def test_what_an_rlx_server_reports_is_in_the_status(address):
         assert (status.served, status.served_clients) == ((client,), 5)
         link.report_clients(replace(report, clients=(replace(client, p50_ms=None),)))
         assert link.status().served[0].p50_ms is None
-        for wrong in (
-            replace(report, server_id=""),
-            replace(report, clients=(client,) * (MAX_SERVED_CLIENTS + 1)),
-            replace(report, clients=(replace(client, name="x" * 501),)),
+        for wrong, want in (
+            (replace(report, server_id=""), "server_id has 0 characters"),
+            (replace(report, clients=(client,) * (MAX_SERVED_CLIENTS + 1)), "101 clients"),
+            (
+                replace(report, clients=(client, replace(client, name="x" * 501))),
+                r"clients\[1\].name has 501 characters",
+            ),
         ):
-            with pytest.raises(InvalidInputError, match="clients"):
+            with pytest.raises(InvalidInputError, match=want):
                 link.report_clients(wrong)
 
 

@@ -192,10 +192,10 @@ def test_a_single_slot_verb_on_many_slots_is_refused(serve: Serve) -> None:
         (lambda c: c.reward_and_act(1.0, [0, 0, 0]), r"state: shape \[3\], expected \[4\] as"),
         (lambda c: c.reward_and_act(1.0, [0, 0, 0, np.nan]), "NaN or infinity in slot 0"),
         (lambda c: c.reward_and_act(1.0, [0, 0, 0, 1e300]), "NaN or infinity in slot 0"),
-        (lambda c: c.reward_and_act(np.nan, ZEROS), "rewards: NaN or infinity"),
+        (lambda c: c.reward_and_act(np.nan, ZEROS), "reward: nan, expected a finite number"),
         (
             lambda c: c.reward_and_reset(1.0, truncated=True),
-            "needs state, the final observation of the episode",
+            "state: missing, but .* needs the final observation of the episode",
         ),
         (lambda c: c.step(ZEROS[None], [1.0, 2.0]), r"rewards: shape \[2\], expected \[1\]"),
         (lambda c: c.step(ZEROS[None], [1.0], [1]), "terminated: int64"),
@@ -204,8 +204,8 @@ def test_a_single_slot_verb_on_many_slots_is_refused(serve: Serve) -> None:
             "slot 0 is also terminated",
         ),
         (lambda c: c.step(ZEROS[None], [1.0], None, [True]), "slot 0 was truncated"),
-        (lambda c: c.step(None, [1.0]), "not all slots have ended"),
-        (lambda c: c.step(ZEROS[None], [1.0], [True], success=[2]), r"1 \(solved\)"),
+        (lambda c: c.step(None, [1.0]), "the episode of slot 0 continues"),
+        (lambda c: c.step(ZEROS[None], [1.0], [True], success=[2]), "success: 2 in slot 0, exp"),
         (
             lambda c: c.reward_and_act(1.0, RAGGED),
             r"state: lists of different lengths, \[\[1, 2\], \[3\]\]; .* of shape \[4\]",
@@ -243,12 +243,9 @@ def test_values_between_the_largest_bounds_are_finite() -> None:
 def test_integers_must_keep_their_value() -> None:
     values = SpaceValues(Box(dtype="uint8", shape=()), "observation")
     assert values.to_leaves([7, 255], 2, "x")["observation"].dtype == np.uint8
-    with pytest.raises(
-        InvalidInputError,
-        match="converting int64 to uint8, which the space declares, would change values",
-    ):
+    with pytest.raises(InvalidInputError, match="x: 256, expected numbers that uint8 can repr"):
         values.to_leaves([7, 256], 2, "x")
-    with pytest.raises(InvalidInputError, match="which the space declares, would change values"):
+    with pytest.raises(InvalidInputError, match=r"x: 0\.5, expected numbers that uint8"):
         values.to_leaves([0.5, 1.0], 2, "x")
 
 
@@ -266,7 +263,7 @@ def test_integers_must_keep_their_value() -> None:
 def test_integers_do_not_wrap(space: Space, fits: list[int], wrong: np.ndarray) -> None:
     values = SpaceValues(space, "observation")
     assert values.to_leaves(fits, 2, "x")["observation"].tolist() == fits
-    with pytest.raises(InvalidInputError, match=f"converting {wrong.dtype} to {space.dtype}, "):
+    with pytest.raises(InvalidInputError, match=f"x: {wrong[1]}, expected numbers that"):
         values.to_leaves(wrong, 2, "x")
 
 
@@ -288,7 +285,7 @@ def test_bfloat16_is_rounded_too() -> None:
     [
         (STATE, np.array([[np.nan] * 4, [1.0] * 4]), "NaN or infinity in slot 0"),
         (Discrete(n=3, start=5), np.array([9, 6]), "9 is outside"),
-        (Discrete(n=3, start=5), np.array([0.5, 6.0]), "would change values"),
+        (Discrete(n=3, start=5), np.array([0.5, 6.0]), r"x: 0\.5, expected numbers"),
     ],
 )
 def test_values_of_slots_that_do_not_matter_can_be_anything(
@@ -523,7 +520,7 @@ def test_the_score_of_a_late_episode_is_not_taken_for_a_missing_one(
     role = Role(answers=answers, garbage_at=4, garbage=pack_frame(answer.SerializeToString()))
     with make_limited(serve(role)) as client:
         play_until_act_is_late(client, answers)
-        with pytest.raises(ProtocolError, match="no score of the ended episode"):
+        with pytest.raises(ProtocolError, match="no score for the episode that"):
             client.reward_and_reset(2.0, executed=1)
 
 
@@ -592,7 +589,7 @@ def test_server_that_never_answers_times_out(serve: Serve) -> None:
             struct.pack(">I", 4)
             + rlx_pb2.ServerMessage(ready={"session": ""}).SerializeToString()
             + b"\x0a\x00",
-            "other than Actions",
+            "received 'ready' in reply to a step, expected 'actions'",
         ),
         (
             (lambda body: struct.pack(">I", len(body)) + body)(

@@ -178,8 +178,8 @@ def test_actions_are_clipped_to_the_box() -> None:
     ("space", "match"),
     [
         (spaces.Text(3), "Text is not supported"),
-        (spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}), "space a: Sequence is not"),
-        (spaces.Dict({}), "at least one leaf"),
+        (spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}), r"space\[a\]: Sequence is not"),
+        (spaces.Dict({}), r"space: Dict\(\) has no leaves, expected at least one leaf"),
     ],
 )
 def test_a_space_that_cannot_be_sent_is_refused(space: spaces.Space, match: str) -> None:
@@ -236,5 +236,5 @@ def test_gymnasium_spaces_are_taken_with_nested_values(
         assert type(client.act(np.zeros(4))) is int
         with pytest.raises(InvalidInputError, match="state: shape"):
             client.reward_and_act(1, np.zeros(3))
-    with pytest.raises(ConfigError, match="Text is not supported"):
+    with pytest.raises(ConfigError, match="observation_space: Text is not supported"):
         RlxClient(server.address, spaces.Text(3), Discrete(n=2))

@@ -56,8 +56,8 @@ _BAD = {
     "num_actions too": (
         "{a: {num: 3}}",
         "num_actions: 4",
-        "algorithm: set only one of num_actions (discrete), action_size (continuous) and actions "
-        "(several leaves), or none",
+        "algorithm: num_actions and actions are set; set only one of num_actions (discrete), "
+        "action_size (continuous) and actions (several leaves), or none",
     ),
     "a key for all leaves": (
         "{a: {num: 3}}",
@@ -81,16 +81,18 @@ _BAD = {
         "remove them, and, if a leaf needs them, list the leaves in actions, each with its own low "
         "and high",
     ),
-    "no leaf": ("{}", "", "3: algorithm.actions: expected at least 1 item(s), got a section"),
+    "no leaf": ("{}", "", "3: algorithm.actions: expected at least 1 item, got 0"),
     "no kind": (
         "{a: {std: 1}}",
         "",
-        "3: algorithm.actions.a: none of them is set; set exactly one of num (discrete)",
+        "3: algorithm.actions.a: expected exactly one of num (discrete), size (continuous) and "
+        "binary (switches), but none of them is set",
     ),
     "two kinds": (
         "{a: {num: 2, binary: 1}}",
         "",
-        "3: algorithm.actions.a: num and binary are set; set exactly one of num (discrete)",
+        "3: algorithm.actions.a: expected exactly one of num (discrete), size (continuous) and "
+        "binary (switches), but num and binary are set",
     ),
     "one action": (
         "{a: {num: 1}}",
@@ -126,12 +128,12 @@ _BAD = {
     "bounds the other way round": (
         "{a: {size: 1, bounded: true, low: 1, high: 0}}",
         "",
-        "3: algorithm.actions.a: low: 1.0 in component 0, expected less than high, 0.0",
+        "3: algorithm.actions.a: low: 1.0 in component 0, expected less than high (0.0)",
     ),
     "a bound too many": (
         "{a: {size: 1, bounded: true, low: [0, 0], high: 1}}",
         "",
-        "3: algorithm.actions.a: low: 2 number(s), expected one number, or 1 (one per component, "
+        "3: algorithm.actions.a: low: 2 numbers, expected one number, or 1 (one per component, "
         "size)",
     ),
     "deviation of a choice": (
@@ -233,11 +235,11 @@ _MISFITS = {
     "kind": (
         {**SPACES, "grip": MultiDiscrete(n=(2, 2, 2), shape=(3,))},
         "leaf 'grip' is a MultiDiscrete of [2, 2, 2] actions, but algorithm.actions.grip says "
-        "MultiBinary of 3 switch(es)",
+        "MultiBinary of 3 switches",
     ),
     "size": (
         {**SPACES, "turn": Box(dtype="float32", shape=(5,))},
-        "leaf 'turn' is a Box of 5 component(s), but algorithm.actions.turn says Box of 6",
+        "leaf 'turn' is a Box of 5 components, but algorithm.actions.turn says Box of 6",
     ),
     "bound": (
         {**SPACES, "arm/aim": Box(dtype="float32", shape=(2,), low=-3.0, high=2.0)},

@@ -125,10 +125,11 @@ def test_a_hook_that_is_off_is_none_and_stays_so_in_the_saved_settings(name: str
             {"hook": {"save_ckpt_after_itr": 3}},
             "hook: save_ckpt_after_itr: expected a section with type and position, got 3; only the",
         ),
-        ({"hook": {"save_ckpt_after_iter": 0}}, "save_ckpt_after_iter: expected the iterations"),
+        ({"hook": {"save_ckpt_after_iter": 0}}, "save_ckpt_after_iter: expected the number"),
         (
             {"hook": {"save_ckpt_after_iter": True}},
-            "save_ckpt_after_iter: expected the iterations between two calls (1 or more), or null",
+            "save_ckpt_after_iter: expected the number of iterations between two calls (1 or "
+            "more), or null",
         ),
         (
             {"hook": {"save_ckpt_after_run": 5}},

@@ -125,7 +125,7 @@ def test_bounds_that_the_file_leaves_open_are_the_environment_s(tmp_path):
 
     assert complete.algorithm.action_low == (-1, -2)
     assert complete.algorithm.action_high == (1, 3)
-    with pytest.raises(ConfigError, match=r"no finite bounds \(as float32\), but"):
+    with pytest.raises(ConfigError, match="low is missing in component 0 of the environment"):
         ask(
             load_ppo(tmp_path, "bounded: true"),
             actions={"action": Box(dtype="float32", shape=(1,))},
@@ -178,7 +178,7 @@ def test_a_mirror_waits_for_the_spaces(tmp_path):
     lines = ("mirror_observation: [0.1, -1]", "mirror_action: [1, 0.1]")
     experiment = load_ppo(tmp_path, *lines)
 
-    with pytest.raises(ConfigError, match=r"mirror_observation: 2 number\(s\), expected 6"):
+    with pytest.raises(ConfigError, match="mirror_observation: 2 numbers, expected 6"):
         ask(experiment)
     complete, _ = ask(experiment, {"observation": Box(dtype="float32", shape=(2,))})
     assert complete.algorithm.observation_mirror is not None
@@ -213,7 +213,7 @@ def test_mirror_images_are_left_alone_without_the_mirror_loss(tmp_path):
 @pytest.mark.parametrize(
     ("observations", "actions", "words"),
     [
-        (MIRRORED, TWO, "add a method get_action_mirror_indices to it, or set algorithm.m"),
+        (MIRRORED, TWO, "add a method get_action_mirror_indices to a Gymnasium environment, or mi"),
         (
             {"a": VECTOR, "b": VECTOR},
             SWAPPED,
@@ -222,9 +222,9 @@ def test_mirror_images_are_left_alone_without_the_mirror_loss(tmp_path):
         (
             {"observation": Box(dtype="float32", shape=(2,), mirror=(np.nan, 1))},
             SWAPPED,
-            "mirror_observation: Input should be a finite number",
+            "mirror_observation: expected a finite number, got nan",
         ),
-        (MIRRORED, {"action": Discrete(n=2, mirror=(0.1,))}, r"1 number\(s\), expected 2"),
+        (MIRRORED, {"action": Discrete(n=2, mirror=(0.1,))}, "1 number, expected 2"),
         (
             {"observation": Box(dtype="uint8", shape=(10, 12, 3), mirror=(0.1,))},
             SWAPPED,

@@ -77,14 +77,14 @@ def test_agents_play_ahead_where_that_is_free(name: str, placement: str, ahead: 
         (
             "policy_gradient",
             ["placement=server"],
-            "placement: 'server', but the algorithm declares no plan, by which a learner there "
-            "makes its updates; set it to 'agent'",
+            "placement: 'server', but the algorithm declares no plan, which a learner there needs "
+            "for its updates; set it to 'agent'",
         ),
         (
             "bc",
             ["placement=agent"],
-            "placement: 'agent', but .*config.py:.*: plan is Offline, and no agents play; set it "
-            "to 'server'",
+            "placement: 'agent', but no agents play, because .*config.py:.*: plan is Offline; set "
+            "it to 'server'",
         ),
         (
             "ppo",
@@ -107,8 +107,8 @@ def test_agents_play_ahead_where_that_is_free(name: str, placement: str, ahead: 
         (
             "ppo",
             ["target_eval_return=3"],
-            r"target_eval_return: 3.0, but there are no evaluations \(eval_freq is 0\); set "
-            "eval_freq, or set this to null",
+            r"target_eval_return: 3.0, but there are no evaluations \(learner.eval_freq is 0\); "
+            "set learner.eval_freq, or set this to null",
         ),
     ],
 )

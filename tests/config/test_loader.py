@@ -211,7 +211,7 @@ _BAD_FILES = {
     ),
     "name that is a number": (
         "algorithm: {name: 3}\n",
-        "cartpole.yaml:1: algorithm.name: expected text, got 3",
+        "cartpole.yaml:1: algorithm.name: expected a name as text, got 3",
     ),
     "program and path": (
         MINIMAL + "environment: {program: a, path: b}\n",
@@ -225,8 +225,8 @@ _BAD_FILES = {
     "negative seed": (MINIMAL + "seed: -1\n", "cartpole.yaml:2: seed: expected 0 or more, got -1"),
     "learner of its own without a plan": (
         MINIMAL + "learner:\n  placement: standalone\n",
-        "cartpole.yaml:3: learner.placement: 'standalone', but the algorithm declares no plan, by "
-        "which a learner there makes its updates; set it to 'agent'",
+        "cartpole.yaml:3: learner.placement: 'standalone', but the algorithm declares no plan, "
+        "which a learner there needs for its updates; set it to 'agent'",
     ),
     "unknown placement": (
         MINIMAL + "learner:\n  placement: moon\n",
@@ -235,8 +235,8 @@ _BAD_FILES = {
     ),
     "learner where the algorithm has none": (
         MINIMAL + "learner:\n  placement: server\n",
-        "cartpole.yaml:3: learner.placement: 'server', but the algorithm declares no plan, by "
-        "which a learner there makes its updates; set it to 'agent'",
+        "cartpole.yaml:3: learner.placement: 'server', but the algorithm declares no plan, "
+        "which a learner there needs for its updates; set it to 'agent'",
     ),
     "bad address": (
         MINIMAL + "relaax-rlx-server:\n  bind: localhost:seven\n",
@@ -253,12 +253,12 @@ _BAD_FILES = {
     "two servers on one port": (
         MINIMAL + "relaax-rlx-server:\n  bind: 0.0.0.0:7000\n",
         "cartpole.yaml:3: relaax-rlx-server.bind: 0.0.0.0:7000 is already used by "
-        "relaax-parameter-server (localhost:7000); choose another port",
+        "relaax-parameter-server.bind (localhost:7000); choose another port",
     ),
     "metrics server on the rlx server's port": (
         MINIMAL + "relaax-metrics-server:\n  bind: 127.0.0.1:7001\n",
         "cartpole.yaml:3: relaax-metrics-server.bind: 127.0.0.1:7001 is already used by "
-        "relaax-rlx-server (localhost:7001); choose another port",
+        "relaax-rlx-server.bind (localhost:7001); choose another port",
     ),
     "unknown optimizer key": (
         MINIMAL + "relaax-parameter-server:\n  optimizers:\n    actor:\n      learning_rat: 1\n",
@@ -269,7 +269,8 @@ _BAD_FILES = {
     "optimizer that contradicts itself": (
         MINIMAL + "relaax-parameter-server:\n  optimizers:\n    actor: {schedule: linear}\n",
         "cartpole.yaml:4: relaax-parameter-server.optimizers.actor: schedule: linear also "
-        "needs learning_rate_end and schedule_env_steps; set both, or schedule: constant",
+        "needs learning_rate_end and schedule_env_steps; set learning_rate_end and "
+        "schedule_env_steps, or set schedule: constant",
     ),
     "duplicate key": (
         MINIMAL + "seed: 1\nseed: 2\n",
@@ -291,8 +292,8 @@ def test_slots_and_clients_above_the_rlx_servers_limits_are_refused(
     environment = "environment: {path: main, slots: 5, clients: 3}\n"
     assert _problems(write(MINIMAL + server + environment)) == [
         "cartpole.yaml:3: environment.slots: 5 is above relaax-rlx-server.max_slots_per_client "
-        "4; lower slots, or raise max_slots_per_client",
-        "cartpole.yaml:3: environment.clients: 3 is above relaax-rlx-server.max_clients 2; "
+        "(4); lower slots, or raise max_slots_per_client",
+        "cartpole.yaml:3: environment.clients: 3 is above relaax-rlx-server.max_clients (2); "
         "lower clients, or raise max_clients",
     ]
 

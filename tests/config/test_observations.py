@@ -63,17 +63,19 @@ _BAD = {
         "image: [8, 8, 1]",
         "algorithm: image and observations are set; set only one of them",
     ),
-    "no leaf": ("{}", "", "4: algorithm.observations: expected at least 1 item(s), got a section"),
+    "no leaf": ("{}", "", "4: algorithm.observations: expected at least 1 item, got 0"),
     "no section": ("3", "", "4: algorithm.observations: expected a section of keys, got 3"),
     "neither size nor image": (
         "{a: {layers: [3]}}",
         "",
-        "4: algorithm.observations.a: none of them is set; set exactly one of size (for a vector)",
+        "4: algorithm.observations.a: expected exactly one of size (for a vector), image and num "
+        "(for integers), but none of them is set",
     ),
     "size and image": (
         "{a: {size: 3, image: [8, 8, 1], layers: [nature]}}",
         "",
-        "4: algorithm.observations.a: size and image are set; set exactly one of size (for a",
+        "4: algorithm.observations.a: expected exactly one of size (for a vector), image and num "
+        "(for integers), but size and image are set",
     ),
     "values of an integer": (
         "{a: {num: 4097}}",

@@ -251,7 +251,7 @@ def test_a_learner_whose_policy_cannot_be_created_leaves_the_data_to_the_next(
         raise ValueError("no such policy")
 
     comm._create_policy = fail
-    with pytest.raises(TaskFail, match="cannot be created: no such policy"):
+    with pytest.raises(TaskFail, match="cannot be created: ValueError: no such policy"):
         site.coordinator.send_task("comm", "learner_start_task", make_info()).result(20)
     comm._create_policy = create
     assert run_learner_task(site.coordinator, "comm", make_info(2), sample)["finished"]
@@ -292,10 +292,14 @@ def test_a_learner_slave_is_a_slave_with_callbacks(tmp_path: Path) -> None:
 
 
 def test_a_comm_learner_needs_an_address_and_a_name(tmp_path: Path) -> None:
-    cases: list[dict[str, Any]] = [{}, {"address": "localhost:1"}]
-    cases += [{"address": "localhost:1", "name": 5}, {"address": 7001, "name": "comm"}]
-    for cfg in cases:
-        with pytest.raises(ConfigError, match="missing, empty or not text; a comm learner needs"):
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "cfg.address: missing, expected text: HOST:PORT"),
+        ({"address": "localhost:1"}, "cfg.name: missing, expected text: a name"),
+        ({"address": "localhost:1", "name": 5}, "cfg.name: 5, expected text"),
+        ({"address": 7001, "name": "comm"}, "cfg.address: 7001, expected text"),
+    ]
+    for cfg, problem in cases:
+        with pytest.raises(ConfigError, match=problem):
             RemoteCommLearner(cfg, lambda config: None, exp_dir=tmp_path)
     with pytest.raises(ConfigError, match="'localhost': port missing"):
         RemoteCommLearner(

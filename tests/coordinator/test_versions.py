@@ -76,13 +76,14 @@ CASES: dict[str, Callable[[], list[pb.VersionPart]]] = {
     "at most 1,000": lambda: make_parts(header={"bytes": 1001}),
     "expected at most 10000": lambda: make_parts(header={"files": 10001}),
     "does not match its CRC": lambda: make_parts(file={"crc": 1}),
-    "with a file, got one with header": lambda: make_parts()[:1] * 2,
-    "with a header, got one with chunk": lambda: make_parts()[2:],
+    "with a file, got one with a header": lambda: make_parts()[:1] * 2,
+    "with a header, got one with a chunk": lambda: make_parts()[2:],
     "ended, but a chunk": lambda: make_parts()[:2],
     "ended, but a file": lambda: make_parts()[:1],
     "a chunk of 0 bytes": lambda: [*make_parts()[:2], pb.VersionPart(chunk=b"")],
     "a chunk of 8 bytes": lambda: [*make_parts()[:2], pb.VersionPart(chunk=b"12345678")],
-    "not those that its header": lambda: [*make_parts(), pb.VersionPart(chunk=b"1")],
+    "have 7 bytes, but its header announced 9": lambda: make_parts(header={"bytes": 9}),
+    "with a chunk follows the last file": lambda: [*make_parts(), pb.VersionPart(chunk=b"1")],
     "with a file, got one with nothing": lambda: [make_parts()[0], pb.VersionPart()],
 }
 

@@ -85,10 +85,10 @@ def test_observations_fit_their_spaces() -> None:
 @pytest.mark.parametrize(
     ("args", "want"),
     [
-        ({"bits": 0}, "bits: expected an integer of 1 or more, got 0"),
-        ({"bits": True}, "bits: expected an integer of 1 or more, got True"),
-        ({"bits": 10**30}, r"bits: 1 slot\(s\) of 1.* bits, expected at most 16,777,216"),
-        ({"bit": 3}, "unknown argument 'bit', expected bits"),
+        ({"bits": 0}, r"args\.bits \(--env-arg\): expected an integer of 1 or more, got 0"),
+        ({"bits": True}, r"args\.bits .*: expected an integer of 1 or more, got True"),
+        ({"bits": 10**30}, "bits times slots is 10* x 1, expected at most 16,777,216"),
+        ({"bit": 3}, r"environment\.args \(--env-arg\): unknown argument 'bit', expected bits"),
     ],
 )
 def test_wrong_arguments_are_refused(args: dict[str, object], want: str) -> None:

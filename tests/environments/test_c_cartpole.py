@@ -280,7 +280,7 @@ def test_a_client_started_before_its_server_waits_for_it(
     closed.close()
     process = start(program, "--rlx-server", closed.address, "--episodes", 1)
     assert process.stdout is not None
-    assert "is it running?; retrying in 0." in process.stdout.readline()
+    assert "is the server running?; retrying in 0." in process.stdout.readline()
     serve(port=closed.port)
     assert finish(process)[0] == 0
 
@@ -312,15 +312,15 @@ def test_a_refused_hello_is_one_line(
         (["--rlx-server", ":1"], "expected HOST:PORT"),
         (["--rlx-server", "x" * 300], "expected HOST:PORT"),
         (["--rlx-server"], "expected a value"),
-        (["--seed", "1.5"], "--seed: expected an integer"),
-        (["--seed", "9" * 30], "--seed: expected an integer"),
-        (["--episodes", "-2"], "--episodes: expected an integer, -1 or more"),
+        (["--seed", "1.5"], "--seed: '1.5', expected an integer"),
+        (["--seed", "9" * 30], "99', expected an integer"),
+        (["--episodes", "-2"], "--episodes: '-2', expected an integer, -1 or more"),
         (["--retry-sleep", "5", "1"], "min_sleep_sec <= max_sleep_sec"),
         (["--retry-sleep", "nan", "1"], "min_sleep_sec <= max_sleep_sec"),
         (["--retry-sleep", "5"], "expected two values"),
-        (["--name", ""], "name: expected 1 to 100"),
-        (["--name", "x" * 101], "name: expected 1 to 100"),
-        (["--name", "a\nb"], "name: expected 1 to 100 bytes without"),
+        (["--name", ""], "name: 0 bytes, expected 1 to 100"),
+        (["--name", "x" * 101], "name: 101 bytes, expected 1 to 100"),
+        (["--name", "a\nb"], "name: 3 bytes, expected 1 to 100 without control"),
         (["--env", "CartPole-v1"], "--env: unknown; --help"),
         (["--tls-ca", "ca.pem"], "--tls-ca: unknown; --help lists the flags, and README.md"),
     ],
@@ -425,28 +425,28 @@ GARBAGE = {
     "one byte too long": (struct.pack(">I", 65537), "longer than any answer"),
     "empty": (pack_frame(b""), "without a known body"),
     "unknown body": (pack_frame(b"\x7a\x01x"), "without a known body"),
-    "field 0": (pack_frame(b"\x02\x01x"), "no message"),
-    "a group": (pack_frame(b"\x13\x14"), "no message"),
-    "endless varint": (pack_frame(b"\x12" + b"\xff" * 20), "no message"),
-    "half a varint": (pack_frame(b"\x12\x80"), "no message"),
-    "field beyond the end": (pack_frame(b"\x12\x05ab"), "no message"),
-    "field of 2^64-1 bytes": (pack_frame(b"\x12" + b"\xff" * 9 + b"\x01"), "no message"),
-    "half a number": (pack_frame(b"\x09abc"), "no message"),
-    "half inside": (pack_frame(b"\x12\x03\x0a\x05a"), "a message that is none"),
-    "half an error": (pack_frame(b"\x1a\x02\x12\x05"), "a message that is none"),
-    "endless shape": (pack_frame(b"\x12\x08\x0a\x06\x12\x04\x12\x02\xff\xff"), "none"),
+    "field 0": (pack_frame(b"\x02\x01x"), "not a message"),
+    "a group": (pack_frame(b"\x13\x14"), "not a message"),
+    "endless varint": (pack_frame(b"\x12" + b"\xff" * 20), "not a message"),
+    "half a varint": (pack_frame(b"\x12\x80"), "not a message"),
+    "field beyond the end": (pack_frame(b"\x12\x05ab"), "not a message"),
+    "field of 2^64-1 bytes": (pack_frame(b"\x12" + b"\xff" * 9 + b"\x01"), "not a message"),
+    "half a number": (pack_frame(b"\x09abc"), "not a message"),
+    "half inside": (pack_frame(b"\x12\x03\x0a\x05a"), "an invalid message"),
+    "half an error": (pack_frame(b"\x1a\x02\x12\x05"), "an invalid message"),
+    "endless shape": (pack_frame(b"\x12\x08\x0a\x06\x12\x04\x12\x02\xff\xff"), "invalid"),
 }
 WRONG_ACTIONS = {
     "no action": (frame(actions=rlx_pb2.Actions(version=1)), "no action"),
-    "too large": (frame(actions=make_actions(2)), "one that does not exist"),
-    "negative": (frame(actions=make_actions(-1)), "one that does not exist"),
+    "too large": (frame(actions=make_actions(2)), "action 2, expected 0 to 1"),
+    "negative": (frame(actions=make_actions(-1)), "action -1, expected 0 to 1"),
     "float": (frame(actions=make_actions(1, "float64")), "not one int64"),
     "int32": (frame(actions=make_actions(1, "int32")), "not one int64"),
     "two": (frame(actions=make_actions([1, 1])), "not one int64"),
     "two axes": (frame(actions=make_actions([1])), "not one int64"),
     "another leaf": (frame(actions=make_actions(name="arm")), "not one int64"),
-    "short data": (pack_frame(ACTION[4:].replace(b"\x1a\x08", b"\x1a\x07", 1)), "none"),
-    "ready": (READY, "something other than Actions"),
+    "short data": (pack_frame(ACTION[4:].replace(b"\x1a\x08", b"\x1a\x07", 1)), "invalid"),
+    "ready": (READY, "a message other than Actions"),
 }
 
 
@@ -690,7 +690,7 @@ def test_the_answer_to_a_step_that_was_not_sent_is_refused(verbs: Any) -> None:
     with RawServer([ready, second]) as server:
         called = verbs(server.address, "connect act", "20", "0")
     assert int(called[1][0]) == REFUSED
-    assert "a step that was not sent" in called[1][-1]
+    assert "an answer to step 2, expected 1 to 1" in called[1][-1]
 
 
 def test_a_verb_at_the_wrong_time_sends_nothing(verbs: Any) -> None:
@@ -929,7 +929,7 @@ def test_a_source_that_cannot_be_compiled_leaves_nothing_behind(fresh: Path, sta
     code, _, err = finish(start(fresh, "--help"))
     assert code == 2
     assert "cartpole.c:1" in err
-    assert "did not compile it, see above" in err.splitlines()[-1]
+    assert "failed to compile the program (see above)" in err.splitlines()[-1]
     assert list((fresh.parent / "build").iterdir()) == []
 
 
@@ -967,7 +967,7 @@ def test_a_folder_that_cannot_be_written_is_built_in_the_cache(
     assert (code, err.splitlines()[-1]) == (
         2,
         f"c_cartpole: neither {fresh.parent}/build nor /dev/null/relaax_like can be written; "
-        "set XDG_CACHE_HOME",
+        "set XDG_CACHE_HOME to a writable folder",
     )
 
 

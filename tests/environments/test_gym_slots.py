@@ -149,7 +149,7 @@ def test_processes_without_shared_memory_that_forget_a_reset_are_refused() -> No
 def test_a_step_limit_on_slots_that_cannot_be_reset_alone_says_so() -> None:
     slots = VectorEnvSlots(ToyVector(2, "SameStep"))
     slots.reset()
-    with pytest.raises(ConfigError, match="use vectorization mode sync"):
+    with pytest.raises(ConfigError, match="cannot reset single slots, which max_episode_steps"):
         slots.reset(np.array([True, False]))
 
 

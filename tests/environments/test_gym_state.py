@@ -120,7 +120,7 @@ def test_an_environment_that_remembers_more_than_its_actions_is_noticed() -> Non
     [
         ("CartPole-v1", {"slots": 2}, "num_envs was 3 when the state was saved, but is 2"),
         ("CartPole-v1", {"env_args": {"sutton_barto_reward": True}}, "sutton_barto_reward was"),
-        ("Pendulum-v1", {"slots": 2}, "saved state has 3 slots, expected 2"),
+        ("Pendulum-v1", {"slots": 2}, "slots: 3 in the saved state, expected 2"),
         ("Pendulum-v1", {"env_args": {"g": 1.0}}, "slot 0: .*led to a different state"),
     ],
 )

@@ -168,12 +168,15 @@ def test_returned_arrays_are_the_callers_to_keep_and_fit_the_space() -> None:
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        ({"delay": -1}, "delay: expected an integer of 0 or more, got -1"),
-        ({"cues": 1}, "cues: expected an integer of 2 or more, got 1"),
-        ({"cues": 2.5}, r"cues: expected an integer of 2 or more, got 2\.5"),
-        ({"delay": True}, "delay: expected an integer of 0 or more, got True"),
-        ({"cues": 10**30}, r"cues: 1 slot\(s\) of 1.* cues, expected at most 16,777,216"),
-        ({"dealy": 3}, "unknown argument 'dealy', expected delay or cues"),
+        ({"delay": -1}, r"args\.delay \(--env-arg\): expected an integer of 0 or more, got -1"),
+        ({"cues": 1}, r"args\.cues \(--env-arg\): expected an integer of 2 or more, got 1"),
+        ({"cues": 2.5}, r"args\.cues .*: expected an integer of 2 or more, got 2\.5"),
+        ({"delay": True}, r"args\.delay .*: expected an integer of 0 or more, got True"),
+        ({"cues": 10**30}, "cues times slots is 10* x 1, expected at most 16,777,216"),
+        (
+            {"dealy": 3},
+            r"environment\.args \(--env-arg\): unknown argument 'dealy', expected delay or cues",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(args: dict[str, Any], match: str) -> None:
@@ -281,7 +284,7 @@ def test_a_real_server_is_told_the_success() -> None:
 @pytest.mark.parametrize(
     ("args", "match"),
     [
-        (["--env-arg", "cues=1"], "memory: cues: expected an integer of 2 or more, got 1"),
+        (["--env-arg", "cues=1"], "args.cues (--env-arg): expected an integer of 2 or more, got 1"),
         (["--env-arg", "delay"], "'delay', expected KEY=VALUE with a VALUE in JSON, such as 4 or"),
         (["--env-arg", "wheels=4"], "unknown argument 'wheels'"),
         (["--num-envs", "0"], "--num-envs: '0', expected an integer of 1 or more"),

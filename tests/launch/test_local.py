@@ -40,11 +40,19 @@ def write_experiment(folder: Path, wrong: str) -> Path:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("NaN reward", "rewards: NaN or infinity in slot {slot}, expected finite numbers"),
+        (
+            "NaN reward",
+            "rewards: NaN or infinity in slot {slot} (first: nan at [{slot}]), expected finite "
+            "numbers",
+        ),
         ("huge reward", "rewards: 1e+18 in slot {slot}; " + EXPECTED),
         ("text as reward", "rewards: expected a number, got 'much' (slot {slot})"),
         ("two rewards", "rewards: expected a number, got [1.0, 2.0] (slot {slot})"),
-        ("NaN", "observations: NaN or infinity in slot {slot}"),
+        (
+            "NaN",
+            "observations: NaN or infinity in slot {slot} (first: nan at [{slot}, 2]), expected "
+            "finite numbers",
+        ),
         ("huge observation", "observations: 3e+38 in slot {slot}; " + EXPECTED),
         (
             "short observation",

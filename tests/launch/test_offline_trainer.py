@@ -205,16 +205,17 @@ def test_other_spaces_than_the_recorded_ones_are_told_before_anything_is_begun(
     with pytest.raises(ConfigError, match=r"learner.offline: .* actions action: int64"):
         make("algorithm.num_actions=null", "algorithm.action_size=1")
     acrobot = "environment.env=Acrobot-v1"
-    words = r"environment: Acrobot-v1 does not match .*\(observation_spaces: .*\[6\].*recordings in"
+    words = r"environment\.env: Acrobot-v1 does not match .*\(observation_spaces: .*\[6\].* fit the"
     with pytest.raises(ConfigError, match=words):
         make(acrobot)
     experiment = load_experiment(BC, [f"learner.offline={trajectories}"])
-    with pytest.raises(ConfigError, match=r"an evaluation needs an `env.* set eval_freq: 0$"):
+    with pytest.raises(ConfigError, match=r"evaluation needs an `env.* set learner.eval_freq: 0$"):
         make_trainer(dataclasses.replace(experiment, environment=None))
     experiment = load_experiment(
         BC, [f"learner.offline={trajectories}", "learner.target_eval_return=100"]
     )
-    with pytest.raises(ConfigError, match=r"set eval_freq: 0 and target_eval_return: null$"):
+    words = r"set learner\.eval_freq: 0 and learner\.target_eval_return: null$"
+    with pytest.raises(ConfigError, match=words):
         make_trainer(dataclasses.replace(experiment, environment=None))
     # Where nothing is tested, no environment is made.
     make("environment.env=NoSuchEnvironment-v0", "learner.eval_freq=0")

@@ -180,11 +180,14 @@ def find_line(file: Path, text: str) -> str:
             "collect_traj: true",
             "collect_traj: files are written by the learner .* has make_algorithms",
         ),
-        ("save_freq: 5", "save_freq: copies are written by the learner .* has make_algorithms"),
-        ("eval_freq: 5", "eval_freq: evaluations .* need make_model .* make_algorithms .2 task"),
+        ("save_freq: 5", "save_freq: 5; copies are written by the learner .* has make_algorithms"),
+        (
+            "eval_freq: 5",
+            "eval_freq: 5, but evaluations .* need make_model .* make_algorithms .2 task",
+        ),
         (
             "hook: {show: {type: log_show, position: after_iter}}",
-            "learner.hook: hooks are called by the learner .* has make_algorithms",
+            "learner.hook.show: hooks are called by the learner .* has make_algorithms",
         ),
     ],
 )

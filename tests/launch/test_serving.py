@@ -122,7 +122,8 @@ MISTAKES = {
     "open to other machines": (
         ("--bind", "0.0.0.0:0"),
         2,
-        r"error: 0\.0\.0\.0:0 can be reached from other machines, but has no TLS and no tokens",
+        r"error: relaax-rlx-server\.bind: 0\.0\.0\.0:0 can be reached from other machines, but has "
+        "no TLS and no tokens",
     ),
     "version": (
         ("--bind", "localhost:0", "--version", "9"),

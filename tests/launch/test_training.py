@@ -213,7 +213,7 @@ def test_a_folder_s_own_trainer_stops_and_goes_on(tmp_path: Path) -> None:
         (
             "from relaax_like.launch.base_trainer import BaseTrainer\n\n\n"
             "class Trainer(BaseTrainer):\n    pass\n",
-            "class Trainer lacks train; see BaseTrainer",
+            "class Trainer lacks train; define it, see BaseTrainer",
         ),
         ("import nothing_of_that_name\n", r"trainer\.py:1: ModuleNotFoundError"),
     ],

@@ -59,11 +59,9 @@ def test_every_dtype_comes_back(tmp_path: Path, name: str) -> None:
     assert (got["scalar"].shape, got["scalar"].dtype) == ((), array.dtype)
 
 
-@pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "/a"])
+@pytest.mark.parametrize("name", ["", "..", ".hidden", "a/b", "/a", "a\0b"])
 def test_a_name_that_would_lead_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(
-        InvalidInputError, match="expected a file name, such as best: without a folder"
-    ):
+    with pytest.raises(InvalidInputError, match="expected a file name, such as best: printable"):
         checkpoint_path(tmp_path, name)
 
 

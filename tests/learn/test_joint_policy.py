@@ -345,7 +345,7 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
         policy = JointPolicy(task, algorithm.config.plan, 7, sink)
         sink.load()
         data = make_data(algorithm, 1, has_holes=False)
-        with pytest.raises(ConfigError, match=r"a2c.algorithm\.py:\d+: .*uses rows of the batch"):
+        with pytest.raises(ConfigError, match=r"a2c.algorithm\.py:\d+: .*'rows' uses rows of"):
             policy.forward(policy.data_preprocess(data))
         policy.close()
 

@@ -16,7 +16,7 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.training_error import load_training_error
 from relaax_like.learn.updates import LearningTask, NotFiniteError
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 STEPS, SLOTS = 4, 2
 
@@ -188,6 +188,19 @@ def test_rewards_are_scaled_by_what_the_run_has_seen_and_a_saved_run_goes_on():
     more = [1.3125, 0.65625, 1.328125, 0.6640625, 3.875, 3.9375, 3.96875, 3.984375]
     scaled = policy.data_preprocess(make_data(1, rewards))["rewards"]["reward"][..., 0]
     np.testing.assert_allclose(scaled, rewards / np.sqrt(np.var(sums + more)), rtol=1e-6)
+
+
+def test_a_state_of_another_model_is_refused_by_name_and_changes_nothing():
+    policy = make_policy()
+    before = policy.state_dict()
+    for name in before:
+        state = {other: array for other, array in before.items() if other != name}
+        if name == "updates":
+            continue
+        with pytest.raises(InvalidInputError, match=f"^policy state: {name}: missing"):
+            policy.load_state_dict({key: array * 0 for key, array in state.items()})
+    for name, array in policy.state_dict().items():
+        np.testing.assert_array_equal(array, before[name])
 
 
 def test_rewards_are_what_they_are_without_it():

@@ -63,7 +63,7 @@ def test_clients_that_train_send_it_and_those_that_act_need_not(tmp_path: Path) 
         address = f"localhost:{cluster.rlx_port}"
         blind = AskingSlots(tells=False)
         spaces = (blind.observation_space, blind.action_space)
-        wanted = "the observation space lacks 'answer', which the model learns from"
+        wanted = "observation_spaces: 'answer' is missing, but the model learns from it"
         with (
             pytest.raises(ProtocolError, match=wanted),
             RlxClient(address, *spaces, retry=None) as client,

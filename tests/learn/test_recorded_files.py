@@ -127,9 +127,9 @@ def test_a_network_with_a_memory_begins_each_file_without_any(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "want"),
     [
-        ({"inputs": {"pixels": np.zeros((STEPS, 2, 4))}}, "inputs: pixels, but the model has"),
+        ({"inputs": {"pixels": np.zeros((STEPS, 2, 4))}}, "inputs: observation is missing"),
         ({"actions": {"action": np.full((STEPS, 2), 2)}}, r"actions action: .* outside 0\.\.1"),
-        ({"rewards": np.full((STEPS, 2, 1), np.nan)}, "rewards: contains NaN"),
+        ({"rewards": np.full((STEPS, 2, 1), np.nan)}, r"rewards: nan at \[0, 0, 0\]"),
     ],
     ids=["other observations", "an action that there is not", "NaN"],
 )

@@ -258,7 +258,7 @@ def test_nobody_waits_for_an_agent_that_left(far: Far, agents: Agents) -> None:
 @pytest.mark.parametrize(
     ("reward", "words"),
     [
-        (float("nan"), "contains NaN or infinity"),
+        (float("nan"), "nan at [0, 0, 0], expected finite numbers"),
         (1e18, "1e+18 at step 0 of slot 0; expected finite"),
     ],
 )

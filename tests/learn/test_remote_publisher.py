@@ -431,7 +431,7 @@ def test_the_error_of_a_publication_that_was_sent_ahead_is_raised_by_the_next_ca
     [
         ({"values": np.zeros(5, np.uint8)}, "values"),
         ({"slots": {"default": np.zeros((1, 1), np.float32)}}, "slots of default"),
-        ({"values": np.zeros(10_000, np.uint8)}, "more than the expected"),
+        ({"values": np.zeros(10_000, np.uint8)}, "bytes or more, expected"),
         ({"steps": {}}, "steps of group"),
         ({"episodes": (Episode(float("nan"), 1),)}, "finite"),
     ],

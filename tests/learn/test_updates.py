@@ -821,10 +821,31 @@ def test_slots_of_another_optimizer_are_refused_and_change_nothing():
     ):
         with pytest.raises(InvalidInputError, match="slots of group"):
             task.import_optimizers(state)
+    with pytest.raises(InvalidInputError, match="steps of group critic: missing"):
+        task.import_optimizers(replace(before, steps={"actor": 7}))
     after = task.export_optimizers()
-    assert after.updates == 1
+    assert (after.updates, after.steps) == (1, before.steps)
     for group, slots in before.slots.items():
         np.testing.assert_array_equal(after.slots[group], slots)
+
+
+class Uncompilable(Regression):
+    """Has a metric that XLA cannot compute."""
+
+    def learn(self, batch):
+        number = tf.numpy_function(lambda: np.float32(1), [], tf.float32)
+        metrics = {"number": tf.ensure_shape(number, [])}
+        return Losses(super().learn(batch).costs, metrics=metrics)
+
+
+@pytest.mark.parametrize("is_in_epochs", [False, True])
+def test_an_update_that_xla_cannot_compile_is_an_error_with_line_and_cure(is_in_epochs):
+    task, batch = LearningTask(Uncompilable(Regressor(xla=True)), OPTIMIZERS), make_batch()
+    more = {"epochs": 2, "minibatch": 4, "seed": 1} if is_in_epochs else {}
+    update = task.update_epochs if is_in_epochs else task.update
+    want = rf"{re.escape(__file__)}:\d+: XLA cannot compile learn or prepare: .*xla = False"
+    with pytest.raises(ConfigError, match=want):
+        update(**batch, **more)
 
 
 MISTAKES = {

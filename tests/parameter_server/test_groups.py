@@ -172,7 +172,7 @@ def test_nan_names_the_variable_of_the_group_that_was_pushed():
             fingerprint=server.manifest.fingerprint,
             groups=("a", "c"),
         )
-        with pytest.raises(InvalidInputError, match="c/w: the gradient contains NaN"):
+        with pytest.raises(InvalidInputError, match="c/w: the gradient contains nan"):
             server.push(push, 5)
 
 

@@ -223,7 +223,7 @@ def test_those_that_join_one_after_another_do_not_prolong_the_wait(
 
 DIFFERENT = [
     (lambda learner: learner.sum(1.0, tag="b"), "tag: this learner has b, .* have a"),
-    (lambda learner: learner.sum(1.0, 2.0), "sums: this learner has 2, .* have 1"),
+    (lambda learner: learner.sum(1.0, 2.0), "sums: this learner has 2 number.* have 1 number"),
     (lambda learner: learner.step(1.0, 1.0, 1.0), "kind: this learner has step, .* have sum"),
 ]
 
@@ -264,7 +264,7 @@ def test_one_whose_gradient_is_not_finite_is_refused_alone(
 ) -> None:
     one, two = enter_both(server)
     waiting = two.step(0.0, 1.0, 0.0)
-    with pytest.raises(InvalidInputError, match=r"NaN or infinity|its norm is above"):
+    with pytest.raises(InvalidInputError, match=r"contains (nan|inf)|its norm is 1e\+30"):
         one.step(bad, 0.0, 0.0).result(5)
     assert waiting.result(5).outcome == "again"
     assert two.step(0.0, 1.0, 0.0).result(5).outcome == "done"
@@ -276,7 +276,7 @@ def test_one_whose_gradient_is_not_finite_is_refused_alone(
 def test_one_whose_sums_are_not_finite_is_refused_alone(server: ParameterServer) -> None:
     one, two = enter_both(server)
     waiting = two.sum(1.0)
-    with pytest.raises(InvalidInputError, match="sums a: contain NaN or infinity"):
+    with pytest.raises(InvalidInputError, match=r"sums\[0\] of 'a': nan, expected a finite"):
         one.sum(float("nan")).result(5)
     assert waiting.result(5).outcome == "again"
     assert two.sum(1.0).result(5).sums.tolist() == [1.0]

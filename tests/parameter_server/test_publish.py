@@ -151,7 +151,7 @@ BAD = {
     "values of float32": ({"values": np.zeros(SIZE, np.float32)}, "values"),
     "slots infinite": (
         {"slots": {"default": np.full((2, SIZE), INF, np.float32)}},
-        "state contains NaN or infinity",
+        "state contains inf, expected finite",
     ),
     "slots of another shape": ({"slots": {"default": np.zeros((1, SIZE), np.float32)}}, "slots"),
     "slots missing": ({"slots": {}}, "default"),

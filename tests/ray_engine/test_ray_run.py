@@ -168,7 +168,7 @@ def test_the_parameter_server_is_not_started_again_in_an_emptied_folder(
     shutil.rmtree(folder / "checkpoints")
     server.kill()
     assert run.wait(LONG_SEC) == 2
-    assert re.search(r"ps +\| checkpoint_dir: .* has no snapshot on this machine", run.output)
+    assert re.search(r"ps +\| .*checkpoint_dir: .* has no snapshot on this machine", run.output)
     assert "There is no copy (mirror_url)" in run.output
     open_cluster.assert_no_node_left()
     assert not (folder / "checkpoints").exists()

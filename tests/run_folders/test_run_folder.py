@@ -252,7 +252,7 @@ def test_train_is_refused_resumed_and_forced(cluster):
     refused = start(cluster, "train", cluster.config, "--run-dir", "other", "--set", outside)
     assert refused.wait() == 2
     (line,) = refused.lines
-    assert line.startswith("error: checkpoint_dir: ")
+    assert line.startswith("error: relaax-parameter-server.checkpoint_dir: ")
     assert "already contains a run, at step" in line
     resumed = start(cluster, "resume", "run/config.yaml", BUDGET, 900, "--insecure")
     assert resumed.wait() == 0

@@ -147,7 +147,7 @@ def test_a_learner_that_fails_ends_its_server_with_a_line(cluster: Cluster) -> N
     )
     client = start_paced_client(cluster, "one")
     assert ps.wait() == 1
-    ps.wait_for("learning has failed: .* (not finite|NaN or infinity)")
+    ps.wait_for("learning has failed: .* (not finite|NaN or infinity|expected finite)")
     ps.wait_for("^[0-9:]* stopped$")
     assert_no_trace(ps, rlx, client)
     rlx.wait_for("discarding rollouts until it is back")

@@ -210,7 +210,7 @@ def test_a_server_beyond_loopback_needs_tls_and_tokens_or_the_word(
         argv = [find_command(command), "--config", cluster.config, "--bind", "0.0.0.0:0"]
         refused = cluster.start(command, argv)
         assert refused.wait() == 2, refused
-        assert "error: 0.0.0.0:0 can be reached from other machines" in refused.output
+        assert ".bind: 0.0.0.0:0 can be reached from other machines" in refused.output
         assert "--insecure" in refused.output
         allowed = cluster.start(command, [*argv, "--insecure"])
         allowed.wait_for("server on 0.0.0.0:")

@@ -76,8 +76,8 @@ def test_only_digests_are_kept(path: Path) -> None:
     [
         ("", "contains no token"),
         ("# nothing\n\n", "contains no token"),
-        (f"{GOOD}\n", ":1: 1 word(s)"),
-        (f"agent {GOOD} # mine\n", ":1: 4 word(s)"),
+        (f"{GOOD}\n", ":1: 1 word, expected two"),
+        (f"agent {GOOD} # mine\n", ":1: 4 words, expected two"),
         (f"# a\nmaster {GOOD}\n", ":2: the first word is not a role"),
         (f"{GOOD} agent\n", ":1: the first word is not a role"),
         (f"agent {GOOD[:-1]}\n", ":1: a token of 15 characters"),
@@ -172,7 +172,7 @@ def test_a_token_file_has_one_token_and_is_read_again(tmp_path: Path) -> None:
     ("text", "want"),
     [
         ("", "contains no token"),
-        (f"agent {GOOD}", ":1: expected only a token"),
+        (f"agent {GOOD}", ":1: 2 words, expected only a token"),
         (f"{GOOD}\n{AGENT}", ":2: a second token"),
         ("short", ":1: a token of 5 characters"),
     ],
@@ -188,9 +188,9 @@ def test_a_token_file_that_is_wrong_is_told(tmp_path: Path, text: str, want: str
     ("arguments", "want"),
     [
         ({"token": GOOD, "token_file": "f"}, "token and token_file f are both set"),
-        ({"tls_ca": "a", "tls_cert": "c"}, "tls_key: missing"),
-        ({"tls_ca": "a", "tls_key": "k"}, "tls_cert: missing"),
-        ({"tls_cert": "c", "tls_key": "k"}, "tls_ca: missing"),
+        ({"tls_ca": "a", "tls_cert": "c"}, "tls_key: missing, but tls_cert is c; set both"),
+        ({"tls_ca": "a", "tls_key": "k"}, "tls_cert: missing, but tls_key is k; set both"),
+        ({"tls_cert": "c", "tls_key": "k"}, "tls_ca: missing, but tls_cert is c; set"),
     ],
 )
 def test_contradictions_of_a_client_are_refused(arguments: dict, want: str) -> None:

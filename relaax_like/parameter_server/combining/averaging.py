@@ -34,7 +34,8 @@ class Averaging(CombiningStrategy):
         """See the base class."""
         if staleness:
             return self.drop(
-                "the weights have changed since its version; avg only accepts fresh gradients"
+                "the weights have changed since the gradient's version; "
+                "relaax-parameter-server.combine.method: avg only accepts fresh gradients"
             )
         self.note_client(push.client_id)
         held = self.state.held_back

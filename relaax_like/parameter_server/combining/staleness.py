@@ -12,8 +12,8 @@ class Dropping(CombiningStrategy):
     def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
         """See the base class."""
         return self.drop(
-            f"the weights have changed more often than combine.max_staleness "
-            f"({self.config.max_staleness}) allows since its version"
+            "the weights have changed more often since the gradient's version than "
+            f"relaax-parameter-server.combine.max_staleness ({self.config.max_staleness}) allows"
         )
 
 

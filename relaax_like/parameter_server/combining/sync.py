@@ -18,7 +18,8 @@ class Sync(CombiningStrategy):
         """See the base class."""
         if push.client_id != GROUP:
             return self.drop(
-                "combine.method: sync only applies gradients that all learners have made together; "
-                "use agents that derive from BatchAgent, or set combine.method to fifo"
+                "relaax-parameter-server.combine.method: sync only applies gradients that all "
+                "learners have made together; set it to sync for the agents, too, which must "
+                "derive from BatchAgent, or set it to fifo for the parameter server"
             )
         return Plan(outcome="applied", gradient=gradient, effective=gradient)
