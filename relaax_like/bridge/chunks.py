@@ -66,7 +66,7 @@ class Assembler:
         if end > len(self._flat):
             raise InvalidInputError(
                 f"{self._field}: received {end} bytes or more, expected {len(self._flat)}; run "
-                "the same version of relaax_like on both ends",
+                "the same version of relaax_like with the same settings on both ends",
                 self._field,
             )
         self._flat[self._filled : end] = np.frombuffer(chunk, np.uint8)
@@ -81,7 +81,7 @@ class Assembler:
         if self._filled != len(self._flat):
             raise InvalidInputError(
                 f"{self._field}: received {self._filled} bytes, expected {len(self._flat)}; run "
-                "the same version of relaax_like on both ends",
+                "the same version of relaax_like with the same settings on both ends",
                 self._field,
             )
         return self._flat
@@ -105,7 +105,8 @@ def read_vector(parts: Iterator[Any], num_bytes: int, field: str) -> np.ndarray:
             came = "the end of the stream" if part is None else "a message that is not a chunk"
             raise InvalidInputError(
                 f"{field}: received {came} after {assembler.filled} bytes, expected chunks of "
-                f"{num_bytes} bytes in total; run the same version of relaax_like on both ends",
+                f"{num_bytes} bytes in total; run the same version of relaax_like with the same "
+                "settings on both ends",
                 field,
             )
         assembler.add(cast(memoryview, part))

@@ -59,7 +59,7 @@ def push_pull(
       timeout_sec: longest wait of the push in the queue.
 
     Raises:
-      Exception: the errors of `ParameterServerBackend.push`.
+      Exception: see `ParameterServerBackend.push` and `ParameterServerBackend.pull`.
     """
     reply = backend.push(push, timeout_sec)
     if not want_values:

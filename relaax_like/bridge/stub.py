@@ -62,7 +62,7 @@ class Health:
         self._probe: Any = None  # a grpc.Future that is also a grpc.Call
 
     def wait(self, ask: Callable[[], Any], server: str = errors.PARAMETER_SERVER) -> None:
-        """Returns when the server has answered.
+        """Waits briefly until the server has answered.
 
         Args:
           ask: starts a call, and returns its future.

@@ -227,9 +227,11 @@ class Connection:
         return self.parse(self.receive_bytes())
 
     def receive_bytes(self) -> bytes:
-        """Waits for one message, to be read or passed to `parse`; raises the same as `receive`.
+        """Waits for one message, and returns it unparsed, as one that `parse` takes.
 
-        Waits longer while the server reports that it is still alive.
+        Waits longer while the server reports that it is still alive. Raises the same as `receive`,
+        except for Errors that the server has sent, and bytes that are not a valid message: `parse`
+        raises for these.
         """
         try:
             body = self._receive(self._timeout_sec)

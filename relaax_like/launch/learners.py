@@ -359,7 +359,9 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
     refuse_keys_of_one_learner(experiment, what)
     if learner.save_freq > 0 and learner.publishes:
         raise ConfigError(
-            f"learner.save_freq: {learner.save_freq}; copies are written by {what}; set it to -1"
+            f"learner.save_freq: {learner.save_freq}, but with placement {learner.placement}, "
+            "copies in RUN/ckpt are only written for an algorithm with make_model, and this one "
+            "has make_algorithms; set it to -1"
         )
     if learner.eval_freq:
         raise ConfigError(

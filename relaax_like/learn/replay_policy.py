@@ -22,14 +22,14 @@ from relaax_like.replay.items import Minibatches
 
 
 class ReplayPolicy(LearningPolicy):
-    """A LearningTask that makes an update of each minibatch; see `LearningPolicy`.
+    """Makes one update from each minibatch of a replay table; see `LearningPolicy`.
 
     First, the steps that arrived since the previous iteration update the running statistics.
 
     Args:
       task: owns model and optimizers.
       plan: of the algorithm.
-      seed: unused by the updates, which take minibatches in the order in which they were drawn.
+      seed: unused; minibatches are taken in the order in which they were drawn.
       run_dir: see `LearningPolicy`.
     """
 

@@ -124,8 +124,8 @@ def _validate(algorithms: Mapping[str, Any]) -> None:
     for task, algorithm in algorithms.items():
         if not isinstance(task, str) or not _NAME.fullmatch(task):
             raise ConfigError(
-                f"make_algorithms: task {task!r:.100}, expected a name of up to 60 of A-Z a-z 0-9 "
-                "_ - that starts with a letter"
+                f"make_algorithms: task {task!r:.100}, expected 1 to 60 characters of A-Z a-z 0-9 "
+                "_ -, beginning with a letter"
             )
         if not isinstance(algorithm, Algorithm):
             raise ConfigError(

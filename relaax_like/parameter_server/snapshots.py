@@ -232,12 +232,13 @@ class Snapshots:
                 self._delete(name)
 
     def _find_score(self, name: str) -> float | None:
-        if name not in self._scores:
+        scores = self._scores  # `_delete_old` replaces it, in another thread
+        if name not in scores:
             try:
-                self._scores[name] = read_manifest(self.directory / name).get("score")
+                scores[name] = read_manifest(self.directory / name).get("score")
             except DamagedError:
-                self._scores[name] = None
-        return self._scores[name]
+                scores[name] = None
+        return scores[name]
 
     def _delete(self, name: str) -> None:
         # Renamed first: a partly deleted directory must not look like a damaged snapshot.

@@ -267,8 +267,8 @@ def _validate_continuing(terminated: np.ndarray | None) -> None:
     """Checks that no episode has terminated, in a step without final observations."""
     if terminated is not None and np.any(terminated):
         raise InvalidInputError(
-            "final_observations: missing, but the episode of slot "
-            f"{np.flatnonzero(terminated)[0]} terminated; with algorithm.hindsight, also send its "
-            "last observation (state of reward_and_reset), which contains the achieved goal",
+            f"final_observations: missing, but slot {np.flatnonzero(terminated)[0]} was "
+            "terminated; with algorithm.hindsight, also send the last observation of that episode "
+            "(state of reward_and_reset), which contains the achieved goal",
             "final_observations",
         )

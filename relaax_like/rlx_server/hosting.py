@@ -243,7 +243,11 @@ class BatchHost(AgentHost):
         return {task: processor.take_state() for task, processor in self._processors.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Resumes from what `take_state` returned, after agents were made."""
+        """Resumes from what `take_state` returned, after agents were made.
+
+        Raises:
+          InvalidInputError: see `Learner.set_state`.
+        """
         for task, processor in self._processors.items():
             processor.set_state(state[task])
 

@@ -61,7 +61,7 @@ class LateHost(AgentHost):
 
         Raises:
           ProtocolError: SPACE_MISMATCH: the algorithm cannot use the spaces, or the run has others;
-            or the parameter server does not accept proposals.
+            or the parameter server does not accept proposals, or has failed.
           ConfigError, InvalidInputError, RelaaxError, Exception: see `AgentHost`.
           ServerUnavailableError: the parameter server or the learner is not ready in time; the
             parameter server and this server do not trust each other; this server cannot load its

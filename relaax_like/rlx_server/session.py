@@ -96,7 +96,7 @@ class Greeting:
       max_slots: maximum number of slots of one client.
 
     Raises:
-      ProtocolError: VERSION_MISMATCH.
+      ProtocolError: VERSION_MISMATCH: the protocol version is not supported.
       InvalidInputError: another field is wrong; the error names it.
     """
 

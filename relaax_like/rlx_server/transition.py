@@ -243,9 +243,9 @@ def _read_final(
     if not step.final_observations:
         if truncated.any():
             raise InvalidInputError(
-                "final_observations: missing, but the episode of slot "
-                f"{np.flatnonzero(truncated)[0]} was truncated; send its last observation, from "
-                "which the value of its future is estimated",
+                f"final_observations: missing, but slot {np.flatnonzero(truncated)[0]} was "
+                "truncated; send the last observation of that episode, from which its value is "
+                "estimated",
                 "final_observations",
             )
         return None

@@ -180,7 +180,10 @@ def find_line(file: Path, text: str) -> str:
             "collect_traj: true",
             "collect_traj: files are written by the learner .* has make_algorithms",
         ),
-        ("save_freq: 5", "save_freq: 5; copies are written by the learner .* has make_algorithms"),
+        (
+            "save_freq: 5",
+            "save_freq: 5, but with placement server, copies .* has make_algorithms; set it to -1",
+        ),
         (
             "eval_freq: 5",
             "eval_freq: 5, but evaluations .* need make_model .* make_algorithms .2 task",

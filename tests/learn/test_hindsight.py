@@ -160,7 +160,7 @@ def test_a_terminated_episode_needs_its_last_observation(hindsight, exploit) -> 
         last = Transition(observations=seen, rewards=rewards, terminated=ended, ended=ended)
         last = last._replace(truncated=np.zeros(2, bool))
         if hindsight is not None and not exploit:
-            with pytest.raises(InvalidInputError, match="the episode of slot 1 terminated"):
+            with pytest.raises(InvalidInputError, match="final_observations: missing, but slot 1"):
                 slots.observe(last)
             last = last._replace(final_observations=seen)
         slots.observe(last)
