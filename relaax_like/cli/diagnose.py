@@ -81,12 +81,13 @@ def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
         largest = float(np.abs(array).max())
         if name.startswith("batch/inputs/") and largest > _LARGE_INPUT:
             lines.append(
-                f"{name} reaches {largest:g}: set update_norm (ppo) or normalize_observations "
-                "(other algorithms), or scale it yourself."
+                f"{name} reaches {largest:g}: set update_norm or normalize_observations, "
+                "whichever key the algorithm has, or scale it yourself."
             )
         elif name.startswith("batch/rewards/") and largest > _LARGE_REWARD:
             lines.append(
-                f"{name} reaches {largest:g}: set normalize_rewards (ppo), or scale it yourself."
+                f"{name} reaches {largest:g}: set normalize_rewards, if the algorithm has this "
+                "key, or scale it yourself."
             )
         elif name == "value/log_std" and array.min() < _SMALL_LOG_STD:
             lines.append(

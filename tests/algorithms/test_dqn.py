@@ -111,7 +111,7 @@ def test_spaces_come_from_the_environment():
 @pytest.mark.parametrize(
     ("sets", "want"),
     [
-        (["learner.placement=agent", "learner.max_lag=3"], "plan Replay learns from old steps"),
+        (["learner.placement=agent", "learner.max_lag=3"], "a Replay plan learns from old steps"),
         (["algorithm.batch_size=200000"], "batch_size: 200000 is larger than capacity"),
         (["algorithm.warm_up_steps=200000"], "warm_up_steps: 200000 is larger than capacity"),
         (["algorithm.priority_exponent=2"], "priority_exponent"),
@@ -131,7 +131,9 @@ def test_settings_that_cannot_work_are_refused(sets, want):
 
 def test_what_a_replay_plan_cannot_honour_is_refused_when_the_learner_is_made(tmp_path):
     sets = ["algorithm.state_size=4", "algorithm.num_actions=2", f"run_dir={tmp_path / 'run'}"]
-    with pytest.raises(ConfigError, match=r"learner\.collect_traj: a replay table writes no traj"):
+    with pytest.raises(
+        ConfigError, match=r"learner\.collect_traj: true, but a replay table writes no traj"
+    ):
         relaax_like.train("dqn", [*sets, "learner.collect_traj=true"])
 
 

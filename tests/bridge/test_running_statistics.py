@@ -262,7 +262,7 @@ def with_mean(message):
 @pytest.mark.parametrize(
     ("deltas", "words"),
     [
-        ([delta(), delta()], "observation: twice"),
+        ([delta(), delta()], "statistic 'observation': twice"),
         ([delta("reward", 1.0, 0.0, 0.0)] + [delta(f"s{i}") for i in range(64)], "65 statistics"),
         ([delta(""), delta()], "unknown statistic"),
         ([delta(), delta("x" * 100_000)], "unknown statistic"),

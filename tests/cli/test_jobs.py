@@ -119,7 +119,7 @@ def test_mistakes_are_one_line(commands: Commands) -> None:
     assert "--tls-key: missing, but --tls-cert is set" in half.output
     wrong = commands.work("wrong name")
     assert wrong.wait() == 1
-    assert wrong.output.startswith("error: name: 'wrong name', expected 1 to 100 characters")
+    assert wrong.output.startswith("error: --name: 'wrong name', expected 1 to 100 characters")
     first = commands.work("same")
     first.wait_for("is connected")
     assert serve.stop(signal.SIGTERM) == 128 + signal.SIGTERM

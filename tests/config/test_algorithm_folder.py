@@ -107,7 +107,7 @@ def test_own_folder_is_found_relative_to_the_file(algorithm_folder: Path) -> Non
 def test_folder_without_config_is_no_algorithm(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing: no such folder"):
         folders.find_algorithm(Path("missing"), tmp_path)
-    with pytest.raises(ConfigError, match=r"has no config\.py"):
+    with pytest.raises(ConfigError, match=r"contains no config\.py"):
         folders.find_algorithm(tmp_path)
 
 

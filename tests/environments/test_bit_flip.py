@@ -68,7 +68,9 @@ def test_two_games_with_a_seed_are_the_same_also_after_a_restore() -> None:
         seen, other = one.step(actions).observations, two.step(actions).observations
         for name, array in seen.items():
             np.testing.assert_array_equal(array, other[name])
-    with pytest.raises(InvalidInputError, match=r"games of shape \[3, 20\], expected \[2, 20\]"):
+    with pytest.raises(
+        InvalidInputError, match=r"saved state has \[slots, bits\] of \[3, 20\], expected \[2, 20\]"
+    ):
         BitSlots(2).set_state(one.get_state())
 
 

@@ -157,7 +157,10 @@ def test_a_policy_that_fails_is_an_error_with_its_line(one_task):
 
 def test_several_tasks_without_an_agent_are_refused_with_the_cure(folder):
     (folder / "agent.py").unlink()
-    with pytest.raises(ConfigError, match=r"make_algorithms, but there is no agent\.py with"):
+    with pytest.raises(
+        ConfigError,
+        match=r"make_algorithms, but SimpleRLAgent asks only one task; define a class Agent",
+    ):
         make_host(folder)
 
 

@@ -830,7 +830,7 @@ def test_slots_of_another_optimizer_are_refused_and_change_nothing():
 
 
 class Uncompilable(Regression):
-    """Has a metric that XLA cannot compute."""
+    """Its metric uses an operation that XLA does not support."""
 
     def learn(self, batch):
         number = tf.numpy_function(lambda: np.float32(1), [], tf.float32)
