@@ -254,9 +254,9 @@ def test_models_with_common_variables_have_one_lock(shared):
     [
         ({}, "no task"),
         (None, "returned None, expected a dict"),
-        ({"a/b": None}, "task 'a/b', expected a name"),
-        ({"a+b": None}, "expected a name"),
-        ({3: None}, "task 3, expected a name"),
+        ({"a/b": None}, "task 'a/b', expected 1 to 60 characters"),
+        ({"a+b": None}, "expected 1 to 60 characters"),
+        ({3: None}, "task 3, expected 1 to 60 characters"),
         ({"goal": "what"}, "task 'goal' is 'what', expected an Algorithm"),
     ],
     ids=["none", "no dict", "slash", "plus", "number", "no algorithm"],

@@ -838,14 +838,11 @@ class Uncompilable(Regression):
         return Losses(super().learn(batch).costs, metrics=metrics)
 
 
-@pytest.mark.parametrize("is_in_epochs", [False, True])
-def test_an_update_that_xla_cannot_compile_is_an_error_with_line_and_cure(is_in_epochs):
-    task, batch = LearningTask(Uncompilable(Regressor(xla=True)), OPTIMIZERS), make_batch()
-    more = {"epochs": 2, "minibatch": 4, "seed": 1} if is_in_epochs else {}
-    update = task.update_epochs if is_in_epochs else task.update
+def test_an_update_that_xla_cannot_compile_is_an_error_with_line_and_cure():
+    task = LearningTask(Uncompilable(Regressor(xla=True)), OPTIMIZERS)
     want = rf"{re.escape(__file__)}:\d+: XLA cannot compile learn or prepare: .*xla = False"
     with pytest.raises(ConfigError, match=want):
-        update(**batch, **more)
+        task.update_epochs(**make_batch(), epochs=2, minibatch=4, seed=1)
 
 
 MISTAKES = {

@@ -39,7 +39,10 @@ class UnreachedConfig(AlgorithmConfig):
 HELLOS = {
     "axes": ({"observation_spaces": {"x": make_box(*[2] * 300_000)}}, "at most 32"),
     "axes of an action": ({"action_spaces": {"x": make_box(*[1] * 33)}}, "at most 32"),
-    "a large product": ({"observation_spaces": {"x": make_box(*[2**31 - 1] * 32)}}, "fewer slots"),
+    "a large product": (
+        {"observation_spaces": {"x": make_box(*[2**31 - 1] * 32)}},
+        "use a smaller array",
+    ),
     "many n": (
         {
             "action_spaces": {
