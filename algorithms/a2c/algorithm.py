@@ -11,7 +11,10 @@ from .config import ACTOR, CRITIC, SHARED, Config
 
 
 class A2C(Algorithm):
-    """Mnih et al. 2016 (https://arxiv.org/abs/1602.01783), with generalised advantages."""
+    """Advantage actor-critic, with generalised advantages.
+
+    Mnih et al. 2016 (https://arxiv.org/abs/1602.01783).
+    """
 
     autograph = False
     config: Config

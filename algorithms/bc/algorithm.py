@@ -7,7 +7,10 @@ from .model import BCModel
 
 
 class BC(Algorithm):
-    """Pomerleau 1991 (https://doi.org/10.1162/neco.1991.3.1.88), with a distribution of actions."""
+    """Behaviour cloning, with a distribution of actions.
+
+    Pomerleau 1991 (https://doi.org/10.1162/neco.1991.3.1.88).
+    """
 
     autograph = False
     config: Config

@@ -12,10 +12,10 @@ from .model import CQLModel
 
 
 class CQL(Algorithm):
-    """Kumar et al. 2020, CQL(H) (https://arxiv.org/abs/2006.04779), on soft actor-critic.
+    """Conservative Q-learning, CQL(H), based on soft actor-critic.
 
-    In each update the critics take a step, then the actor at their new values, then the
-    temperature.
+    Kumar et al. 2020 (https://arxiv.org/abs/2006.04779). In each update the critics take a step,
+    then the actor at their new values, then the temperature.
     """
 
     autograph = False

@@ -58,11 +58,11 @@ class CQLModel(Model):
         self.log_volume = float(np.sum(np.log((self.space.high - self.space.low) / 2.0)))
 
     def get_input_specs(self) -> Specs:
-        """Returns the observations."""
+        """Returns the specs of the observations."""
         return self.encoder.get_input_specs()
 
     def get_action_specs(self) -> Specs:
-        """Returns one continuous action."""
+        """Returns the spec of the continuous action."""
         return [("action", {"shape": list(self.space.shape)})]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:

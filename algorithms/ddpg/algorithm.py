@@ -9,10 +9,11 @@ from .config import Config
 
 
 class DDPG(Algorithm):
-    """Lillicrap et al. 2015 (https://arxiv.org/abs/1509.02971).
+    """Deep deterministic policy gradients.
 
-    In each update the critic takes a step, then the actor at the critic's new values. Each target
-    moves after the step of its network.
+    Lillicrap et al. 2015 (https://arxiv.org/abs/1509.02971). In each update the critic takes a
+    step, then the actor at the critic's new values. Each target moves after the step of its
+    network.
     """
 
     autograph = False

@@ -12,7 +12,10 @@ from .model import DQNModel
 
 
 class DQN(Algorithm):
-    """Mnih et al. 2015 (https://doi.org/10.1038/nature14236), with the options of `Config`."""
+    """Deep Q-learning, with the options of `Config`.
+
+    Mnih et al. 2015 (https://doi.org/10.1038/nature14236).
+    """
 
     autograph = False
     config: Config
@@ -32,8 +35,9 @@ class DQN(Algorithm):
         Hasselt et al. 2016, equation 4, https://arxiv.org/abs/1509.06461), or else by Q'. The cost
         is the Huber loss of delta, averaged over the rows. With `distribution`, the target and
         Q(x, a) are distributions, and the cost is their cross-entropy (categorical) or the quantile
-        Huber loss (quantile). Noisy networks draw other noise for Q'(x', .), Q(x', .) and Q(x, .).
-        With a memory, both networks read the sequence from its first step, the burn-in included.
+        Huber loss (quantile). Noisy networks draw different noise for Q'(x', .), Q(x', .) and
+        Q(x, .). With a memory, both networks read the sequence from its first step, including the
+        burn-in.
         """
         online, target = self.model.online, self.model.target.module
         random = self.random if self.config.noisy else None

@@ -25,11 +25,12 @@ class DistributionConfig(Settings):
     @model_validator(mode="after")
     def _validate_range(self) -> Self:
         if self.kind == "quantile":
-            if self.v_min is not None or self.v_max is not None:
-                raise ValueError(
-                    "v_min and v_max have no effect with kind: quantile; remove them, or set kind: "
-                    "categorical"
-                )
+            for key, value in (("v_min", self.v_min), ("v_max", self.v_max)):
+                if value is not None:
+                    raise ValueError(
+                        f"{key}: {describe_value(value)} has no effect with kind: quantile; remove "
+                        "v_min and v_max, or set both, and kind: categorical"
+                    )
         elif self.v_min is None or self.v_max is None or self.v_min >= self.v_max:
             raise ValueError(
                 f"v_min is {describe_value(self.v_min)} and v_max is {describe_value(self.v_max)}, "
@@ -63,6 +64,6 @@ class Config(DiscreteConfig, ReplayConfig):
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
-        """Adam."""
+        """Adam for all variables."""
         adam = OptimizerConfig(learning_rate=self.learning_rate, epsilon=self.adam_epsilon)
         return {"default": adam}

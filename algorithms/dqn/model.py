@@ -113,15 +113,15 @@ class DQNModel(Model):
         self.target = Target(self.online, every=config.target_every)
 
     def get_input_specs(self) -> Specs:
-        """Returns the observations."""
+        """Returns the specs of the observations."""
         return self.online.encoder.get_input_specs()
 
     def get_state_specs(self) -> Specs:
-        """Returns the network's memory, if it has one."""
+        """Returns the spec of the network's memory, if it has one."""
         return self.online.encoder.get_state_specs()
 
     def get_action_specs(self) -> Specs:
-        """Returns one discrete action."""
+        """Returns the spec of the discrete action."""
         return [("action", {"shape": [], "dtype": "int64"})]
 
     def policy(

@@ -11,7 +11,10 @@ from .config import ACTOR, CRITIC, SHARED, Config
 
 
 class IMPALA(Algorithm):
-    """Espeholt et al. 2018 (https://arxiv.org/abs/1802.01561)."""
+    """An actor-critic that corrects for older acting policies with V-trace.
+
+    Espeholt et al. 2018 (https://arxiv.org/abs/1802.01561).
+    """
 
     autograph = False
     config: Config
@@ -23,7 +26,7 @@ class IMPALA(Algorithm):
         return self.config.max_gradient_norm
 
     def learn(self, batch: Batch) -> Losses:
-        """Returns the costs of rollouts `[T, k, ...]` that older policies mu have played.
+        """Returns the costs of rollouts `[T, k, ...]` in which older policies mu have acted.
 
             actor:  -mean(A_t log pi(a_t|x_t)) - c_e mean(H(pi(.|x_t)))
             critic:  c_v mean((v_t - V(x_t))^2)

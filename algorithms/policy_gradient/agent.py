@@ -17,7 +17,7 @@ from .model import make_model
 class Agent(BaseAgent):
     """Collects one episode, pushes its gradient, and continues with the newest weights.
 
-    When exploiting, it pushes nothing.
+    While the agent exploits, it pushes nothing.
 
     A truncated episode is used unchanged: REINFORCE has no value function to bootstrap from.
     """
@@ -31,7 +31,7 @@ class Agent(BaseAgent):
         self.task.set_values(parameter_server.get_values())
 
     def act(self, state: State) -> int:
-        """Returns an action sampled from the policy; when exploiting, the best one."""
+        """Returns an action sampled from the policy; while the agent exploits, the best one."""
         observation = np.asarray(state, np.float32).ravel()
         actions, _ = self.task.predict({"observation": observation[None]}, exploit=self.exploit)
         action = int(actions["action"][0])
@@ -50,7 +50,7 @@ class Agent(BaseAgent):
         truncated: bool = False,
         success: bool | None = None,
     ) -> float | None:
-        """Ends the episode, with an update unless it exploits.
+        """Ends the episode, with an update unless the agent exploits.
 
         Returns:
           The sum of the episode's rewards, or None if the budget is used up.

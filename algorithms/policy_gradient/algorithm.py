@@ -4,8 +4,10 @@ from relaax_like.algorithm import Algorithm, Batch, Losses
 
 
 class PolicyGradient(Algorithm):
-    """Williams 1992 (https://doi.org/10.1007/BF00992696), with returns that the agent
-    computes and normalises."""
+    """REINFORCE, with returns that the agent computes and normalises.
+
+    Williams 1992 (https://doi.org/10.1007/BF00992696).
+    """
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the cost -mean(log pi(a_t | s_t) * R_t).

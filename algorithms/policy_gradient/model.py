@@ -44,11 +44,11 @@ class PolicyModel(Model):
         )
 
     def get_input_specs(self) -> Specs:
-        """One flat observation."""
+        """Returns the spec of the flat observation."""
         return [("observation", {"shape": [self._config.state_size]})]
 
     def get_action_specs(self) -> Specs:
-        """One discrete action."""
+        """Returns the spec of the discrete action."""
         return [("action", make_action_spec(self._space))]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Distribution], Tensors]:

@@ -15,13 +15,13 @@ from .model import AgentPolicyNN
 class Agent:
     """Acts with its own copy of the weights; sends gradients and fetches weights at episode ends.
 
-    It needs no base class: the rlx server only requires `act`, `reward_and_act` and
+    The class needs no base class: the rlx server only requires `act`, `reward_and_act` and
     `reward_and_reset`.
 
     Attributes:
       exploit: whether to choose the more probable action instead of drawing one; gradients are
         pushed in both cases.
-      network: its copy of the weights.
+      network: the agent's copy of the weights.
       global_t: newest known environment steps of the run.
       episode_reward: sum of the current episode's rewards.
       states, actions, rewards: those of the current episode.

@@ -12,7 +12,7 @@ from .config import Config
 
 
 class GlobalPolicyNN(tf.Module):
-    """Only the weights: W1 `[state_size, layer_size]` and W2 `[layer_size, 1]`, no biases."""
+    """Holds only the weights: W1 `[state_size, layer_size]` and W2 `[layer_size, 1]`, no biases."""
 
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(name="policy")

@@ -15,7 +15,10 @@ from .model import PPOModel
 
 
 class PPO(Algorithm):
-    """Schulman et al. 2017 (https://arxiv.org/abs/1707.06347), with generalised advantages."""
+    """Proximal policy optimisation, with generalised advantages.
+
+    Schulman et al. 2017 (https://arxiv.org/abs/1707.06347).
+    """
 
     autograph = False
     config: Config

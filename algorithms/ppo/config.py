@@ -116,15 +116,18 @@ class Config(ActorCriticConfig):
     def _validate_rewards(self) -> Self:
         if self.rewards is not None and self.normalize_rewards:
             raise ValueError(
-                "normalize_rewards: cannot be true if rewards is set; set it to false, and scale "
-                "the weights of rewards instead"
+                "normalize_rewards: true, but rewards is set; set normalize_rewards to false, and "
+                "scale the weights of rewards instead"
             )
         return self
 
     @model_validator(mode="after")
     def _validate_mirror(self) -> Self:
         if (self.mirror_observation is None) != (self.mirror_action is None):
-            raise ValueError("mirror_observation and mirror_action: set both or neither")
+            there, missing = "mirror_observation", "mirror_action"
+            if self.mirror_observation is None:
+                there, missing = missing, there
+            raise ValueError(f"{there} is set without {missing}; set both or neither")
         given = [key for key in _MIRROR_KEYS if getattr(self, key) not in (None, 0)]
         if not given:
             return self
@@ -174,9 +177,12 @@ class Config(ActorCriticConfig):
                     )
             return
         if -1 in mirror.signs:
+            place = mirror.signs.index(-1)
+            index = mirror.indices[place]
             raise ValueError(
-                "mirror_action: probabilities of choices cannot be negated; use indices that are "
-                "not negative"
+                f"mirror_action: -{index or 0.1:g} at position {place}, but probabilities of "
+                "choices cannot be negated; remove all minus signs, here or in the environment's "
+                "mirror"
             )
         if isinstance(space, MultiDiscrete):
             owners = [choice for choice, size in enumerate(space.n) for _ in range(size)]

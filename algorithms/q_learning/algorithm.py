@@ -10,7 +10,10 @@ from .model import LinearModel
 
 
 class QLearning(Algorithm):
-    """Watkins 1989; Sutton & Barto 2018, equation 6.8, and section 9.3 for linear values."""
+    """One-step Q-learning with linear values.
+
+    Watkins 1989; Sutton & Barto 2018, equation 6.8, and section 9.3 for linear values.
+    """
 
     autograph = False
     config: Config

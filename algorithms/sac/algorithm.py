@@ -15,10 +15,11 @@ from .model import SACModel
 
 
 class SAC(Algorithm):
-    """Haarnoja et al. 2018, the second version (https://arxiv.org/abs/1812.05905).
+    """Soft actor-critic.
 
-    With discrete actions: Christodoulou 2019 (https://arxiv.org/abs/1910.07207), whose expectations
-    over all actions take the place of the draws.
+    Haarnoja et al. 2018, the second version (https://arxiv.org/abs/1812.05905). With discrete
+    actions: Christodoulou 2019 (https://arxiv.org/abs/1910.07207), where expectations over all
+    actions replace the draws.
 
     In each update the critics take a step. In every `actor_every`-th one, the actor then takes one
     at their new values, and after it the temperature, unless that is fixed.

@@ -74,11 +74,11 @@ class SACModel(Model):
         self.groups: Mapping[str, Sequence[str]] = groups
 
     def get_input_specs(self) -> Specs:
-        """Returns the observations."""
+        """Returns the specs of the observations."""
         return self.encoder.get_input_specs()
 
     def get_action_specs(self) -> Specs:
-        """Returns one action."""
+        """Returns the spec of the action."""
         return [("action", make_action_spec(self.space))]
 
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:

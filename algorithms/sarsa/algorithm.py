@@ -12,8 +12,10 @@ from .model import LinearModel
 
 
 class Sarsa(Algorithm):
-    """Rummery & Niranjan 1994; Sutton & Barto 2018, equation 6.7, and section 10.1 for linear
-    values."""
+    """One-step SARSA with linear values.
+
+    Rummery & Niranjan 1994; Sutton & Barto 2018, equation 6.7, and section 10.1 for linear values.
+    """
 
     autograph = False
     config: Config
@@ -27,12 +29,12 @@ class Sarsa(Algorithm):
             delta = r + discount Q(x', a') - Q(x, a)
             cost = sum of delta^2 / 2
 
-        discount is 0 after a termination. After a truncation no action follows: the mean of Q(x',
-        a') under the policy stands for it (expected SARSA: van Seijen et al. 2009). The target is
-        constant, so a step of gradient descent adds alpha delta x to the weights of a.
+        discount is 0 after a termination. After a truncation no action follows: Q(x', a') is
+        replaced by its mean under the policy (expected SARSA: van Seijen et al. 2009). The target
+        is constant, so a step of gradient descent adds alpha delta x to the weights of a.
 
-        The first row of a rollout is the last one of the rollout before. It was learned from there
-        if its episode ended with it, and is learned from now otherwise.
+        The first row of a rollout is the last one of the previous rollout. If its episode ended
+        there, the row was already learned from; otherwise it is learned from now.
         """
         actions = batch.actions["action"]  # [T, B]
         value = take(self.model.compute_q(batch.inputs), actions)

@@ -28,8 +28,8 @@ class Config(DiscreteConfig):
         if given := self.find_nonlinear_keys():
             raise ValueError(
                 f"{', '.join(given)}: the values of sarsa are linear in the observation, without "
-                "layers, images and normalisation; remove those that the file sets, or use dqn; if "
-                "the environment sends images, use dqn"
+                "layers, images and normalisation; remove those keys that the file sets, or use "
+                "dqn (also if the environment sends images)"
             )
         make_sgd(self.learning_rate)
         return self
@@ -48,5 +48,5 @@ class Config(DiscreteConfig):
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
-        """Gradient descent."""
+        """Gradient descent for all variables."""
         return {"default": make_sgd(self.learning_rate)}

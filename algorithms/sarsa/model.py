@@ -26,11 +26,11 @@ class LinearModel(Model):
         self.values = Dense("q", width, actions, seed=seed, use_bias=False, gain=0.0)
 
     def get_input_specs(self) -> Specs:
-        """Returns the observations."""
+        """Returns the specs of the observations."""
         return self.encoder.get_input_specs()
 
     def get_action_specs(self) -> Specs:
-        """Returns one discrete action."""
+        """Returns the spec of the discrete action."""
         return [("action", {"shape": [], "dtype": "int64"})]
 
     def compute_q(self, inputs: Tensors) -> Any:

@@ -9,10 +9,11 @@ from .config import Config
 
 
 class TD3(Algorithm):
-    """Fujimoto et al. 2018 (https://arxiv.org/abs/1802.09477).
+    """Twin delayed deterministic policy gradients.
 
-    In each update the critics take a step, and in every `policy_delay`-th one then the actor, at
-    their new values; the targets of both move in the same updates as the actor.
+    Fujimoto et al. 2018 (https://arxiv.org/abs/1802.09477). In each update the critics take a step;
+    in every `policy_delay`-th one, the actor then takes a step at their new values. The targets of
+    both move in the same updates as the actor.
     """
 
     autograph = False

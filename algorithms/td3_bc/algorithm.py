@@ -10,9 +10,10 @@ from .model import TD3BCModel
 
 
 class TD3BC(Algorithm):
-    """Fujimoto and Gu 2021 (https://arxiv.org/abs/2106.06860).
+    """TD3 from recordings, whose actor also imitates the recorded actions.
 
-    The critics take a step in each update, the actor in every `actor_every`-th.
+    Fujimoto and Gu 2021 (https://arxiv.org/abs/2106.06860). The critics take a step in each update,
+    the actor in every `actor_every`-th.
     """
 
     autograph = False

@@ -44,6 +44,10 @@ class NumpyActor:
       seed: of the random numbers.
       config: its schedules control exploration; None: no schedules.
       whole: whether all variables are needed, as by `value`, and not only those of `Model.acting`.
+
+    Raises:
+      ConfigError: `Model.acting` or `Model.groups` names an attribute that the model does not have,
+        or `acting` one without variables; the error names the line.
     """
 
     def __init__(self, model: Model, seed: int, config: Any = None, whole: bool = False):
@@ -64,7 +68,7 @@ class NumpyActor:
         self._given = (values, version)
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what `act` has left behind: the state of the random generator."""
+        """Returns the state of the random generator, which `act` changes."""
         return {"generator": dict(self._random.bit_generator.state)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -142,7 +146,7 @@ class CompiledActor:
 
     The padding keeps the number of compiled batch sizes small. Thread-safe.
 
-    For the attributes and the arguments, see `NumpyActor`.
+    For the attributes, the arguments and the errors, see `NumpyActor`.
     """
 
     def __init__(self, model: Model, seed: int, config: Any = None):
@@ -169,7 +173,7 @@ class CompiledActor:
             self._version = version
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what `act` has left behind: the state of the random generator."""
+        """Returns the state of the random generator, which `act` changes."""
         return {"generator": self._generator.state.numpy()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -251,8 +255,8 @@ def trace_policy(model: Model, function: Callable[..., Any], **options: Any) -> 
       options: of `tf.function`.
 
     Raises:
-      ConfigError: when it is traced, if an `if` or a loop of the policy depends on the value of a
-        tensor although `autograph` is False; names the line.
+      ConfigError: raised while the function is traced, if an `if`, a loop or an unpacking in the
+        policy depends on the value of a tensor, but `autograph` is False; the error names the line.
     """
 
     def trace(*arguments: Any, **named: Any) -> Any:
@@ -324,8 +328,9 @@ def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False)
     without convolutions, acts in NumPy; any other is compiled, and then `whole` has no effect.
 
     Raises:
-      ConfigError: `Model.acting` names an attribute without variables, or lacks one that `policy`
-        reads: for zeros, it is NaN in NumPy, but not with all variables.
+      ConfigError: see `NumpyActor`; or `Model.acting` lacks an attribute that `policy` reads: for
+        zeros, the prediction is NaN in NumPy, but not with all variables.
+      Exception: another error of `policy`, unless it could be due to NumPy arrays as inputs.
     """
     actor = NumpyActor(model, seed, config, whole)
     zeros = _make_zeros(model.get_input_specs()), _make_zeros(model.get_state_specs())

@@ -36,7 +36,7 @@ class Unrolled:
     """What an actor-critic computes for a rollout `[T, k, ...]`.
 
     Attributes:
-      distribution: of `action`, over the T * k rows; with `actions` in the settings a `Joint` of
+      distribution: of `action`, over the T * k rows; with `actions` in the settings, a `Joint` of
         all actions.
       parameters: of the distribution, as `make_distribution` takes them, `[T, k, n] float32`.
       values: V, `[T, k] float32`.
@@ -54,10 +54,11 @@ class Evaluation:
     """What an actor-critic computes for a batch with the leading axes `[...]`.
 
     Attributes:
-      policy: the distribution of `action`; with `actions` in the settings a `Joint` of all actions.
+      policy: the distribution of `action`; with `actions` in the settings, a `Joint` of all
+        actions.
       parameters: of the distribution, as `make_distribution` takes them, `[..., n] float32`.
       values: V, `[...] float32`.
-      memory: after each step, name -> `[..., size]`; {} without one.
+      memory: the memory after each step, name -> `[..., size]`; {} without a memory.
     """
 
     policy: Distribution
@@ -95,8 +96,7 @@ class ActorCritic(Model):
       seed: of the initial values.
 
     Raises:
-      ConfigError: the settings do not define observations, actions, or mirror images that they
-        need; or a convolution does not fit the input.
+      ConfigError: see `get_inputs`; or a convolution does not fit the input.
     """
 
     def __init__(self, config: ActorCriticConfig, seed: int = 0):
@@ -127,19 +127,19 @@ class ActorCritic(Model):
         self._state_sizes = {n: named[n].state_size for n in self._remembering}  # type: ignore[union-attr]
 
     def get_input_specs(self) -> Specs:
-        """One observation, leaf by leaf: flat, an image, or integers."""
+        """Returns the specs of the observation, leaf by leaf: flat, an image, or integers."""
         return make_input_specs(self._config)
 
     def get_state_specs(self) -> Specs:
-        """The memory of each recurrent network."""
+        """Returns the spec of each recurrent network's memory."""
         return [(name, {"shape": [size]}) for name, size in self._state_sizes.items()]
 
     def get_action_specs(self) -> Specs:
-        """One action, or one for each leaf."""
+        """Returns the spec of the action, or of each leaf of the action space."""
         return [(leaf, make_action_spec(head.space)) for leaf, head in self.heads.items()]
 
     def get_reward_specs(self) -> Specs:
-        """One number named `reward`, or one for each name of `rewards` in the settings."""
+        """Returns the spec of one number named `reward`, or of one for each name in `rewards`."""
         rewards = self._config.rewards
         if rewards is None:
             return super().get_reward_specs()

@@ -33,8 +33,8 @@ class Algorithm:
       phases: optimizer steps of one update, in order; empty: one step of all groups that are not
         frozen.
       frozen: variable groups that are not trained.
-      autograph: whether its methods, or those of its model, have an `if` or a loop that depends on
-        the value of a tensor. False halves the tracing time.
+      autograph: whether methods of the algorithm or of its model have an `if` or a loop that
+        depends on the value of a tensor. False halves the tracing time.
       seed: as the argument.
 
     Args:
@@ -57,7 +57,11 @@ class Algorithm:
 
     @property
     def trained_groups(self) -> tuple[str, ...]:
-        """The variable groups that need a cost: all that are not frozen."""
+        """The variable groups that need a cost: all that are not frozen.
+
+        Raises:
+          ConfigError: see `Model.get_group`.
+        """
         return tuple(group for group in get_groups(self.model) if group not in self.frozen)
 
     @property
@@ -93,7 +97,8 @@ class Algorithm:
           NotImplementedError: the class does not override this method.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} does not learn: it has no method learn; define it"
+            f"{type(self).__name__} does not learn: it has no method learn; define learn(self, "
+            "batch), which returns Losses"
         )
 
     def compute_losses(self, batch: Batch) -> Losses:

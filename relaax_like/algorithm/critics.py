@@ -37,7 +37,8 @@ class Critics(Module):
       normalizers: of observations by name, those of the actor's encoder; others are not normalised.
 
     Raises:
-      ConfigError: a layer does not fit, or with layer_norm or dropout is not dense.
+      ConfigError: a layer does not fit the input, or is not dense, although `layer_norm` or
+        `dropout` is set.
     """
 
     def __init__(
@@ -181,8 +182,9 @@ class RegularNetwork(Module):
         for index, layer in enumerate(config.layers):
             if not isinstance(layer, DenseConfig):
                 raise ConfigError(
-                    f"network: layer {index} (the first one is 0) is not dense, but critics with "
-                    "layer normalisation or dropout need dense layers; list only numbers of units"
+                    f"network.layers[{index}]: {layer}, expected a number of units, because "
+                    "critics with layer normalisation or dropout consist of dense layers; list "
+                    "only numbers of units, or turn both off"
                 )
             dense = Dense(
                 f"{name}.{index}",
@@ -268,11 +270,11 @@ class DeterministicModel(Model):
         self.target_critics = Target(self.critics, tau=config.tau, every=target_every)
 
     def get_input_specs(self) -> Specs:
-        """Returns the observations."""
+        """Returns the specs of the observations."""
         return self.actor.encoder.get_input_specs()
 
     def get_action_specs(self) -> Specs:
-        """Returns one continuous action."""
+        """Returns the spec of the continuous action."""
         return [("action", {"shape": list(self.space.shape)})]
 
     def policy(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from relaax_like.algorithm.model import Specs, Tensors
-from relaax_like.config.encoder import EncoderConfig
+from relaax_like.config.encoder import OBSERVATION_KEYS, EncoderConfig
 from relaax_like.nn.layers import Values, make_one_hot
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import Branch, make_network
@@ -48,7 +48,7 @@ class Encoder(Module):
     Args:
       config: describes the observations and the layers.
       seed: of the initial values.
-      name: first part of the variables' names, and name of its memory.
+      name: first part of the variables' names, and name of the encoder's memory.
       normalizers: those of another encoder of the model, to share them; None: makes new ones.
 
     Raises:
@@ -71,11 +71,11 @@ class Encoder(Module):
         self.features = self.network.features
 
     def get_input_specs(self) -> Specs:
-        """Returns `Model.get_input_specs`: one observation, leaf by leaf."""
+        """Returns the specs of the observation, leaf by leaf, for `Model.get_input_specs`."""
         return make_input_specs(self._config)
 
     def get_state_specs(self) -> Specs:
-        """Returns `Model.get_state_specs`, or this encoder's part of it; [] without a memory."""
+        """Returns the spec of the encoder's memory, for `Model.get_state_specs`; [] without one."""
         size = self.network.state_size
         return [(self.name, {"shape": [size]})] if size else []
 
@@ -120,11 +120,17 @@ def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
         need.
     """
     if config.lacks_spaces:
+        what, cure = "mirror images", "mirror_observation and mirror_action"
+        if not config.observation_spaces:
+            what, cure = "observations", " or ".join(OBSERVATION_KEYS)
+        elif not config.action_spaces:
+            keys = ("num_actions", "actions", "action_size")
+            known = [key for key in keys if key in type(config).model_fields]
+            what, cure = "actions", " or ".join(known)
+            if "action_size" in known:
+                cure += " (with action_low and action_high if the actions are bounded)"
         raise ConfigError(
-            "algorithm: observations, actions or their mirror images are not defined; set "
-            "state_size, image, num_states or observations, and num_actions, actions or "
-            "action_size (with action_low and action_high if the actions are bounded), and with "
-            "mirror also mirror_observation and mirror_action; or take them from an environment "
+            f"algorithm: the {what} are not defined; set {cure}, or take them from an environment "
             "(add_spaces)"
         )
     shapes = config.input_shapes

@@ -32,7 +32,7 @@ class FlareAlgorithm(Algorithm):
     sum of all others trains all groups.
 
     `predict` and `exploit` can be overridden if the agent has its own `ComputationTask`; otherwise
-    an override is refused, because agents then act by `Model.policy`.
+    an override is refused, because agents then act with `Model.policy`.
     """
 
     def predict(self, inputs: Tensors, states: Tensors) -> tuple[Tensors, Tensors]:

@@ -75,7 +75,11 @@ class GreedyPolicy:
         return [name.removeprefix(MEMORY) for name in self.inputs if name.startswith(MEMORY)]
 
     def save(self, folder: Path) -> None:
-        """Writes a SavedModel; its signature is `serving_default`."""
+        """Writes a SavedModel with the signature `serving_default`.
+
+        Raises:
+          tf.errors.OpError: a file cannot be written.
+        """
         holder = tf.Module()
         holder.captured = list(self._function.variables)  # other variables are not saved
         tf.saved_model.save(holder, str(folder), signatures={"serving_default": self._function})
@@ -90,7 +94,8 @@ class GreedyPolicy:
           metadata: name -> text, stored in the file.
 
         Raises:
-          ModuleNotFoundError: onnx or tf2onnx is missing.
+          ModuleNotFoundError: onnx or tf2onnx is not installed.
+          OSError: the file cannot be written.
         """
         import onnx
         import tf2onnx
@@ -187,8 +192,8 @@ class GreedyPolicy:
         if twice := self.inputs.keys() & self.outputs.keys():
             raise ConfigError(
                 f"export: {', '.join(sorted(twice))}: an observation and an output have the same "
-                "name; rename the observation in the environment (and in algorithm.observations, "
-                "if it is listed there), and train again"
+                "name; rename the observation in the environment (and in algorithm.observations or "
+                "get_input_specs, if it is named there), and train again"
             )
 
     def _compute(self, tensors: Mapping[str, tf.Tensor], memory: Sequence[str]) -> dict[str, Any]:

@@ -162,12 +162,20 @@ def get_reward_columns(model: Model) -> dict[str, slice]:
 
 
 def get_trainable_variables(model: Model) -> list[tf.Variable]:
-    """Returns the trainable variables in manifest order: group by group, as in the model."""
+    """Returns the trainable variables in manifest order: group by group, as in the model.
+
+    Raises:
+      ConfigError: see `Model.get_group`.
+    """
     return [as_tf_variable(variable) for variable in _order_trainable(model)]
 
 
 def get_groups(model: Model) -> tuple[str, ...]:
-    """Returns the variable groups, in manifest order."""
+    """Returns the variable groups, in manifest order.
+
+    Raises:
+      ConfigError: see `Model.get_group`.
+    """
     return tuple(dict.fromkeys(model.get_group(get_name(v)) for v in _order_trainable(model)))
 
 
@@ -180,8 +188,8 @@ def get_acting_names(model: Model) -> frozenset[str] | None:
     """Returns the names of the variables that `Model.acting` allows `policy` to read; None: all.
 
     Raises:
-      ConfigError: the model has no such attribute, or the attribute has no variables; the error
-        names the line.
+      ConfigError: `Model.acting` names an attribute that the model does not have, or one without
+        variables; the error names the line.
     """
     if not model.acting:
         return None
@@ -203,7 +211,11 @@ def get_normalizers(model: Model) -> list[Normalizer]:
 
 
 def order_variables(model: Model) -> list[tf.Variable]:
-    """Returns all variables in manifest order: trainable ones, running statistics, targets."""
+    """Returns all variables in manifest order: trainable ones, running statistics, targets.
+
+    Raises:
+      ConfigError: see `Model.get_group`.
+    """
     return [as_tf_variable(variable) for variable in _order(model)]
 
 
@@ -211,6 +223,9 @@ def get_variables(model: Model) -> list[Variable]:
     """Returns all variables with their current values, in manifest order.
 
     For a model of our own layers, this does not need TensorFlow.
+
+    Raises:
+      ConfigError: see `Model.get_group`.
     """
     follows = {
         id(variable): Follow(get_name(source), target.every, target.tau)

@@ -14,16 +14,15 @@ class Phase:
       every: n, 1 or more; the phase runs in every n-th update.
 
     Raises:
-      ValueError: no group, a group is named twice, or `every` is below 1.
+      ValueError: there is no group, a group is named twice, or `every` is below 1.
     """
 
     def __init__(self, *groups: str, every: int = 1):
         if not groups:
             raise ValueError("Phase: no variable group; name the groups that it updates")
         if len(set(groups)) < len(groups):
-            raise ValueError(
-                f"Phase: {', '.join(groups)}: a group is named twice; name each group once"
-            )
+            twice = max(groups, key=groups.count)
+            raise ValueError(f"Phase: variable group {twice!r} is named twice; name it once")
         if every < 1:
             raise ValueError(f"Phase {', '.join(groups)}: every is {every}, expected 1 or more")
         self.groups = groups

@@ -1,4 +1,4 @@
-"""Replaces an algorithm's numbers by tensors while its methods are traced.
+"""Replaces an algorithm's numbers with tensors while its methods are traced.
 
 Compiled functions take the step count and the `Tunable` settings as inputs, so that the function
 need not be compiled again when these change.
@@ -80,7 +80,7 @@ class TracedConfig:
 
 
 class Traced:
-    """An algorithm while its methods are traced.
+    """Replaces an algorithm's settings and step count with tensors, within a `with` block.
 
         with Traced(algorithm, settings, tensor, global_t) as traced:
             traced.draw_for("actor", step)

@@ -36,6 +36,7 @@ _PARTS = ("count", "mean", "m2")
 MAX_STATISTICS = 64
 MAX_STATISTIC_BYTES = 64 * 1024 * 1024
 _MAX_COUNT = 2.0**40
+_MAX_NAMES = 8  # in an error
 # Largest |count|, |mean| and |m2| in one push, and in the initial values of a run. Merged, all the
 # deltas that a run can ever send stay far below the limit of float64, so no NaN can result.
 _MAX_DELTA = (_MAX_COUNT, 1e100, 1e250)
@@ -115,7 +116,7 @@ StatisticSegments = tuple[Segment, Segment, Segment]
 
 @dataclass(frozen=True)
 class Manifest:
-    """The layout of the flat vector.
+    """The layout of a run's flat vector, which holds the values of all its variables.
 
     Trainable segments come first, and those of one group are adjacent, so that a gradient is laid
     out exactly like the first `gradient_bytes` bytes of the values.
@@ -236,11 +237,12 @@ class Manifest:
         """
         segments = self.trainable if gradient else self.segments
         if len(arrays) != len(segments):
-            names = ", ".join(segment.name for segment in segments[:8])
-            more = ", ..." if len(segments) > 8 else ""
+            what, each = ("gradients", "trainable variable") if gradient else ("values", "variable")
+            names = _join_names([segment.name for segment in segments])
             raise InvalidInputError(
-                f"received {len(arrays)} array(s), expected {len(segments)}"
-                f"{f': {names}{more}' if names else ''}"
+                f"{what}: received {len(arrays)}, expected {len(segments)}, one for each {each}"
+                f"{f': {names}' if names else ''}",
+                what,
             )
         flat = out
         if flat is None:
@@ -283,10 +285,10 @@ class Manifest:
         if segments is None:
             known, cure = "no statistics", "add"
             if self.statistics:
-                known, cure = ", ".join(self.statistics), "name one of them, or add"
+                known, cure = _join_names(list(self.statistics)), "name one of them, or add"
             raise InvalidInputError(
-                f"unknown statistic {name[:60]!r}; this run has {known}; {cure} a Normalizer of "
-                "this name to the model",
+                f"statistics: unknown statistic {name[:60]!r}; this run has {known}; {cure} a "
+                "Normalizer of this name to the model",
                 name,
             )
         if not 0 < moments.count <= _MAX_COUNT:
@@ -332,8 +334,9 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
     for name in sorted(groups - known.keys()):
         raise InvalidInputError(
             f"groups: unknown variable group {name[:60]!r}; this run has "
-            f"{', '.join(known) or 'no groups'}; {'name one of them, or ' if known else ''}use the "
-            "same algorithm folder for client and server",
+            f"{_join_names(list(known)) or 'no groups'}; "
+            f"{'name one of them, or ' if known else ''}use the same algorithm folder for client "
+            "and server",
             "groups",
         )
     segments, end = [], 0
@@ -342,6 +345,11 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
             segments.append(replace(segment, offset=end))
             end += segment.num_bytes
     return Manifest(tuple(segments))
+
+
+def _join_names(names: Sequence[str]) -> str:
+    """Returns the first names for an error, with an ellipsis if there are more."""
+    return ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
 
 
 def _validate_ranges(
@@ -378,15 +386,17 @@ def _find_statistics(segments: Iterable[Segment]) -> dict[str, StatisticSegments
     statistics = {name: _make_statistic(name, found) for name, found in parts.items()}
     if len(statistics) > MAX_STATISTICS:
         raise InvalidInputError(
-            f"{len(statistics)} running statistics, but at most {MAX_STATISTICS} are "
-            "supported; combine several into one array"
+            f"statistics: {len(statistics)} running statistics, but at most {MAX_STATISTICS} are "
+            "supported; combine several inputs into one, or normalise fewer of them",
+            "statistics",
         )
     num_bytes = sum(segment.num_bytes for found in statistics.values() for segment in found)
     if num_bytes > MAX_STATISTIC_BYTES:
         raise InvalidInputError(
-            f"the running statistics have {num_bytes} bytes together, but at most "
-            f"{MAX_STATISTIC_BYTES} fit into a push; use one number per channel, not per "
-            "element"
+            f"statistics: the running statistics have {num_bytes} bytes together, but at most "
+            f"{MAX_STATISTIC_BYTES} fit into a push; normalise fewer or smaller inputs, or use one "
+            "number per channel, not per element",
+            "statistics",
         )
     return statistics
 
@@ -395,8 +405,10 @@ def _make_statistic(name: str, parts: Mapping[str, Segment]) -> StatisticSegment
     missing = [f"{name}.{part}" for part in _PARTS if part not in parts]
     if missing:
         raise InvalidInputError(
-            f"statistic {name}: {', '.join(missing)} missing; a running statistic consists of "
-            f"{', '.join(f'{name}.{part}' for part in _PARTS)}, all of kind {STATISTIC}",
+            f"statistic {name}: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} "
+            "missing; a running statistic consists of "
+            f"{', '.join(f'{name}.{part}' for part in _PARTS)}: define all three, of kind "
+            f"{STATISTIC}",
             name,
         )
     shapes = {"count": (), "mean": parts["mean"].shape, "m2": parts["mean"].shape}
@@ -446,16 +458,16 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
 def _validate_variables(variables: Sequence[Variable]) -> None:
     if not variables:
         raise InvalidInputError(
-            "no variables; define at least one in the algorithm's model, or in the file of initial "
-            "values"
+            "no variables, expected at least one; define it in the algorithm's model, or in the "
+            "file of relaax-parameter-server.initial_values"
         )
     seen = set()
     for variable in variables:
         name, value = variable.name, np.asarray(variable.value)
         if not _NAME.fullmatch(name):
             raise InvalidInputError(
-                f"variable name {name[:60]!r}: expected 1 to 200 characters of A-Z a-z 0-9 _ - . "
-                "/ :",
+                f"variable name {name[:60]!r} of length {len(name)}: expected 1 to 200 characters "
+                "of A-Z a-z 0-9 _ - . / :",
                 name,
             )
         if name in seen:
@@ -499,8 +511,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
     """Converts a received message to a manifest.
 
     Raises:
-      InvalidInputError: a segment has an unknown dtype or a negative axis, the sizes or the
-        fingerprint contradict the segments, or running statistics are not valid (see `Manifest`).
+      InvalidInputError: a segment has an unknown dtype or a negative axis, a size or the
+        fingerprint contradicts the segments, or running statistics are not valid (see `Manifest`).
     """
     for segment in message.segments:
         if segment.dtype not in DTYPES or min(segment.shape, default=0) < 0:
@@ -524,12 +536,14 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
             for s in message.segments
         )
     )
-    sent = (message.total_bytes, message.gradient_bytes, message.fingerprint)
-    if sent != (manifest.total_bytes, manifest.gradient_bytes, manifest.fingerprint):
-        raise InvalidInputError(
-            "manifest: its sizes or fingerprint contradict its segments; run the same version of "
-            "relaax_like on both ends"
-        )
+    for field_name in ("total_bytes", "gradient_bytes", "fingerprint"):
+        sent, own = getattr(message, field_name), getattr(manifest, field_name)
+        if sent != own:
+            raise InvalidInputError(
+                f"manifest: {field_name} is {sent}, but the segments give {own}; run the same "
+                "version of relaax_like on both ends",
+                field_name,
+            )
     return manifest
 
 

@@ -256,7 +256,7 @@ class Experience:
     """Experience of one agent, for a learner in the parameter server's process or in its own.
 
     Attributes:
-      client_id: name of the sender, as of its stream.
+      client_id: name of the client that sent it, the same throughout its stream.
       incarnation: grows each time that process starts.
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it, so it takes effect once.
       agent: name of the agent that acted.
@@ -361,7 +361,7 @@ class PublishTicket(NamedTuple):
 
 
 class TrainReturn(NamedTuple):
-    """How well the run's training episodes went lately.
+    """The mean return of the run's newest training episodes.
 
     Attributes:
       mean: mean return of the newest training episodes.

@@ -61,9 +61,9 @@ class Learner(abc.ABC):
 
     @abc.abstractmethod
     def start(self, on_update: OnUpdate) -> None:
-        """Calls `on_update` with the first values before it returns, and later with each answer.
+        """Starts to learn; calls `on_update` with the first values before this method returns.
 
-        Answers can come from another thread.
+        Later, `on_update` is called with each answer, possibly from another thread.
 
         Raises:
           ConfigError: the learner's model or settings are not those of the run.
@@ -82,7 +82,7 @@ class Learner(abc.ABC):
 
         Raises:
           RelaaxError: a learner without a thread could not take the request, or could not learn.
-          Exception: one of its hooks has failed.
+          Exception: a hook of a learner without a thread has failed.
         """
 
     def leave(self, agent: str) -> None:  # noqa: B027 - optional
@@ -124,10 +124,9 @@ class GroupConnection(abc.ABC):
         Raises:
           InvalidInputError: the request differs from those of most learners, or is not valid (not
             finite, ...), and this learner has left the group; or the sum of all gradients is too
-            large.
+            large, or gradients cannot update all variables of the run.
           ServerUnavailableError: the connection has ended, join again; or the update failed.
-          ProtocolError: the answer is not valid.
-          NotAllowedError: the token is no longer accepted.
+          RelaaxError: another error of a connection over the network; see `GroupStream.exchange`.
         """
 
     @abc.abstractmethod
@@ -138,7 +137,7 @@ class GroupConnection(abc.ABC):
 class ParameterServerBackend(abc.ABC):
     """A parameter server as the bridge and in-process clients call it. Thread-safe.
 
-    A learner in a process of its own is one, too, for the agents that connect to it: see
+    For the agents that connect to a learner in a process of its own, that learner is one, too: see
     `PublishedValues`.
     """
 
@@ -247,8 +246,9 @@ class ParameterServerBackend(abc.ABC):
 class ParameterServerClient(abc.ABC):
     """The parameter server as an agent that learns, or a learner beside its agents, uses it.
 
-    A context manager. One for each of them; not thread-safe. Over the network, methods that call
-    the server also raise NotAllowedError and ProtocolError; see `ParameterServerStub`.
+    A context manager. Each agent or learner has its own client, which is not thread-safe. Over the
+    network, methods that call the server also raise NotAllowedError and ProtocolError; see
+    `ParameterServerStub`.
 
         with bridge.parameter_server_stub(address) as parameter_server:
             values = parameter_server.get_values()
@@ -350,8 +350,17 @@ class ParameterServerClient(abc.ABC):
     ) -> list[np.ndarray]:
         """Pushes a gradient (or none), steps, episodes and statistics; pulls the newest values.
 
-        The arguments are those of `apply_gradients`, None: no gradient; the exceptions are those of
-        `apply_gradients` and `get_values`. Returns all values, whatever was pushed.
+        Returns all values, whatever was pushed.
+
+        Args:
+          gradients: see `apply_gradients`; None: no gradient.
+          groups: see `apply_gradients`.
+
+        Raises:
+          InvalidInputError: see `apply_gradients` and `get_values`.
+          LeasedError: the run learns from experience, and there is a gradient, or statistics were
+            sent with the push; nothing took effect.
+          ServerUnavailableError: see `get_values`.
         """
 
     @abc.abstractmethod
@@ -400,7 +409,7 @@ class Publisher(abc.ABC):
         A learner in a process of its own waits while another one holds the lease.
 
         Raises:
-          InvalidInputError: the caller has a different model.
+          InvalidInputError: the caller has a different model; or see `PublisherStub.acquire`.
           LeasedError: the run has no learner in a process of its own, but the caller is one.
           ServerUnavailableError: the caller was closed while it waited.
           NotAllowedError, ProtocolError: see `PublisherStub`.
@@ -413,14 +422,18 @@ class Publisher(abc.ABC):
         Once the training has finished, only steps are counted; the values do not change.
 
         Raises:
-          InvalidInputError: wrong length, not finite, or a negative number; nothing took effect.
+          InvalidInputError: values or slots have a wrong length or are not finite, a running
+            statistic is out of range, a return is not finite, a number is negative, or there are
+            more than 2^40 environment steps; nothing took effect.
           LeasedError: the caller has lost the lease. Nothing took effect, unless the publication
             had been sent before and its answer was lost.
           ServerUnavailableError: the server is closing, and nothing took effect; or the caller is
             closing, the server did not answer, or its journal has failed, and the publication can
             have taken effect.
+          NotAllowedError, ProtocolError: see `PublisherStub`.
           RelaaxError: the run already has a publication with this number, see
-            `TaskPublishers.publish`; or an error of `PublisherStub`.
+            `TaskPublishers.publish`; or the previous publication, which was sent in the background,
+            has failed, see `wait_published`, and this one was not sent.
         """
 
     @abc.abstractmethod
@@ -430,18 +443,21 @@ class Publisher(abc.ABC):
         Once the training has finished, steps are still counted, but episodes are not.
 
         Raises:
-          InvalidInputError: a number is negative or not finite; nothing was counted.
+          InvalidInputError: the number of steps is not within 0 to 2^40, or a return is not finite;
+            nothing was counted.
           LeasedError: the caller has lost the lease. Nothing was counted, unless the counts had
             been sent before and their answer was lost.
-          ServerUnavailableError: as of `publish`.
-          NotAllowedError, ProtocolError: see `lease`.
+          ServerUnavailableError: see `publish`.
+          NotAllowedError, ProtocolError: see `PublisherStub`.
+          RelaaxError: a publication that was sent in the background has failed, see
+            `wait_published`; nothing was counted.
         """
 
     def wait_published(self) -> None:  # noqa: B027 - optional
         """Waits until publications that `publish` sends in the background have been answered.
 
         Raises:
-          RelaaxError: as of `publish`, of the newest publication.
+          RelaaxError: the newest publication has failed; see `publish` for the causes.
         """
 
     @property
@@ -457,7 +473,11 @@ class Publisher(abc.ABC):
     @property
     @abc.abstractmethod
     def best_score(self) -> float | None:
-        """Best score of the kept snapshots; None if no snapshot has a score."""
+        """Best score of the kept snapshots; None if no snapshot has a score.
+
+        Raises:
+          SnapshotError: see `Snapshots.best_score`.
+        """
 
     @property
     @abc.abstractmethod

@@ -72,7 +72,7 @@ def validate_point(name: str, y: float, x: float | None, field: str = "metric") 
       InvalidInputError: the name is not valid, `y` is not finite, or `x` is out of range.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
-        shown = repr(name)[:60]
+        shown = repr(name)[:60] + (f" of length {len(name)}" if isinstance(name, str) else "")
         raise InvalidInputError(
             f"{field}: name {shown}, expected 1 to {MAX_NAME_LENGTH} printable characters", field
         )
@@ -170,7 +170,7 @@ class BufferedMetrics(Metrics):
         """Records (name, y, x) points that were validated; returns how many were dropped.
 
         Args:
-          points: at most one with a histogram.
+          points: (name, y, x); with a histogram, at most one point.
           histogram: replaces the point's value; None: a number. Not for recorders that send points.
         """
         newest = self._global_t() if self._global_t is not None else None

@@ -25,7 +25,7 @@ _INIT_TIMEOUT_SEC = 30.0
 
 
 def main() -> int:
-    """Forwards until the file is complete; returns the exit status: 0, or 1 after a failure."""
+    """Forwards an event file until it is complete; returns the exit status: 1 after a failure."""
     # Only we must print there, and no other process must keep it open.
     says = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

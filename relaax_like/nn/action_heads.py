@@ -51,8 +51,8 @@ def num_parameters(space: Space, *, bounded: bool = False, separate_log_std: boo
         as the `log_std` of `make_distribution` (usually a variable, the same in all states).
 
     Raises:
-      InvalidInputError: a leaf without components, a Box of integers or bool, or a `bounded` Box
-        whose bounds are missing or, as float32, not ascending or without a finite difference.
+      InvalidInputError: the leaf has no components, or is a Box of integers or bool, or a `bounded`
+        Box whose bounds are missing or, as float32, not ascending or without a finite difference.
     """
     if isinstance(space, Discrete):
         return space.n
@@ -102,9 +102,10 @@ def make_distribution(
     want = num_parameters(space, bounded=bounded, separate_log_std=log_std is not None)
     if parameters.shape[-1] != want:
         raise InvalidInputError(
-            f"action head: {parameters.shape[-1]} parameters, expected {want} for a "
+            f"parameters: last axis of length {parameters.shape[-1]}, expected {want} for a "
             f"{type(space).__name__} of shape {list(space.shape)}; build the network with "
-            "num_parameters outputs"
+            "num_parameters(...) outputs",
+            "parameters",
         )
     return _make(distributions, space, parameters, log_std, bounded)
 
@@ -134,8 +135,7 @@ def make_policy(
 ) -> Any:
     """Returns the distribution of an action: in NumPy for arrays, in TensorFlow for tensors.
 
-    For the arguments, see `make_distribution`, also for the errors in TensorFlow; arrays are not
-    checked.
+    For the arguments, and the errors for tensors, see `make_distribution`; arrays are not checked.
     """
     in_numpy = isinstance(parameters, np.ndarray)
     make = make_numpy_distribution if in_numpy else make_distribution
@@ -159,8 +159,8 @@ def make_drawn_epsilon_greedy(means: Any, draw: Callable[[Any], Any], epsilon: A
 
     Args:
       means: `[..., n] float32`, the mean value of each action; an array or a tensor.
-      draw: draws values, `[..., n]`, with the generator that it gets: one of NumPy for arrays, one
-        of TensorFlow for tensors.
+      draw: draws values, `[..., n]`, with the generator that is passed to it: a NumPy generator for
+        arrays, a TensorFlow generator for tensors.
       epsilon: `[...]` or `[]`, 0 to 1.
     """
     return _get_module(means).DrawnEpsilonGreedy(means, draw, epsilon)

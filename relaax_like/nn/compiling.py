@@ -38,7 +38,7 @@ def use_compile_cache(folder: Path | None) -> None:
 
     The user's flags in TF_XLA_FLAGS stay in effect, and a cache that is set there is used instead
     of this one. With the cache, TensorFlow's errors are no longer logged (TF_CPP_MIN_LOG_LEVEL),
-    unless the user has set another level than 2.
+    unless the user has set a level other than 2.
 
     Args:
       folder: created if it does not exist. Each version of TensorFlow, each type of processor and
@@ -77,7 +77,7 @@ def use_compile_cache(folder: Path | None) -> None:
 
 
 def get_compile_cache() -> Path | None:
-    """Returns the folder that TF_XLA_FLAGS names; None without one."""
+    """Returns the folder of the cache that TF_XLA_FLAGS names; None: no cache is used."""
     found = re.search(rf"{_FOLDER}=(\S+)", os.environ.get(_FLAGS, ""))
     return Path(found[1]) if found else None
 
@@ -85,8 +85,8 @@ def get_compile_cache() -> Path | None:
 class CompiledFunction:
     """A function that XLA compiles when it is first called; see `get_compile_seconds`.
 
-    If a file of the cache is damaged, TensorFlow fails instead of compiling the function again.
-    Such a call raises a ConfigError that names the folder and the cure.
+    If a file of the cache is damaged, TensorFlow fails instead of compiling the function again;
+    then a ConfigError names the folder and the cure.
 
     Args:
       trace: returns the concrete function.
@@ -106,7 +106,12 @@ class CompiledFunction:
         _add_seconds(time.perf_counter() - began)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Calls the function; the first call includes compiling or loading it."""
+        """Calls the function; the first call includes compiling or loading it.
+
+        Raises:
+          ConfigError: a file of the cache is damaged, or cannot be written.
+          Exception: an error of the function; for a first call, see `explain`.
+        """
         try:
             if self._called:
                 return self._function(*arguments)
@@ -143,7 +148,7 @@ def _raise_cache_error(error: Exception) -> None:
     folder = get_compile_cache()
     if folder is None or not _comes_from_cache(error, folder):
         return
-    reason = str(error).splitlines()[0].removesuffix(".")
+    reason = str(error).partition("\n")[0][:500].removesuffix(".")
     raise ConfigError(
         f"compile_cache: TensorFlow cannot use a file in {folder}: {reason}; free disk space if "
         "the disk is full, or remove this folder, after which functions are compiled again"

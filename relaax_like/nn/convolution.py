@@ -17,7 +17,7 @@ from relaax_like.nn.module import Module
 
 
 class Conv2D(Layer):
-    """y = activation(x * W + b), with a square kernel.
+    """A convolution with a square kernel: y = activation(x * W + b).
 
     Args:
       name: of the layer; its variables are `NAME.W [kernel, kernel, channels, filters]`, which
@@ -28,7 +28,7 @@ class Conv2D(Layer):
       stride: step of the kernel.
       seed: of the initial values.
       activation: a key of `ACTIVATIONS`.
-      padding: VALID: the kernel stays inside of the image; SAME: the image is padded with zeros, so
+      padding: VALID: the kernel stays inside the image; SAME: the image is padded with zeros, so
         that a stride of 1 keeps height and width.
     """
 
@@ -120,5 +120,6 @@ def scale_image(x: tf.Tensor) -> tf.Tensor:
 def _refuse_arrays(x: object) -> None:
     if isinstance(x, np.ndarray):
         raise TypeError(
-            "expected a tensor, got an array; convolutions do not run in NumPy: pass tf.constant(x)"
+            f"x: expected a tensor, got an array of shape {list(x.shape)}; convolutions do not run "
+            "in NumPy: pass tf.constant(x)"
         )

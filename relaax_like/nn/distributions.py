@@ -212,7 +212,7 @@ class DrawnEpsilonGreedy(EpsilonGreedy):
 
     Args:
       means: `[B, n] float32`, finite; the mean value of each action.
-      draw: draws values, `[B, n]`, with the generator that it gets.
+      draw: draws values, `[B, n]`, with the generator that is passed to it.
       epsilon: `[B]` or `[]`, 0 to 1.
     """
 

@@ -191,7 +191,7 @@ class Layer(Module):
 
 
 class Dense(Layer):
-    """y = activation(x W + b).
+    """A fully connected layer: y = activation(x W + b).
 
     Args:
       name: of the layer; its variables are `NAME.W` and `NAME.b`.
@@ -199,7 +199,7 @@ class Dense(Layer):
       outputs: length of the last axis of y.
       seed: of the initial values.
       activation: a key of `ACTIVATIONS`.
-      use_bias: whether there is a b; it is initialized to zero.
+      use_bias: whether the layer has a bias b, which is initialized to zero.
       initializer: of W, a key of `INITIALIZERS`.
       gain: factor of the initial W.
     """
@@ -243,7 +243,7 @@ class Dense(Layer):
 
 
 class NoisyDense(Layer):
-    """y = x W + b, with noise in W and b whose size is learned.
+    """A dense layer, y = x W + b, with noise in W and b whose size is learned.
 
         noise = layer.draw_noise(random, x)
         y = layer(x, noise)
@@ -307,7 +307,9 @@ class NoisyDense(Layer):
 
 
 class LayerNorm(Layer):
-    """y = gain (x - mean) / sqrt(variance + 1e-5) + shift, over the last axis of x.
+    """Layer normalisation, over the last axis of x.
+
+        y = gain (x - mean) / sqrt(variance + 1e-5) + shift
 
     Source: Ba et al. 2016, https://arxiv.org/abs/1607.06450, equation 4.
 

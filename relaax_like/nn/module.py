@@ -85,12 +85,12 @@ class Module:
 
     @property
     def submodules(self) -> tuple[Any, ...]:
-        """All modules in it, including those derived from `tf.Module`."""
+        """All modules in this one, including those derived from `tf.Module`."""
         return tuple(leaf for leaf in _walk(self, {id(self)}) if _is_module(leaf))
 
     @property
     def variables(self) -> tuple[tf.Variable, ...]:
-        """All variables, trainable or not, in the order of the class; each as a tf.Variable."""
+        """All variables, trainable or not, as tf.Variables; for the order, see the class."""
         return tuple(as_tf_variable(variable) for variable in self.find_variables())
 
     @property

@@ -95,8 +95,8 @@ class Network(Module):
         Args:
           x: `[..., *input_shape] float32`; before a convolution also uint8, scaled to [0, 1]. With
             branches, a mapping with one input for each.
-          memory: before the step, `[..., state_size] float32`; with `begins` before the first step,
-            `[B, state_size]`. None without a recurrent layer.
+          memory: before the step, `[..., state_size] float32`; with `begins`, before the first
+            step, `[B, state_size]`. None without a recurrent layer.
           begins: whether an episode begins at t, `[T, B]` of bool, or of numbers 0 and 1; there the
             memory before step t is zero. x is then `[T, B, *input_shape]`, a tensor. None: each row
             is a separate step.
@@ -309,8 +309,8 @@ class _Builder:
         if config.kernel > min(height, width):
             raise ConfigError(
                 f"network {self._name}: layer {part} has a kernel of {config.kernel}, but its "
-                f"input is only {height}x{width}; use smaller kernels or strides, or a larger "
-                "image"
+                f"input is only {height}x{width}; list conv layers with smaller kernels or strides "
+                "in network.layers (or in the layers of the observation), or use a larger image"
             )
         self._layers.append(
             Conv2D(
@@ -380,7 +380,7 @@ class _Builder:
             raise ConfigError(
                 f"network {self._name}: layer {part} is a convolution, but its input has shape "
                 f"{list(self._shape)}, expected an image [height, width, channels]; use dense "
-                "layers"
+                "layers in network.layers"
             )
         height, width, channels = self._shape
         return height, width, channels

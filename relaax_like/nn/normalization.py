@@ -13,14 +13,16 @@ CLIP = 10.0
 
 
 class Normalizer(Layer):
-    """y = clip((x - mean) / sqrt(variance + 1e-8), -10, 10).
+    """Normalises its input by running statistics.
+
+        y = clip((x - mean) / sqrt(variance + 1e-8), -10, 10)
 
     variance = m2 / count; before any data, the variance is 1 and the mean 0.
 
-    Its variables are not trainable, and part of the values of a run. The learner feeds them with
-    the model's inputs if the plan requests it (`update_norm`, `prenormalize_steps`, `prenormalize`;
-    a plan `Replay`, or no plan, always does), and a plain agent does with `add_statistics`. Where
-    agents push, the parameter server merges their statistics (count, mean and sum of squared
+    The variables of the layer are not trainable, but are part of the values of a run. The learner
+    feeds them with the model's inputs if the plan requests it (`update_norm`, `prenormalize_steps`,
+    `prenormalize`; a plan `Replay`, or no plan, always does); a plain agent calls `add_statistics`.
+    Where agents push, the parameter server merges their statistics (count, mean and sum of squared
     deviations); elsewhere the learner does.
 
     Attributes:

@@ -60,6 +60,9 @@ class PolicyHead(Module):
 
         Args:
           outputs: `[..., outputs] float32`.
+
+        Raises:
+          InvalidInputError: the last axis of a tensor has another length.
         """
         log_std = None if self.log_std is None else self.log_std(outputs)
         make = make_numpy_distribution if isinstance(outputs, np.ndarray) else make_distribution
@@ -73,7 +76,11 @@ class PolicyHead(Module):
         return tf.concat([outputs, log_std], -1)
 
     def make_distribution(self, parameters: tf.Tensor) -> Distribution:
-        """Returns the distribution for the parameters from `complete`."""
+        """Returns the distribution for the parameters from `complete`.
+
+        Raises:
+          InvalidInputError: the last axis has a length other than `size`.
+        """
         return make_distribution(self.space, parameters, bounded=self._bounded)
 
     def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:
@@ -83,6 +90,9 @@ class PolicyHead(Module):
           For a continuous action, its mean `[..., d]`, or with bounds the squashed mean, which is
           the median; for discrete actions, the probability of each, choice by choice, `[..., n]`;
           for switches, the probability of being on, `[..., d]`.
+
+        Raises:
+          InvalidInputError: see `make_distribution`; only for a continuous action.
         """
         if isinstance(self.space, Box):
             return self.make_distribution(parameters).mode()

@@ -15,17 +15,17 @@ from relaax_like.wire.errors import SnapshotError
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
-    """The results of a run; numbers that it does not have are None.
+    """The results of a run; numbers that are not known are None.
 
     Attributes:
-      run: its name.
-      seed: its seed.
+      run: name of the run.
+      seed: of the run.
       steps: environment steps so far.
       mean_return: of the last `episodes` training episodes.
       episodes: `learner.target_episodes` of the run, or all its episodes if they are fewer.
       best: largest mean return over `learner.target_episodes` episodes; None if fewer have ended.
       target_steps: environment steps until the mean return reached the target.
-      target_sec: seconds until then, since the run began.
+      target_sec: seconds from the start of the run until then.
       steps_per_sec: environment steps per second, from the first episodes on.
     """
 

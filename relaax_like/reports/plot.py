@@ -46,7 +46,9 @@ def choose_curve(runs: Sequence[Run], name: str | None) -> str:
             return candidate
     run = next(run for run in runs if wanted[0] not in run.curves)
     there = ", ".join(map(repr, run.curves)) or "no curves"
-    cure = "name one that all runs have" if run.curves else "omit this run"
+    cure = "name one that all runs have"
+    if not run.curves:
+        cure = "wait until the run has recorded curves, or omit it"
     raise ConfigError(f"--curve: run {run.name} has no curve {wanted[0]!r}; it has {there}; {cure}")
 
 

@@ -49,7 +49,7 @@ class SpanTime:
 
     @property
     def waits(self) -> bool:
-        """Whether it is time in which the thread had nothing to do."""
+        """Whether the thread had nothing to do in these spans."""
         return is_waiting(self.name)
 
 
@@ -59,7 +59,7 @@ class ThreadTime:
 
     Attributes:
       role: of the processes.
-      thread: their name without the number; "main" for the main thread.
+      thread: the threads' name without the number; "main" for the main thread.
       count: number of threads.
       spans: by `own_share`, the largest first.
     """
@@ -99,8 +99,8 @@ class Report:
     """The times and counters of a traced run.
 
     Attributes:
-      window_sec: time in which all roles were running, or the complete time if there is none; all
-        shares refer to it.
+      window_sec: time in which all roles were running, or the complete time if there was no such
+        time; all shares refer to it.
       is_common: whether all roles were running in that time.
       threads: the busiest first within each role.
       counters: of all roles.
@@ -161,9 +161,10 @@ def load_traces(folder: Path) -> tuple[list[ProcessTrace], list[str]]:
         else:
             skipped.append(f"{path}: the process has recorded no spans")
     if not traces:
+        more = f"; and {len(skipped) - 2} more" if len(skipped) > 2 else ""
         raise ConfigError(
-            f"{folder}: no usable trace: {'; '.join(skipped)}; make one of these files usable, or "
-            "trace again"
+            f"{folder}: no usable trace: {'; '.join(skipped[:2])}{more}; make one of these files "
+            "usable, or trace again"
         )
     return traces, skipped
 
@@ -285,10 +286,10 @@ class _ThreadSpans:
 
 
 def _find_window(traces: Sequence[ProcessTrace]) -> tuple[int, int, bool]:
-    """Returns start and end of the report's time, in ns since 1970, and if all roles ran in it.
+    """Returns start and end of the report's time, in ns since 1970, and whether all roles ran then.
 
     A ring buffer that was full has no information about the time before its oldest span. If roles
-    never ran at the same time, it is the complete time.
+    never ran at the same time, the report is about the complete time.
     """
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}

@@ -111,8 +111,8 @@ class FilmedSlots:
             what = "nothing" if frame is None else f"an array {list(frame.shape)}"
             raise ConfigError(
                 "--video: the environment cannot be drawn: expected an image [height, width, "
-                f"3], got {what}; it needs render_mode rgb_array, and slots with a method "
-                "render"
+                f"3], got {what}; add rgb_array to the render_modes of a Gymnasium environment, "
+                "add a method render to your own slots, or omit --video"
             )
         return frame[..., :3].astype(np.uint8, copy=False)
 

@@ -334,7 +334,8 @@ def test_noisy_networks_draw_other_noise_for_each_value_and_learn_how_much(monke
 @pytest.mark.parametrize(
     ("distribution", "want"),
     [
-        ("{kind: quantile, v_min: 0}", "v_min and v_max have no effect with kind: quantile"),
+        ("{kind: quantile, v_min: 0}", "v_min: 0.0 has no effect with kind: quantile"),
+        ("{kind: quantile, v_max: 5}", "v_max: 5.0 has no effect with kind: quantile"),
         (
             "{kind: categorical, v_min: 1, v_max: 1}",
             "v_min is 1.0 and v_max is 1.0, but kind: categorical needs",

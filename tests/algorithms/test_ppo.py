@@ -432,9 +432,15 @@ def test_each_observation_of_a_history_is_mirrored():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"mirror": 1.0, "mirror_action": (0.1,)}, "set both"),
+        (
+            {"mirror": 1.0, "mirror_action": (0.1,)},
+            "mirror_action is set without mirror_observation; set both",
+        ),
         ({"mirror_observation": (float("inf"), 1), "mirror_action": (0.1,)}, "finite number"),
-        ({"mirror_observation": (-0.1, 1)}, "set both"),
+        (
+            {"mirror_observation": (-0.1, 1)},
+            "mirror_observation is set without mirror_action; set both",
+        ),
         ({"mirror_observation": (-0.1,), "mirror_action": (0.1,)}, "1 number, expected 2"),
         ({"mirror_observation": (0.0, 1), "mirror_action": (0.1,)}, "0 at position 0.*0.1 or -0.1"),
         ({"mirror_observation": (0.1, 1.5), "mirror_action": (0.1,)}, "1.5 at position 1"),
@@ -452,7 +458,7 @@ def test_each_observation_of_a_history_is_mirrored():
                 "action_size": None,
                 "num_actions": 2,
             },
-            "cannot be negated",
+            "-0.1 at position 0, but probabilities of choices cannot be negated; remove all",
         ),
         (
             {

@@ -102,5 +102,5 @@ def test_another_number_of_rewards_is_refused(tmp_path: Path) -> None:
 
 def test_normalised_rewards_are_refused(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, "ppo", COSTS)
-    with pytest.raises(ConfigError, match="normalize_rewards: cannot be true if"):
+    with pytest.raises(ConfigError, match="normalize_rewards: true, but rewards is set"):
         load_experiment(file, ["algorithm.normalize_rewards=true"])

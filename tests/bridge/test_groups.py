@@ -76,7 +76,7 @@ def test_only_the_named_group_moves_and_only_its_part_is_given(connect, backend)
         (
             [np.zeros(4, np.float32)],
             ["goal/default"],
-            r"received 1 array\(s\), expected 2: goal/W, goal/b",
+            "gradients: received 1, expected 2, one for each trainable variable: goal/W, goal/b",
         ),
         (
             [np.zeros(3, np.float32)],

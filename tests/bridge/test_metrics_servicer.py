@@ -57,7 +57,7 @@ def test_points_arrive_with_their_x(
         (Scalar(name="loss", y=float("nan")), "scalars[1] 'loss': y is nan, expected a finite"),
         (Scalar(name="loss", y=float("inf")), "scalars[1] 'loss': y is inf"),
         (Scalar(name="loss", y=1, x=float("nan")), "scalars[1] 'loss': x is nan"),
-        (Scalar(y=1), "scalars[1]: name '', expected 1 to 200"),
+        (Scalar(y=1), "scalars[1]: name '' of length 0, expected 1 to 200"),
         (Scalar(name="n" * 201, y=1), "scalars[1]: name 'nnn"),
     ],
     ids=["NaN", "infinity", "x", "no name", "long name"],

@@ -161,7 +161,10 @@ def test_unpacked_arrays_are_views(mixed: Manifest) -> None:
 @pytest.mark.parametrize(
     ("arrays", "want"),
     [
-        ([_float32(2, 3), _float32(1)], r"received 2 array\(s\), expected 3: actor/W1"),
+        (
+            [_float32(2, 3), _float32(1)],
+            "gradients: received 2, expected 3, one for each trainable variable: actor/W1",
+        ),
         (
             [_float32(3, 2), _float32(1), _float32(4)],
             r"actor/W1: expected float32 \[2, 3\], got float32 \[3, 2\]",
@@ -234,8 +237,11 @@ def test_running_statistics_are_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("variables", "want"),
     [
-        (_statistic("s", count=None), r"statistic s: s\.count missing; .*s\.count, s\.mean, s\.m2"),
-        (_statistic("s", mean=None, m2=None), r"s\.mean, s\.m2 missing"),
+        (
+            _statistic("s", count=None),
+            r"statistic s: s\.count is missing; .*s\.count, s\.mean, s\.m2",
+        ),
+        (_statistic("s", mean=None, m2=None), r"s\.mean, s\.m2 are missing"),
         (
             _statistic("s", mean=np.zeros(2, np.float32)),
             r"s\.mean: float32 \[2\], expected float64",
@@ -298,12 +304,14 @@ def test_fingerprint_is_the_same_in_every_process() -> None:
 def test_received_manifest_that_contradicts_itself_is_refused(mixed: Manifest, field: str) -> None:
     message = manifest_to_message(mixed)
     setattr(message, field, getattr(message, field) + 4)
-    with pytest.raises(InvalidInputError, match="contradict its segments"):
+    wrong, right = getattr(message, field), getattr(mixed, field)
+    want = f"{field} is {wrong}, but the segments give {right}"
+    with pytest.raises(InvalidInputError, match=want):
         message_to_manifest(message)
 
 
 def test_received_segment_that_was_changed_is_refused(mixed: Manifest) -> None:
     message = manifest_to_message(mixed)
     message.segments[0].name = "actor/W9"
-    with pytest.raises(InvalidInputError, match="contradict its segments"):
+    with pytest.raises(InvalidInputError, match="fingerprint is .*, but the segments give"):
         message_to_manifest(message)

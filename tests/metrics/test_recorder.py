@@ -65,7 +65,7 @@ def test_flushed_points_are_readable_while_recording_goes_on(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "y", "x", "want"),
     [
-        ("", 1.0, None, "name '', expected 1 to 200"),
+        ("", 1.0, None, "name '' of length 0, expected 1 to 200"),
         ("x" * 201, 1.0, None, "expected 1 to 200"),
         ("a\nb", 1.0, None, "printable"),
         (3, 1.0, None, "name 3, expected"),

@@ -165,11 +165,11 @@ def test_log_std_may_come_apart_from_the_means(name):
 
 
 def test_a_network_with_the_wrong_number_of_outputs_is_refused():
-    with pytest.raises(InvalidInputError, match="5 parameters, expected 12 for a Box"):
+    with pytest.raises(InvalidInputError, match="length 5, expected 12 for a Box"):
         make_distribution(BOX, tf.zeros((1, 5)))
-    with pytest.raises(InvalidInputError, match="12 parameters, expected 6 for a Box"):
+    with pytest.raises(InvalidInputError, match="length 12, expected 6 for a Box"):
         make_distribution(BOX, tf.zeros((1, 12)), tf.zeros(6))
-    with pytest.raises(InvalidInputError, match="3 parameters, expected 5 for a Discrete"):
+    with pytest.raises(InvalidInputError, match="length 3, expected 5 for a Discrete"):
         make_distribution(Discrete(n=5), tf.zeros((1, 3)))
 
 

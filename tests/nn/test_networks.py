@@ -303,7 +303,7 @@ def test_a_convolution_of_ones_own_has_the_networks_activation():
             ["nature"],
             (30, 84, 3),
             r"layer nature\.2 has a kernel of 3, but its input is only 2x9; "
-            r"use smaller kernels or strides, or a larger image",
+            r"list conv layers with smaller kernels or strides in network\.layers",
         ),
     ],
 )
