@@ -313,5 +313,5 @@ def test_received_manifest_that_contradicts_itself_is_refused(mixed: Manifest, f
 def test_received_segment_that_was_changed_is_refused(mixed: Manifest) -> None:
     message = manifest_to_message(mixed)
     message.segments[0].name = "actor/W9"
-    with pytest.raises(InvalidInputError, match="fingerprint is .*, but the segments give"):
+    with pytest.raises(InvalidInputError, match=r"fingerprint is .*, but the segments give"):
         message_to_manifest(message)
