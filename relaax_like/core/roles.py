@@ -473,11 +473,7 @@ class Publisher(abc.ABC):
     @property
     @abc.abstractmethod
     def best_score(self) -> float | None:
-        """Best score of the kept snapshots; None if no snapshot has a score.
-
-        Raises:
-          SnapshotError: see `Snapshots.best_score`.
-        """
+        """Best score of the kept snapshots; None if no snapshot has a score."""
 
     @property
     @abc.abstractmethod

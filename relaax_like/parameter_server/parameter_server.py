@@ -404,9 +404,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
         Args:
           reply: to the learner's newest publication or count; None: it has asked for the state.
-
-        Raises:
-          SnapshotError: see `Snapshots.best_score`.
         """
         reply = reply or self.pull()
         number, sequence, durable = self._applier.progress
@@ -445,11 +442,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     @property
     def best_score(self) -> float | None:
-        """Best score of the kept snapshots; None if no snapshot has a score.
-
-        Raises:
-          SnapshotError: see `Snapshots.best_score`.
-        """
+        """Best score of the kept snapshots; None if no snapshot has a score."""
         return None if self._snapshots is None else self._snapshots.best_score
 
     @property

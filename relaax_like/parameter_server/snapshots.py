@@ -78,7 +78,8 @@ class Snapshots:
         self.directory = Path(directory)
         self._keep = keep
         self._keep_best = keep_best
-        self._scores: dict[str, float | None] = {}
+        # Of every snapshot in the folder. Replaced, never changed: another thread might read it.
+        self._scores: Mapping[str, float | None] = {}
         self._damaged: set[str] = set()
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -115,9 +116,7 @@ class Snapshots:
 
         Raises:
           SnapshotError: the snapshot could not be written (disk full, ...), or the disk returned
-            other data, and older snapshots are untouched; this object is closed; or, after the
-            snapshot was written, the folder cannot be read, or another snapshot in it has a format
-            that this version does not know.
+            other data, and older snapshots are untouched; or this object is closed.
         """
         if self._lock is None:
             raise SnapshotError(f"{self.directory}: closed; no more snapshots can be saved")
@@ -149,8 +148,11 @@ class Snapshots:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         self._damaged.discard(target.name)
-        self._scores[target.name] = score
-        self._delete_old(newest or target.name)
+        self._scores = {**self._scores, target.name: score}
+        try:
+            self._delete_old(newest or target.name)
+        except SnapshotError as error:
+            _LOG.warning("could not delete old snapshots: %s", error)
         return target
 
     def path_of(self, state: State) -> Path:
@@ -162,12 +164,10 @@ class Snapshots:
     def best_score(self) -> float | None:
         """The best score of a snapshot in the folder; None if no undamaged snapshot has a score.
 
-        Raises:
-          SnapshotError: the folder cannot be read, or a snapshot has a format that this version
-            does not know.
+        Known without reading the folder: of the snapshots that were in it at the last call of
+        `restore_latest` or `save`. Thread-safe.
         """
-        names = [name for name in list_names(self.directory) if name not in self._damaged]
-        found = [self._find_score(name) for name in names]
+        found = [score for name, score in self._scores.items() if name not in self._damaged]
         return max((score for score in found if score is not None), default=None)
 
     def restore_latest(self, manifest: Manifest) -> State | None:
@@ -181,6 +181,7 @@ class Snapshots:
             another layout or an unknown format; or the folder cannot be read.
         """
         state = read_latest(self.directory, self._damaged)
+        self._scores = self._find_scores(list_names(self.directory))
         if state is None:
             return None
         if state.manifest.fingerprint != manifest.fingerprint:
@@ -223,22 +224,27 @@ class Snapshots:
         shutil.rmtree(replaced, ignore_errors=True)
 
     def _delete_old(self, newest: str) -> None:
-        names = list_names(self.directory)
-        scores = {name: self._find_score(name) for name in names}
+        scores = self._find_scores(list_names(self.directory))
         kept = select_kept(scores, newest, self._damaged, self._keep, self._keep_best)
         self._scores = {name: score for name, score in scores.items() if name in kept}
-        for name in names:
+        for name in scores:
             if name not in kept:
                 self._delete(name)
 
-    def _find_score(self, name: str) -> float | None:
-        scores = self._scores  # `_delete_old` replaces it, in another thread
-        if name not in scores:
-            try:
-                scores[name] = read_manifest(self.directory / name).get("score")
-            except DamagedError:
-                scores[name] = None
-        return scores[name]
+    def _find_scores(self, names: list[str]) -> dict[str, float | None]:
+        """Returns the scores of snapshots; None: it has none, or cannot be read."""
+        known = self._scores
+        return {name: known[name] if name in known else self._read_score(name) for name in names}
+
+    def _read_score(self, name: str) -> float | None:
+        try:
+            score: float | None = read_manifest(self.directory / name).get("score")
+        except DamagedError:
+            return None
+        except SnapshotError as error:  # of another version of relaax_like
+            _LOG.warning("ignoring the score of a snapshot: %s", error)
+            return None
+        return score
 
     def _delete(self, name: str) -> None:
         # Renamed first: a partly deleted directory must not look like a damaged snapshot.

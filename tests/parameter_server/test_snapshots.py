@@ -224,6 +224,36 @@ def test_snapshot_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_an_older_snapshot_of_another_format_does_not_make_a_save_fail(tmp_path: Path) -> None:
+    with Snapshots(tmp_path) as snapshots:
+        path = snapshots.save(make_state(10, 1), 5.0) / "manifest.json"
+        snapshots.save(make_state(20, 2), 1.0)
+        path.write_bytes(change_manifest(path.read_bytes(), lambda body: body.update(format=1)))
+    with Snapshots(tmp_path) as snapshots:
+        assert_same(snapshots.restore_latest(make_layout()), make_state(20, 2))
+        assert snapshots.best_score == 1.0
+        saved = snapshots.save(make_state(30, 3), 2.0)
+        assert saved.exists()
+        assert snapshots.best_score == 2.0
+
+
+def test_a_folder_that_cannot_be_read_costs_neither_the_best_score_nor_a_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(path: Path) -> list[str]:
+        raise OSError(24, "Too many open files", str(path))
+
+    with Snapshots(tmp_path) as snapshots:
+        snapshots.save(make_state(10, 1), 5.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "listdir", refuse)
+            saved = snapshots.save(make_state(20, 2), 7.0)
+            assert snapshots.best_score == 7.0
+        assert "could not delete old snapshots" in caplog.text
+        assert_same(read_version(tmp_path, 2), make_state(20, 2))
+    assert saved.exists()
+
+
 @pytest.mark.parametrize("shape", [["ab", 2**50], [[0, 0], 2**50], [2, -3], [2.0], [True]])
 def test_shape_that_is_none_is_noticed_before_anything_is_computed(
     shape: list[Any], tmp_path: Path
