@@ -249,15 +249,5 @@ def _read_final(
                 "final_observations",
             )
         return None
-    messages = step.final_observations
-    arrays = {}
     # Rows of slots that continue are ignored, so only the others are checked for range and NaN.
-    for name in spaces:
-        if name not in messages:
-            raise InvalidInputError(
-                f"final_observations: leaf {name} is missing; send all leaves of the space", name
-            )
-        field = f"final_observations[{name}]"
-        array = message_to_ndarray(messages[name], field)
-        arrays[name] = spaces[name].validate(array, slots, field, ended)
-    return arrays
+    return unpack_arrays(step.final_observations, spaces, slots, "final_observations", ended)

@@ -491,9 +491,20 @@ def pack_arrays(arrays: Mapping[str, np.ndarray], into: Any) -> None:
 
 
 def unpack_arrays(
-    messages: Mapping[str, ndarray_pb2.NdArray], spaces: Spaces, slots: int, field: str
+    messages: Mapping[str, ndarray_pb2.NdArray],
+    spaces: Spaces,
+    slots: int,
+    field: str,
+    chosen: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Reads and validates named arrays `[slots, ...]` against their spaces.
+
+    Args:
+      messages: leaf -> array.
+      spaces: leaf -> its space.
+      slots: k.
+      field: name for errors.
+      chosen: `[slots] bool`, the slots whose values matter; None: all.
 
     Raises:
       InvalidInputError: a missing or unknown leaf, or one that does not fit its space.
@@ -508,5 +519,5 @@ def unpack_arrays(
     arrays = {}
     for name, space in spaces.items():
         leaf = f"{field}[{name}]"
-        arrays[name] = space.validate(message_to_ndarray(messages[name], leaf), slots, leaf)
+        arrays[name] = space.validate(message_to_ndarray(messages[name], leaf), slots, leaf, chosen)
     return arrays

@@ -113,6 +113,13 @@ STEPS = {
         make_next(truncated=array([1], "bool"), final_observations=observe([NAN, 1])),
         "final_observations[observation]",
     ),
+    "another leaf in the final observations": (
+        make_next(
+            truncated=array([1], "bool"),
+            final_observations={**observe([0, 1]), "other": array([0])},
+        ),
+        "final_observations",
+    ),
     "success is 2": (make_next(success=array([2], "int8")), "success"),
     "success is -128": (make_next(success=array([-128], "int8")), "success"),
     "goes on without an observation": (
