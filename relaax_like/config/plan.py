@@ -14,6 +14,7 @@ An algorithm of several tasks can declare a plan for each: a mapping from task t
 """
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
@@ -65,7 +66,7 @@ class OnPolicy:
         other plans.
 
     Raises:
-      ValueError: an attribute is too small, or attributes contradict each other.
+      ValueError: an attribute is out of its range, or attributes contradict each other.
     """
 
     rollout_steps: int
@@ -85,7 +86,10 @@ class OnPolicy:
     overridden: OverriddenUse = "cut"
 
     def __post_init__(self) -> None:
-        _validate_least(self, rollout_steps=1, rollouts=1)
+        _validate_least(
+            self, rollout_steps=1, rollouts=1, epochs=1, minibatch_size=0, prenormalize_steps=0
+        )
+        _validate_shares(self, "discount", "reward_discount")
         if not self.minibatch_size:
             object.__setattr__(self, "minibatch_of", "rollouts")
         if self.rollouts is None and self.minibatch_size:
@@ -145,7 +149,7 @@ class Episodes:
       update_norm: whether each update's episodes feed the running statistics of the inputs.
 
     Raises:
-      ValueError: `episodes`, `rollout_steps` or `max_steps` is less than 1.
+      ValueError: an attribute is out of its range.
     """
 
     episodes: int = 1
@@ -163,6 +167,7 @@ class Episodes:
 
     def __post_init__(self) -> None:
         _validate_least(self, episodes=1, rollout_steps=1, max_steps=1)
+        _validate_shares(self, "discount")
 
     @property
     def columns(self) -> int:
@@ -196,7 +201,7 @@ class Offline:
         recordings before the first update; only with `updates_at_once`.
 
     Raises:
-      ValueError: `updates_at_once` is less than 1, or attributes contradict each other.
+      ValueError: an attribute is out of its range, or attributes contradict each other.
     """
 
     minibatch_size: int
@@ -212,6 +217,8 @@ class Offline:
     rollout_steps: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        _validate_least(self, minibatch_size=1, epochs=1, updates_at_once=1)
+        _validate_shares(self, "discount")
         if self.updates_at_once is None:
             if self.prenormalize:
                 raise ValueError(
@@ -219,10 +226,6 @@ class Offline:
                     "updates_at_once, or use update_norm"
                 )
             return
-        if self.updates_at_once < 1:
-            raise ValueError(
-                f"Offline: updates_at_once is {self.updates_at_once}, expected 1 or more, or None"
-            )
         fixed = {"minibatch_of": "steps", "epochs": 1, "next_actions": False, "update_norm": False}
         for name, expected in fixed.items():
             if getattr(self, name) != expected:
@@ -292,11 +295,20 @@ class Replay:
     reward_discount: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
-        _validate_least(self, warm_up_steps=0, updates_at_once=1, rollout_steps=1)
-        for name in ("priority_exponent", "weight_exponent"):
-            exponent = getattr(self, name)
-            if exponent is not None and not 0 <= exponent <= 1:
-                raise ValueError(f"Replay: {name} is {exponent}, expected 0 to 1")
+        _validate_least(
+            self,
+            capacity=1,
+            minibatch_size=1,
+            warm_up_steps=0,
+            updates_at_once=1,
+            rollout_steps=1,
+            n_step=1,
+        )
+        _validate_shares(self, "priority_exponent", "weight_exponent", "discount")
+        if not 0 < self.updates_per_step < math.inf:
+            raise ValueError(
+                f"Replay: updates_per_step is {self.updates_per_step}, expected a number above 0"
+            )
         steps, burn_in = self.sequence_steps, self.burn_in_steps
         if steps is None:
             if burn_in:
@@ -465,3 +477,11 @@ def _validate_least(plan: Plan, **numbers: int) -> None:
         value = getattr(plan, name)
         if value is not None and value < least:
             raise ValueError(f"{type(plan).__name__}: {name} is {value}, expected {least} or more")
+
+
+def _validate_shares(plan: Plan, *names: str) -> None:
+    """Raises ValueError if an attribute of a plan, other than None, is not from 0 to 1."""
+    for name in names:
+        value = getattr(plan, name)
+        if value is not None and not 0 <= value <= 1:
+            raise ValueError(f"{type(plan).__name__}: {name} is {value}, expected 0 to 1")

@@ -364,6 +364,21 @@ def test_broken_algorithm_folder_does_not_hide_other_problems(
             "Replay(capacity=9, minibatch_size=1, n_step=3, hindsight=object())",
             "ValueError: Replay: hindsight works with n_step=1, got 3",
         ),
+        ("OnPolicy(rollout_steps=4, epochs=0)", "ValueError: OnPolicy: epochs is 0, expected 1 or"),
+        (
+            "Replay(capacity=0, minibatch_size=1)",
+            "ValueError: Replay: capacity is 0, expected 1 or",
+        ),
+        ("Replay(capacity=9, minibatch_size=1, n_step=0)", "ValueError: Replay: n_step is 0, exp"),
+        (
+            "Replay(capacity=9, minibatch_size=1, updates_per_step=0.0)",
+            "ValueError: Replay: updates_per_step is 0.0, expected a number above 0",
+        ),
+        (
+            "Offline(minibatch_size=4, discount=1.5)",
+            "ValueError: Offline: discount is 1.5, expected 0 to 1",
+        ),
+        ("Episodes(discount=float('nan'))", "ValueError: Episodes: discount is nan, expected 0 to"),
         ("OnPolicy(steps=8)", "TypeError: OnPolicy.__init__() got an unexpected keyword"),
         ("OnPolicy(rollout_steps=self.nothing)", "object has no attribute 'nothing'"),
     ],
@@ -376,7 +391,7 @@ def test_a_plan_that_fails_does_not_hide_other_problems(
         f"{file.read_text()}\n"
         "    @property\n"
         "    def plan(self):\n"
-        "        from relaax_like.config.plan import OnPolicy, Replay\n"
+        "        from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay\n"
         f"        return {plan}\n"
     )
     first, second = _problems(write("seed: x\n" + MINIMAL))
