@@ -73,9 +73,11 @@ def make_slots(
       env_args: passed to the environment.
 
     Raises:
-      ConfigError: there is no such environment, its module cannot be imported, it cannot be made,
-        it has no such form, or its vectorised form is requested with an action repeat.
+      ConfigError: there is no such mode or environment, its module cannot be imported, it cannot be
+        made, it has no such form, or its vectorised form is requested with an action repeat.
     """
+    if mode not in MODES:
+        raise ConfigError(f"mode: {mode!r:.60}, expected one of {', '.join(MODES)}")
     env_args = env_args or {}
     with warnings.catch_warnings():
         # The tutorial's CartPole-v0 is deliberately old; all other warnings are shown.

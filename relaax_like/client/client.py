@@ -1117,8 +1117,8 @@ def _print_line(line: str) -> None:
 
 
 def _validate_slots(slots: int) -> int:
-    if slots < 1:
-        raise ConfigError(f"slots: {slots}, expected 1 or more")
+    if not 1 <= slots < 2**32:  # a field of the hello
+        raise ConfigError(f"slots: {slots}, expected 1 to {2**32 - 1}")
     return slots
 
 

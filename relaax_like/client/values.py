@@ -41,6 +41,7 @@ class SpaceValues:
             not isinstance(spaces, Mapping)
             or not spaces
             or not all(isinstance(leaf, Space) for leaf in spaces.values())
+            or not all(isinstance(leaf, str) for leaf in spaces)
         ):
             raise ConfigError(
                 f"{name}_space: expected a leaf of relaax_like.wire.spaces (Box, Discrete, "

@@ -162,7 +162,7 @@ class Box(Space):
         super().__post_init__()
         for name in ("low", "high"):
             bound = getattr(self, name)
-            if bound is not None and not isinstance(bound, np.ndarray):
+            if bound is not None and not _is_numeric(bound):
                 bound = self._spread(name, bound)
                 object.__setattr__(self, name, bound)
             if bound is not None and bound.shape != self.shape:
@@ -290,6 +290,11 @@ class MultiBinary(Space):
         wrong = (array != 0) & (array != 1)
         if wrong.any():
             raise InvalidInputError(f"{field}: {array[wrong][0]}, expected 0 or 1", field)
+
+
+def _is_numeric(bound: Any) -> bool:
+    """Returns whether a bound is an array of numbers."""
+    return isinstance(bound, np.ndarray) and bound.dtype.kind in "biufV"
 
 
 def _validate_integers(dtype: str, kind: str, first: int, last: int) -> None:

@@ -323,7 +323,7 @@ def test_lists_of_different_lengths_name_their_leaf() -> None:
         values.count_slots({"a": RAGGED, "b": 0}, "x")
 
 
-@pytest.mark.parametrize("space", [{}, None, {"a": 3}, [STATE]])
+@pytest.mark.parametrize("space", [{}, None, {"a": 3}, {1: STATE}, [STATE]])
 def test_a_space_that_is_none_is_refused(space: Any) -> None:
     with pytest.raises(ConfigError, match="expected a leaf of relaax_like"):
         RlxClient("127.0.0.1:1", space, MOVE)
@@ -333,6 +333,7 @@ def test_a_space_that_is_none_is_refused(space: Any) -> None:
     "options",
     [
         {"slots": 0},
+        {"slots": 2**32},
         {"name": "a\nb"},
         {"name": "x" * 101},
         {"timeout_sec": 0},

@@ -112,6 +112,11 @@ def test_the_vectorised_form_refuses_it() -> None:
         make_slots("CartPole-v1", 2, mode="vector_entry_point", action_repeat=2)
 
 
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ConfigError, match="mode: 'vector', expected one of auto, sync, vector_ent"):
+        make_slots("CartPole-v1", 2, mode="vector")
+
+
 def test_a_window_keeps_the_pace_of_the_environments_own_time() -> None:
     plain, repeated = make_slots("Toy-v0"), make_slots("Toy-v0", action_repeat=4)
     assert (plain.render_fps, repeated.render_fps) == (1000, 250)

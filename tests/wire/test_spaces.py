@@ -303,6 +303,7 @@ def test_one_number_is_a_bound_of_all_components() -> None:
         ("float32", "low", "space: low is 'low', expected a number of float32"),
         ("float32", [1, 2], r"space: low is \[1, 2\], expected .* or an array of shape \[3\]"),
         ("float32", float("nan"), "contains NaN"),
+        ("float32", np.array(["a", "b", "c"], object), "expected a number of float32"),
         ("float32", np.array(1.0), r"low has shape \[\], expected \[3\]"),
     ],
 )
