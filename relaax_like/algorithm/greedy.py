@@ -78,11 +78,15 @@ class GreedyPolicy:
         """Writes a SavedModel with the signature `serving_default`.
 
         Raises:
-          tf.errors.OpError: a file cannot be written.
+          OSError: a file cannot be written.
         """
         holder = tf.Module()
         holder.captured = list(self._function.variables)  # other variables are not saved
-        tf.saved_model.save(holder, str(folder), signatures={"serving_default": self._function})
+        signatures = {"serving_default": self._function}
+        try:
+            tf.saved_model.save(holder, str(folder), signatures=signatures)
+        except tf.errors.OpError as error:  # TensorFlow's form of an OSError
+            raise OSError(str(error)) from error
 
     def save_onnx(self, file: Path, metadata: Mapping[str, str]) -> None:
         """Writes an ONNX model.

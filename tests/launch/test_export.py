@@ -122,6 +122,21 @@ def test_a_file_that_acts_otherwise_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_that_tensorflow_cannot_write_is_a_clear_error(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = GreedyPolicy.save
+
+    def save_into_a_file(policy: GreedyPolicy, folder: Path) -> None:
+        folder.write_bytes(b"in the way")
+        save(policy, folder / "below")
+
+    monkeypatch.setattr(GreedyPolicy, "save", save_into_a_file)
+    with pytest.raises(RelaaxError, match=r"out: cannot be written: .*; choose another folder"):
+        export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
 WITH_AN_ODD_OPERATION = """
 import tensorflow as tf
 
