@@ -37,7 +37,9 @@ def train(
       ConfigError: the file, or something that it names, is wrong; or the run's folder already has a
         run, and `force` is False or the run cannot be moved.
       RelaaxError: the training cannot start or continue; or this is not the main thread.
+      ModuleNotFoundError: a library of the extra `server` is not installed.
       SystemExit: a signal arrived before the training had begun.
+      Exception: an error of the environment's code, of a hook or of a trainer's own code.
     """
     from relaax_like.launch.training import train as train_here
 
@@ -81,6 +83,7 @@ def load(
       InvalidInputError: a passed space has an invalid leaf, or the algorithm cannot use it.
       SnapshotError: there is no such snapshot (for a number, the error lists the existing ones), or
         it cannot be used.
+      ModuleNotFoundError: a library of the extra `server` is not installed.
     """
     from relaax_like.launch.policy import load_policy
 

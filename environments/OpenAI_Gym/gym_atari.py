@@ -11,6 +11,7 @@ Observations are single frames, a quarter of what would be sent otherwise;
 """
 
 import importlib
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -95,7 +96,10 @@ def register() -> None:
     try:
         games = importlib.import_module("ale_py")
     except ImportError as error:
-        line = describe_missing(error.name) or f"ale-py cannot be imported: {error}"
+        missing = describe_missing(error.name) if isinstance(error, ModuleNotFoundError) else None
+        line = missing or (
+            f"ale_py cannot be imported ({error!s:.200}); reinstall ale-py for {sys.executable}"
+        )
         raise ConfigError(f"Atari games: {line}") from None
     gym.register_envs(games)
 

@@ -101,7 +101,7 @@ class Display:
     def _open_window(self, width: int, height: int) -> None:
         try:
             import pygame
-        except ImportError:
+        except ModuleNotFoundError:
             raise _NoDisplayError(str(describe_missing("pygame"))) from None
         self._pygame = pygame
         # Drawing without a window might have initialised pygame with another video driver.

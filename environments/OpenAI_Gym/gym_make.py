@@ -17,7 +17,7 @@ from gymnasium.envs.registration import (
 )
 from gymnasium.vector import AutoresetMode
 
-from relaax_like.extras import describe_cure, describe_missing
+from relaax_like.extras import describe_missing
 from relaax_like.wire import ConfigError
 
 from . import gym_atari, gym_masked
@@ -34,6 +34,8 @@ from .gym_slots import (
 gym_masked.register()
 
 MODES = ("auto", "sync", "vector_entry_point")
+_MAX_ERROR = 500
+_NAME = "the name of a registered environment, or MODULE:NAME if a module registers it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +57,7 @@ def make_slots(
     action_repeat: int = 1,
     env_args: dict[str, Any] | None = None,
 ) -> GymSlots:
-    """Makes `slots` environments of a registered name.
+    """Makes `slots` environments, given their registered name.
 
     Args:
       name: as for `gymnasium.make`; "module:Name-v0" imports a module first, which can be in the
@@ -90,8 +92,8 @@ def make_slots(
         except ConfigError:
             raise
         except Exception as error:  # the constructor of an environment can raise anything
-            shown = f" {env_args!s:.200}" if env_args else ""
-            raise ConfigError(f"environment {name}{shown}: {_describe(error)}") from error
+            shown = f" with environment.args (--env-arg) {env_args!s:.200}" if env_args else ""
+            raise ConfigError(f"environment {name:.100}{shown}: {_describe(error)}") from error
 
 
 def _make(
@@ -107,14 +109,14 @@ def _make(
     vectorised = getattr(spec, "vector_entry_point", None) is not None
     if mode == "vector_entry_point" and not vectorised:
         raise ConfigError(
-            f"environment {name} has no vector_entry_point; use mode sync (--vectorization-mode "
-            "sync)"
+            f"mode (--vectorization-mode): 'vector_entry_point', but environment {name:.100} has "
+            "no vectorised form of its own; use auto or sync"
         )
     if mode == "vector_entry_point" and action_repeat > 1:
         raise ConfigError(
-            f"action_repeat: {action_repeat}, but the vectorised form of environment {name} steps "
-            "all slots together, including slots whose episode ends between two repeats; use mode "
-            "sync (--vectorization-mode sync), or action_repeat 1"
+            f"action_repeat (--action-repeat): {action_repeat}, but the vectorised form of "
+            f"environment {name:.100} steps all slots together, including slots whose episode ends "
+            "between two repeats; use mode sync or auto (--vectorization-mode), or action_repeat 1"
         )
     # The other form of Atari games returns frames without preprocessing.
     better = slots > 1 or gym_atari.is_atari(name)
@@ -186,10 +188,12 @@ def _find_spec(name: str) -> Any:
         is_name = isinstance(error, gym.error.Error) and not isinstance(
             error, gym.error.DependencyNotInstalled
         )
-        if is_name and (matches := _find_matches(name)):
+        if is_name:
             end = "" if text.endswith((".", "?", "!")) else "."
-            text = f"{text}{end} Close matches: {', '.join(matches)}."
-        raise ConfigError(f"environment {name!r}: {text}") from error
+            matches = ", ".join(_find_matches(name))
+            cure = f"Close matches: {matches}" if matches else f"Expected {_NAME}"
+            text = f"{text}{end} {cure}."
+        raise ConfigError(f"environment.env (--env): {name!r:.100}: {text}") from error
 
 
 def _find_matches(name: str) -> list[str]:
@@ -219,14 +223,18 @@ def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
 def _describe(error: Exception) -> str:
     """Returns an error on one line; if a package is missing, says how to install it."""
     if isinstance(error, gym.error.DependencyNotInstalled):
-        return f"its simulator is not installed for {sys.executable}; {describe_cure('envs')}"
-    missing = describe_missing(error.name) if isinstance(error, ModuleNotFoundError) else None
-    if missing:
-        return missing
+        cause = error.__cause__  # of the import that failed
+        module = cause.name if isinstance(cause, ModuleNotFoundError) else None
+        return describe_missing(module) or f"{_one_line(error)} (Python: {sys.executable})"
+    if isinstance(error, ModuleNotFoundError):
+        return describe_missing(error.name) or (
+            f"{_one_line(error)}; install it for {sys.executable}, or start this program in the "
+            "folder that contains it"
+        )
     # The texts of other errors are often meaningless without the type, such as that of a KeyError.
     is_clear = isinstance(error, gym.error.Error | ImportError | TypeError | ValueError | OSError)
     return _one_line(error) if is_clear else f"{type(error).__name__}: {_one_line(error)}"
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split())[:_MAX_ERROR] or type(error).__name__

@@ -57,7 +57,7 @@ class _Episode:
     """How an episode reached its state: its initial conditions, and the actions since.
 
     Attributes:
-      seed: seed of its reset; None: none.
+      seed: seed of its reset; None: the reset had no seed.
       generator: state of the environment's random generator before the reset; None: unknown, or not
         needed because there is a seed.
       actions: rows without a slot axis.
@@ -90,9 +90,9 @@ class EnvListSlots:
           seed: of the first reset of slot 0; None: no seeds.
 
         Raises:
-          ConfigError: there is no environment, its spaces are of another kind than the supported
-            ones, or its mirror is not a list of numbers.
-          InvalidInputError: a leaf of a space that the protocol does not allow.
+          ConfigError: `envs` is empty, a space is of an unsupported kind, or a mirror is not a list
+            of numbers.
+          InvalidInputError: a space has a leaf that the protocol does not allow.
         """
         if not envs:
             raise ConfigError("envs: an empty list, expected at least one environment")
@@ -128,7 +128,7 @@ class EnvListSlots:
         return self._step(actions, range(self.slots))
 
     def partial_step(self, actions: Values, mask: np.ndarray) -> Transition:
-        """Steps the slots in `mask`, `[k]` bool, only; the others get reward 0.
+        """Steps only the slots in `mask`, `[k]` bool; the others get reward 0.
 
         Raises:
           InvalidInputError: see `step`.
@@ -273,10 +273,9 @@ class VectorEnvSlots:
           seed: of the first reset of all slots; None: no seed.
 
         Raises:
-          ConfigError: the environment has mode NEXT_STEP and is not known to reset single slots,
-            its spaces are of another kind than the supported ones, or its mirror is not a list of
-            numbers.
-          InvalidInputError: a leaf of a space that the protocol does not allow.
+          ConfigError: the environment has mode NEXT_STEP and is not known to reset single slots, a
+            space is of an unsupported kind, or a mirror is not a list of numbers.
+          InvalidInputError: a space has a leaf that the protocol does not allow.
           ValueError: see `autoreset_mode`.
         """
         self._env = env
@@ -503,7 +502,7 @@ class JoinedSlots:
         return self.partial_step(actions, np.ones(self.slots, np.bool_))
 
     def partial_step(self, actions: Values, mask: np.ndarray) -> Transition:
-        """Steps the slots in `mask`, `[k]` bool, only; the others get reward 0.
+        """Steps only the slots in `mask`, `[k]` bool; the others get reward 0.
 
         Raises:
           InvalidInputError, ConfigError: see `VectorEnvSlots.step`.

@@ -145,6 +145,6 @@ def make_bits(args: Mapping[str, Any], slots: int, seed: int | None) -> BitSlots
     unknown = [name for name in args if name != "bits"]
     if unknown:
         raise ConfigError(
-            f"environment.args (--env-arg): unknown argument {unknown[0]!r:.60}, expected bits"
+            f"environment.args.{unknown[0]!s:.60} (--env-arg): no such argument, expected bits"
         )
     return BitSlots(slots, seed=seed, **args)

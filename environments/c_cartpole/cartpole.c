@@ -59,6 +59,8 @@ static long parse_integer(const char *flag, const char *text, long least)
     char *end;
     errno = 0;
     long number = strtol(text, &end, 10);
+    if (errno == ERANGE)
+        refuse(flag, text, "expected an integer that fits into a C long");
     if (end == text || *end || errno || number < least)
         refuse(flag, text, least < -1 ? "expected an integer" : "expected an integer, -1 or more");
     return number;
@@ -69,7 +71,7 @@ static double parse_seconds(const char *flag, const char *text)
     char *end;
     double seconds = strtod(text, &end);
     if (end == text || *end)
-        refuse(flag, text, "expected two numbers of seconds");
+        refuse(flag, text, "expected two numbers, in seconds");
     return seconds;
 }
 
@@ -121,6 +123,12 @@ static settings parse(char **argument)
             if (!*++argument)
                 refuse(flag, NULL, "expected two values after it");
             parsed.max_sleep_sec = parse_seconds(flag, *argument);
+            if (!(parsed.min_sleep_sec >= 0 && parsed.min_sleep_sec <= parsed.max_sleep_sec
+                  && parsed.max_sleep_sec <= 1e6)) {
+                fprintf(stderr, "c_cartpole: %s: %g %g, expected 0 <= MIN <= MAX <= 1e6\n", flag,
+                        parsed.min_sleep_sec, parsed.max_sleep_sec);
+                exit(MISTAKE);
+            }
         }
     }
     return parsed;

@@ -551,8 +551,9 @@ static rlx_status take_error(rlx_client *client, const answer *got)
 {
     bool known = got->code <= RLX_SERVER_UNAVAILABLE;
     drop_connection(client);
-    fail(client, RLX_REFUSED, "the rlx server %s refused with error code %llu", client->address,
-         (unsigned long long)got->code);
+    fail(client, RLX_REFUSED,
+         "the rlx server %s refused a message with error code %llu; see the server's log",
+         client->address, (unsigned long long)got->code);
     if (got->message.size)
         copy_text(client->text, sizeof client->text, got->message);
     copy_text(client->field, sizeof client->field, got->field);
@@ -824,7 +825,7 @@ static rlx_status greet(rlx_client *client)
         drop_connection(client);
         return fail(client, RLX_INVALID,
                     "observation_size: %d needs messages of up to %zu bytes, but %s reads at most "
-                    "%llu; raise its max_message_bytes", client->observation_size,
+                    "%llu; raise its relaax-rlx-server.max_message_bytes", client->observation_size,
                     client->output_bytes, client->address,
                     (unsigned long long)got.max_message_bytes);
     }

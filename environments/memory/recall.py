@@ -144,7 +144,7 @@ def make_recall(args: Mapping[str, Any], slots: int, seed: int | None) -> Recall
     unknown = [name for name in args if name not in ("delay", "cues")]
     if unknown:
         raise ConfigError(
-            f"environment.args (--env-arg): unknown argument {unknown[0]!r:.60}, expected delay or "
+            f"environment.args.{unknown[0]!s:.60} (--env-arg): no such argument, expected delay or "
             "cues"
         )
     return RecallSlots(slots, seed=seed, **args)

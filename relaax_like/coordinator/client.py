@@ -1,4 +1,4 @@
-"""Clients of the coordinator: its calls with our errors, and what operators do with them."""
+"""Clients of the coordinator: `CoordinatorLink` for all calls, `JobsClient` for operators."""
 
 import json
 import secrets
@@ -12,7 +12,7 @@ import grpc
 from relaax_like.bridge.channel import make_channel
 from relaax_like.bridge.errors import OWN_TEXT
 from relaax_like.config.address import parse_address
-from relaax_like.coordinator.job import FORMAT
+from relaax_like.coordinator.job import FORMAT, MAX_JOB
 from relaax_like.coordinator.tasks import RefusedAttemptError
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.v1 import coordinator_pb2_grpc as pb_grpc
@@ -29,10 +29,8 @@ from relaax_like.wire.tls import find_tls_mistake
 CALL_SEC = 10.0
 T = TypeVar("T")
 _UNREACHABLE = "nothing listens there, or the connection was lost; is it running?"
-_REASONS = {
-    grpc.StatusCode.DEADLINE_EXCEEDED: "it did not answer in time",
-    grpc.StatusCode.CANCELLED: "the call was cancelled",
-}
+# What gRPC's server itself answers beyond `maximum_concurrent_rpcs`.
+_TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
 
 
 class CoordinatorLink:
@@ -61,7 +59,7 @@ class CoordinatorLink:
         self.stub = pb_grpc.CoordinatorStub(self._channel)
 
     def call(self, act: Callable[..., T], request: Any, timeout_sec: float = CALL_SEC) -> T:
-        """Makes a call.
+        """Calls a method of the coordinator, and returns its reply.
 
         Args:
           act: method of `stub`.
@@ -69,19 +67,20 @@ class CoordinatorLink:
           timeout_sec: longest wait.
 
         Raises:
-          InvalidInputError: the request is not valid.
+          InvalidInputError: the request is not valid, or there is no such job.
           NameInUseError: another process uses the slave's name.
           RefusedAttemptError: the state of the job does not allow the request.
           NotAllowedError: one end does not accept the token or certificate of the other, or only
             one end uses TLS.
-          ServerUnavailableError: the coordinator does not answer, or cannot do it now, and a retry
-            can succeed; or `close` was called.
-          ProtocolError: something else listens at the address, or the coordinator failed.
+          ServerUnavailableError: the coordinator does not answer, or cannot serve the request at
+            present, so a retry can succeed; or `close` was called.
+          ProtocolError: something else, or another version of the coordinator, listens at the
+            address; or the coordinator failed.
         """
         try:
             return act(request, timeout=timeout_sec)
         except grpc.RpcError as error:
-            raise self._to_exception(error) from None
+            raise self._to_exception(error, timeout_sec) from None
         except ValueError as error:  # gRPC's, for a closed channel
             raise ServerUnavailableError(
                 f"this process has closed its connection to the coordinator at {self.address} "
@@ -89,11 +88,14 @@ class CoordinatorLink:
             ) from None
 
     def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
-        """Makes a call whose reply is a stream; arguments and exceptions are those of `call`."""
+        """Makes a call, and yields the messages of its reply.
+
+        Arguments and exceptions are those of `call`; nothing is sent before the first iteration.
+        """
         try:
             yield from act(request, timeout=timeout_sec)
         except grpc.RpcError as error:
-            raise self._to_exception(error) from None
+            raise self._to_exception(error, timeout_sec) from None
         except ValueError as error:
             raise ServerUnavailableError(
                 f"this process has closed its connection to the coordinator at {self.address} "
@@ -115,7 +117,7 @@ class CoordinatorLink:
     ) -> None:
         self.close()
 
-    def _to_exception(self, error: grpc.RpcError) -> Exception:
+    def _to_exception(self, error: grpc.RpcError, timeout_sec: float) -> Exception:
         code, details = error.code(), error.details() or ""
         where = f"the coordinator at {self.address}"
         match code:
@@ -137,15 +139,26 @@ class CoordinatorLink:
                 return ServerUnavailableError(f"no answer from {where}: {_UNREACHABLE}")
             case grpc.StatusCode.UNIMPLEMENTED:
                 return ProtocolError(
-                    f"what listens at {self.address} is not a coordinator; use the address of a "
-                    "running `relaax jobs serve`"
+                    f"what listens at {self.address} is not a coordinator of this version of "
+                    "relaax_like; use the address of a running `relaax jobs serve`, and the same "
+                    "version of relaax_like at both ends"
                 )
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
+                if details == _TOO_MANY_CALLS:
+                    details = "it already serves the maximum number of calls; retry later"
                 return ServerUnavailableError(f"{where}: {details}")
-        if code in _REASONS:
-            return ServerUnavailableError(f"no answer from {where}: {_REASONS[code]}")
+            case grpc.StatusCode.DEADLINE_EXCEEDED:
+                return ServerUnavailableError(
+                    f"no answer from {where} within {timeout_sec:g} s; retry later"
+                )
+            case grpc.StatusCode.CANCELLED:
+                return ServerUnavailableError(
+                    f"no answer from {where}: the call was cancelled, because one end was closing; "
+                    "retry later"
+                )
         return ProtocolError(
-            f"{where} answered {code.name}: {details}; check the address, and the coordinator's log"
+            f"{where} answered {code.name}: {details:.500}; check the address, and the "
+            "coordinator's log"
         )
 
 
@@ -164,7 +177,7 @@ class JobsClient:
     Args:
       address: HOST:PORT of the coordinator.
       security: token of role operator, and certificates; None: no token and no TLS.
-      patience_sec: how long calls are retried while the coordinator does not answer.
+      patience_sec: how long calls are retried after a `ServerUnavailableError`.
 
     All methods that call the coordinator raise the errors of `CoordinatorLink.call`.
 
@@ -187,8 +200,8 @@ class JobsClient:
 
         Raises:
           InvalidInputError: the name or the settings are not valid.
-          ServerUnavailableError: there are too many jobs; or the coordinator cannot write its queue
-            or does not answer, and then the job might have been submitted.
+          ServerUnavailableError: there are too many jobs, or the coordinator cannot write its
+            queue; or it does not answer, and then the job might have been submitted.
         """
         request = pb.SubmitRequest(
             format=FORMAT, key=secrets.token_hex(16), name=name, config=json.dumps(config)
@@ -196,7 +209,7 @@ class JobsClient:
         return int(self._retry(self._link.stub.Submit, request).job)
 
     def list(self, job: int = 0) -> tuple[list[pb.JobInfo], list[pb.SlaveInfo]]:
-        """Returns jobs and slaves.
+        """Returns the jobs of the coordinator, in the order of their ids, and its slaves.
 
         Args:
           job: id of the only job to return, with its settings and the end of its output; 0: all
@@ -206,6 +219,7 @@ class JobsClient:
           InvalidInputError: there is no job with this id.
           ServerUnavailableError: the coordinator does not answer.
         """
+        _validate_id(job)
         jobs: list[pb.JobInfo] = []
         while True:
             after = jobs[-1].job if jobs else 0
@@ -224,6 +238,7 @@ class JobsClient:
           RefusedAttemptError: the job is already done, or has failed.
           ServerUnavailableError: the coordinator does not answer, or cannot write its queue.
         """
+        _validate_id(job)
         self._retry(self._link.stub.Cancel, pb.CancelRequest(format=FORMAT, job=job))
 
     def close(self) -> None:
@@ -248,3 +263,8 @@ class JobsClient:
                     raise
                 time.sleep(pause)
                 attempt += 1
+
+
+def _validate_id(job: int) -> None:
+    if not 0 <= job <= MAX_JOB:  # a message could not hold it
+        raise InvalidInputError(f"there is no job {job!s:.40}; `relaax jobs list` shows all", "job")

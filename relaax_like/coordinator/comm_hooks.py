@@ -1,6 +1,8 @@
-"""DI-engine's SendPolicy and SendLearnInfo: what a learner that a coordinator drives reports.
+"""Hooks that send a learner's policy and progress: DI-engine's SendPolicy and SendLearnInfo.
 
-| type | position | what it sends |
+They are for learners that a comm learner creates (`comm_learner.ServedLearner`).
+
+| type | usual position | what it sends |
 |---|---|---|
 | `send_policy` | before_run, after_iter | the policy's state, from the learner of rank 0 |
 | `send_learn_info` | after_iter, after_run | `learn_info`, each time; `freq` only thins the log |
@@ -52,7 +54,7 @@ class SendLearnInfoHook(LearnerHook):
         self._freq = freq
 
     def __call__(self, engine: "ServedLearner") -> None:  # type: ignore[override]
-        """Sends the progress."""
+        """Sends `learn_info`, the learner's progress."""
         info: dict[str, Any] = dict(engine.learn_info)
         engine.send_learn_info(info)
         if engine.updates % self._freq == 0:

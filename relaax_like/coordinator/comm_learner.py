@@ -1,6 +1,6 @@
 """DI-engine's comm learner: drives a `BaseLearner` whose data come from a coordinator.
 
-`BaseCommLearner` is the interface; `RemoteCommLearner` implements it over a `LearnerSlave`. It
+`BaseCommLearner` is the interface; `RemoteCommLearner` implements it with a `LearnerSlave`, and
 takes the place of DI-engine's `FlaskFileSystemLearner`: gRPC instead of Flask, JSON instead of
 pickled files.
 """
@@ -58,7 +58,7 @@ class ServedLearner(BaseLearner):
 
 
 class BaseCommLearner(abc.ABC):
-    """Creates learners for tasks, and connects them to the sender of data.
+    """Creates a learner for each task; subclasses define where data come from and results go.
 
         class MyCommLearner(BaseCommLearner):
             def send_policy(self, state_dict): ...
@@ -79,7 +79,7 @@ class BaseCommLearner(abc.ABC):
       create_policy: makes a policy from the task's `policy`; if the result has an attribute
         `learn_mode`, the value of the attribute is trained.
       exp_dir: folder of the experiment; its subfolder `ckpt` has checkpoints.
-      rank: of this learner among those that train together.
+      rank: number of this learner among those that train together.
       world_size: number of learners that train together.
     """
 
@@ -125,16 +125,22 @@ class BaseCommLearner(abc.ABC):
         self._end_flag = True
 
     def _create_learner(self, task_info: Mapping[str, Any]) -> ServedLearner:
-        """Makes a learner with a policy in learn mode and a data loader, and attaches the methods.
+        """Makes a learner with a policy in learn mode, a data loader and this object's methods.
 
         Args:
           task_info: has `learner_cfg`, see `config/base_learner.py`, and `policy`.
 
         Raises:
           ConfigError: the settings are wrong.
-          Exception: an error of `create_policy`.
+          Exception: an error of `create_policy`, or of a registered hook class.
         """
-        config = {**task_info.get("learner_cfg", {}), "use_distributed": self._use_distributed}
+        given = task_info.get("learner_cfg", {})
+        if not isinstance(given, Mapping):
+            raise ConfigError(
+                f"learner_cfg: {given!r:.80}, expected a mapping of settings, such as "
+                "{'max_iterations': 100}"
+            )
+        config = {**given, "use_distributed": self._use_distributed}
         learner = ServedLearner(
             config, exp_dir=self._exp_dir, rank=self._rank, world_size=self._world_size
         )
@@ -156,7 +162,7 @@ def _select_learn_mode(policy: Any) -> Policy:
 
 
 class RemoteCommLearner(BaseCommLearner):
-    """A resident comm learner: connects to a coordinator and learns what its tasks define.
+    """A resident comm learner: connects to a coordinator, whose tasks start and feed learners.
 
         comm = RemoteCommLearner(
             {"address": "localhost:7004", "name": "learner-1"}, create_policy, exp_dir="runs/mine"
@@ -166,15 +172,15 @@ class RemoteCommLearner(BaseCommLearner):
 
     Three queues of length 1 connect the learner's threads to the tasks: `get_data` puts a demand
     and waits for the data; `learner_get_data_task` returns the demand; `learner_learn_task` passes
-    the data and returns the progress after the iteration. After the last iteration it returns the
-    progress after the run, with `finished`; then the learner is closed, and another start task can
-    follow.
+    the data and returns the progress after the iteration. After the last iteration, that task
+    returns the progress after the run, with `finished`; then the learner is closed, and another
+    start task can follow.
 
     The newest policy is in the array file `EXP/policy.npz`.
 
     Args:
       cfg: settings: `address` (HOST:PORT of the coordinator) and `name` (unique there); optional:
-        `use_distributed`, and `send_learn_info_freq` (see `SendLearnInfoHook`).
+        `use_distributed`, and `send_learn_info_freq` (default 10, see `SendLearnInfoHook`).
       create_policy: see `BaseCommLearner`.
       exp_dir: see `BaseCommLearner`.
       rank: see `BaseCommLearner`.
@@ -184,7 +190,7 @@ class RemoteCommLearner(BaseCommLearner):
     Raises:
       ConfigError: `address` or `name` is missing, empty or not text, `address` is not HOST:PORT, or
         a file that `security` names cannot be used.
-      InvalidInputError: `name` has a character that a name cannot have, or is too long.
+      InvalidInputError: `name` is not a valid name; see `job.validate_name`.
     """
 
     def __init__(
@@ -237,7 +243,7 @@ class RemoteCommLearner(BaseCommLearner):
         return self._slave
 
     def start(self) -> None:
-        """Starts to connect; the coordinator need not be running yet."""
+        """Starts to connect; call this once. The coordinator need not be running yet."""
         super().start()
         self._slave.start()
 
@@ -262,7 +268,10 @@ class RemoteCommLearner(BaseCommLearner):
         write_arrays(self._exp_dir / "policy.npz", arrays, _POLICY_KIND)
 
     def get_data(self, batch_size: int) -> Any:
-        """Requests `batch_size` items, and waits briefly; None: they have not arrived yet."""
+        """Requests `batch_size` items, and returns them; None: they have not arrived yet.
+
+        Waits briefly. A request stays open after None: a later call returns its items.
+        """
         with self._demand_lock:
             if not self._has_demand:
                 learner = self._learner
@@ -285,6 +294,9 @@ class RemoteCommLearner(BaseCommLearner):
 
         Blocks while earlier progress is queued; gives up if another learner is started, or if this
         comm learner is closed.
+
+        Raises:
+          ValueError: the progress contains an object that JSON cannot represent.
         """
         learner, waiting = self._learner, self._learn_info_queue
         while learner is self._learner and not self._end_flag:
@@ -296,7 +308,11 @@ class RemoteCommLearner(BaseCommLearner):
 
     @property
     def hooks4call(self) -> Sequence[LearnerHook]:
-        """The hooks that send the policy and the progress, at the positions of `comm_hooks`."""
+        """The hooks that send the policy and the progress, at the positions of `comm_hooks`.
+
+        Raises:
+          ConfigError: `send_learn_info_freq` is not an integer of 1 or more.
+        """
         freq = self._cfg.get("send_learn_info_freq", 10)
         return [
             SendPolicyHook("send_policy", 100, position="before_run"),
@@ -327,7 +343,7 @@ class RemoteCommLearner(BaseCommLearner):
         except Exception as error:
             reason = str(error)
             if not isinstance(error, RelaaxError):  # of the user's policy: "'layers'" says little
-                reason = f"{type(error).__name__}: {error}"
+                reason = f"{type(error).__name__}: {error}; check the task's policy and learner_cfg"
             message = f"the learner cannot be created: {reason}"
             raise TaskFail({"message": message}, message) from error
         for hook in hooks:
@@ -339,7 +355,7 @@ class RemoteCommLearner(BaseCommLearner):
         self._learner_thread.start()
 
     def deal_with_get_data(self) -> dict[str, Any]:
-        """Returns the learner's demand: `batch_size` and `cur_learner_iter`.
+        """Waits for the learner's demand, and returns it: `batch_size` and `cur_learner_iter`.
 
         Raises:
           TaskFail: there is no learner, or it has ended.
@@ -422,8 +438,8 @@ def run_learner_task(
     Args:
       coordinator: a `coordinator.Coordinator`.
       slave: name of the comm learner.
-      task_info: see `BaseCommLearner._create_learner`; `task_id` and `buffer_id` are returned with
-        demands and progress.
+      task_info: see `BaseCommLearner._create_learner`; the slave's results repeat `task_id` and
+        `buffer_id`.
       sample: receives a number of items, and returns that many, of JSON types: the data, or the
         names of data that both ends can read.
       on_info: called with the progress of each iteration, for example to update priorities.
@@ -436,7 +452,10 @@ def run_learner_task(
         answer in the task's time, or is lost.
       InvalidInputError: there is no such slave, it has too many open tasks, or `task_info` or the
         data are too large.
+      TypeError: `task_info` or the data contain a value that JSON cannot represent.
+      KeyError: a custom slave's result lacks `batch_size`, `info` or `finished`.
       CancelledError: the coordinator was closed; that of `concurrent.futures`.
+      Exception: an error of `sample` or `on_info`.
     """
     coordinator.send_task(slave, "learner_start_task", task_info).result()
     while True:

@@ -49,6 +49,7 @@ _TASKS_PER_REPLY = 16
 _MAX_OPEN_TASKS = 64  # of programs, by `send_task`
 _MAX_PROGRESS_BYTES = 4096
 _MAX_SHOWN = 8  # names in an error
+_SHRINK = "send less, such as the names of data that both ends can read"
 
 
 class RefusedError(InvalidInputError):
@@ -124,7 +125,7 @@ class Coordinator:
       max_jobs: maximum number of jobs that have not ended.
       max_version_bytes: maximum size of a run's folder that a slave can send.
       silence_sec: a slave that sends nothing for this time is lost; its job is queued again, or
-        fails if it has lost too many slaves (see `job.MAX_LOSSES`).
+        fails if the job has lost too many slaves (see `job.MAX_LOSSES`).
       stall_sec: an attempt without progress for this time has failed.
       clock: returns monotonic seconds.
 
@@ -134,7 +135,8 @@ class Coordinator:
     Raises:
       ConfigError: the folder cannot be created, is not the folder of a coordinator, is of another
         version of relaax_like, or its file of jobs is damaged.
-      JournalError: the queue's journal is damaged, or cannot be read or written.
+      JournalError: the queue's journal is damaged or of another version of relaax_like, or the
+        queue's files cannot be read or written.
       SnapshotError: another process uses the folder, or its lock file cannot be locked.
     """
 
@@ -160,8 +162,7 @@ class Coordinator:
             (folder / "runs").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"{folder}: cannot be the coordinator's folder: {error.strerror or error}; choose "
-                "another folder"
+                f"{folder}: cannot be the coordinator's folder: {error}; choose another folder"
             ) from None
         self._folder_lock = lock_folder(folder, "another coordinator")
         try:
@@ -201,10 +202,10 @@ class Coordinator:
     # Operators.
 
     def submit(self, key: str, name: str, config: Mapping[str, Any]) -> int:
-        """Adds a job; a repeated key returns the same job. Returns its id.
+        """Adds a job and returns its id; a repeated key returns the id of the same job.
 
         Args:
-          key: random text that the client chose for this job.
+          key: random text that the client chose for this job; 16 to 64 letters and digits.
           name: name of the job, for display.
           config: valid settings, see `config.job_keys.validate_job_config`.
 
@@ -265,7 +266,10 @@ class Coordinator:
             if job.state is State.CANCELLED:  # the first reply was lost
                 return
             if job.state.has_ended:
-                raise EndedError(f"job {job_id} has already ended: {job.state}")
+                raise EndedError(
+                    f"job {job_id} has already ended: {job.state}; only a job that is queued or "
+                    "running can be cancelled"
+                )
             attempt = job.attempt if job.state is State.RUNNING else None
             self._queue.cancel(job)
             logger.info("job %d: cancelled", job.id)
@@ -278,18 +282,21 @@ class Coordinator:
     def poll(
         self, request: pb.PollRequest, on_end: Callable[[Callable[[], None]], bool]
     ) -> pb.PollReply:
-        """Notes that a slave is alive and what it runs; waits for tasks, at most for `wait_ms`.
+        """Records that a slave is alive and what it runs; waits for tasks, and returns them.
+
+        Waits at most `wait_ms`, and never longer than `POLL_SEC` or a third of `silence_sec`.
 
         Args:
           request: of the right format; everything else is checked here.
-          on_end: registers a callback for the end of the connection; returns False if it has
+          on_end: registers a callback for the end of the call; returns False if the call has
             already ended.
 
         Raises:
           NameTakenError: another process uses the slave's name.
           TooManySlavesError: there are too many slaves.
           InvalidInputError: a field is not valid.
-          ServerUnavailableError: the slave has lost an attempt, but the queue cannot be written.
+          ServerUnavailableError: the slave was restarted or no longer runs its attempt, but the
+            queue cannot be written.
         """
         wait_sec = min(request.wait_ms / 1000, POLL_SEC, self._silence_sec / 3)
         deadline = self._clock() + wait_sec
@@ -328,7 +335,11 @@ class Coordinator:
             slave.changed.wait(left)
 
     def report(self, request: pb.ReportRequest) -> bool:
-        """Takes results of tasks, and the end of an attempt; returns whether the end was recorded.
+        """Records results of tasks, and the end of an attempt.
+
+        Returns:
+          Whether an end was recorded; False: the request has none, or that of an attempt that is
+          not the newest one of a running job on this slave.
 
         Raises:
           InvalidInputError: a field is not valid.
@@ -373,8 +384,11 @@ class Coordinator:
         Raises:
           RefusedError: the attempt is not the newest one of a running job, or belongs to another
             slave.
-          InvalidInputError: the version is incomplete, damaged or too large.
-          ServerUnavailableError: the version cannot be written; the slave can send it again.
+          InvalidInputError: the version is incomplete, damaged or too large, or a message is not
+            valid.
+          ServerUnavailableError: the version or the queue cannot be written; the slave can send the
+            version again.
+          Exception: an error of `parts`, such as the end of the call.
         """
         attempt = to_attempt(header.attempt)
         with self._lock:
@@ -424,6 +438,7 @@ class Coordinator:
         Raises:
           InvalidInputError: there is no such slave, it has too many open tasks, or the payload is
             too large.
+          TypeError: the payload contains a value that JSON cannot represent.
         """
         with self._lock:
             slave = self._slaves.get(slave_name)
@@ -432,7 +447,10 @@ class Coordinator:
                 if self._slaves:
                     more = ", ..." if len(self._slaves) > _MAX_SHOWN else ""
                     known = f"connected: {', '.join([*self._slaves][:_MAX_SHOWN])}{more}"
-                raise InvalidInputError(f"slave {slave_name!r:.120} is not known; {known}")
+                raise InvalidInputError(
+                    f"slave {slave_name!r:.120} is not known ({known}); start it, or correct its "
+                    "name"
+                )
             if len(slave.tasks) >= _MAX_OPEN_TASKS:
                 raise InvalidInputError(
                     f"slave {slave.name} has {len(slave.tasks)} unanswered tasks, the maximum; "
@@ -450,8 +468,9 @@ class Coordinator:
         if slave is not None and slave.incarnation != request.incarnation:
             if slave.is_connected:
                 raise NameTakenError(
-                    f"slave: the name {slave.name!r} is used by another process; choose another "
-                    "name (`relaax jobs work --name`, or `cfg.name` of a comm learner)"
+                    f"slave: the name {slave.name!r} is used by another process; stop that one, or "
+                    "choose another name (`relaax jobs work --name`, or `cfg.name` of a comm "
+                    "learner)"
                 )
             self._drop(slave, "its slave was restarted")
             slave = None
@@ -510,7 +529,10 @@ class Coordinator:
         for task in slave.tasks.values():
             if task.result.set_running_or_notify_cancel():
                 name = task.message.name
-                message = f"slave {slave.name} did not answer the task {name}: {reason}"
+                message = (
+                    f"the task {name} of slave {slave.name} was not answered: {reason}; try again "
+                    "once the slave is connected"
+                )
                 task.result.set_exception(TaskFail({"message": message}, message))
         slave.tasks.clear()
         slave.is_connected = False
@@ -585,7 +607,7 @@ class Coordinator:
         if job is None or not self._is_of(attempt, slave_name):
             raise RefusedError(
                 f"{attempt}: not the newest attempt of a running job on slave "
-                f"{slave_name[:100]!r}, so its requests are refused; end it"
+                f"{slave_name[:100]!r}, so its requests are refused; the slave must end the attempt"
             )
         return job
 
@@ -599,7 +621,8 @@ class Coordinator:
         if ended.outcome not in states:
             known = ", ".join(f"{number} ({pb.Ended.Outcome.Name(number)})" for number in states)
             raise InvalidInputError(
-                f"ended.outcome: {ended.outcome} is unknown, expected one of {known}",
+                f"ended.outcome: {ended.outcome} is unknown, expected one of {known}; update the "
+                "slave or the coordinator",
                 "ended.outcome",
             )
         reason = validate_size(ended.reason, MAX_REASON, "ended.reason")
@@ -647,10 +670,11 @@ class Coordinator:
     # With the lock held: tasks.
 
     def _send(self, slave: _Slave, name: str, payload: Mapping[str, Any]) -> _OpenTask:
-        text = validate_size(json.dumps(payload), MAX_PAYLOAD_BYTES, "payload")
+        field_name = f"payload of the task {name:.80}"
+        text = validate_size(json.dumps(payload), MAX_PAYLOAD_BYTES, field_name, _SHRINK)
         message = pb.Task(id=self._next_task, name=name, payload=text)
         self._next_task += 1
-        deadline = self._clock() + TASK_TIMEOUT_SEC.get(name, min(TASK_TIMEOUT_SEC.values()))
+        deadline = self._clock() + _get_timeout_sec(name)
         task = slave.tasks[message.id] = _OpenTask(message, Future(), deadline)
         slave.changed.set()
         return task
@@ -673,6 +697,10 @@ class Coordinator:
     def _finish_task(
         self, slave: _Slave, task: _OpenTask, is_done: bool, payload: dict[str, Any]
     ) -> None:
+        if not is_done and not payload.get("message"):
+            name = task.message.name
+            message = f"slave {slave.name} failed the task {name}; see the log of the slave"
+            payload = {**payload, "message": message}
         if task.attempt is not None and slave.attempt == task.attempt:
             if is_done:
                 slave.is_confirmed = True
@@ -685,13 +713,11 @@ class Coordinator:
         if is_done:
             task.result.set_result(payload)
         else:
-            message = str(payload.get("message", ""))
-            task.result.set_exception(TaskFail(payload, message))
+            task.result.set_exception(TaskFail(payload, str(payload["message"])))
 
     def _fail_start(self, slave: _Slave, attempt: Attempt, payload: Mapping[str, Any]) -> None:
         if self._is_of(attempt, slave.name):
-            message = payload.get("message", "")
-            reason = f"slave {slave.name} could not start it: {message}"[:MAX_REASON]
+            reason = f"slave {slave.name} could not start it: {payload['message']}"[:MAX_REASON]
             state = State.QUEUED if payload.get("busy") else State.FAILED
             self._queue.end(attempt, state, reason, "")
             logger.warning("%s: %s", attempt, reason)
@@ -742,7 +768,9 @@ class Coordinator:
         for number, task in list(slave.tasks.items()):
             if now <= task.deadline:
                 continue
-            reason = f"slave {slave.name} did not answer the task {task.message.name} in time"
+            name = task.message.name
+            limit = f"{_get_timeout_sec(name):g} s"
+            reason = f"slave {slave.name} did not answer the task {name} within {limit}"
             if task.attempt is not None and slave.attempt == task.attempt:
                 self._lose(task.attempt, reason)
                 if not slave.is_confirmed:
@@ -750,7 +778,8 @@ class Coordinator:
             # Not before: if the queue cannot be written, the next look finds the task again.
             del slave.tasks[number]
             if task.result.set_running_or_notify_cancel():
-                task.result.set_exception(TaskFail({"message": reason}, reason))
+                message = f"{reason}; see the log of the slave"
+                task.result.set_exception(TaskFail({"message": message}, message))
 
     def _queue_lost_jobs(self) -> None:
         """Queues jobs again whose slaves did not return after a restart of the coordinator."""
@@ -772,6 +801,10 @@ def to_attempt(message: pb.Attempt) -> Attempt:
     return Attempt(message.job, message.attempt)
 
 
+def _get_timeout_sec(task: str) -> float:
+    return TASK_TIMEOUT_SEC.get(task, min(TASK_TIMEOUT_SEC.values()))
+
+
 def _validate_names(names: Any, field_name: str) -> list[str]:
     if len(names) > 1000:
         raise InvalidInputError(
@@ -781,11 +814,14 @@ def _validate_names(names: Any, field_name: str) -> list[str]:
 
 
 def _read_object(text: str, field_name: str) -> dict[str, Any]:
-    validate_size(text, MAX_PAYLOAD_BYTES, field_name)
+    validate_size(text, MAX_PAYLOAD_BYTES, field_name, _SHRINK)
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise InvalidInputError(f"{field_name}: {text[:80]!r}, expected a JSON object", field_name)
+        raise InvalidInputError(
+            f"{field_name}: {text[:80]!r}, expected a JSON object; correct or update the slave",
+            field_name,
+        )
     return value

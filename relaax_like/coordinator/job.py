@@ -1,4 +1,4 @@
-"""Jobs: what the queue knows about each, and the names and sizes that are accepted."""
+"""Jobs: what the queue knows about each of them, and which names and sizes are accepted."""
 
 import re
 from dataclasses import dataclass
@@ -66,10 +66,10 @@ class Job:
       algorithm: name of the algorithm that a slave needs.
       environment: name of the environment that a slave needs.
       state: see `State`.
-      attempts: attempts begun so far.
-      failures: attempts that ended as FAILED.
-      losses: attempts since the newest version that ended because their slave was lost, left, was
-        busy or did not start them in time.
+      attempts: number of attempts begun so far.
+      failures: number of attempts that ended as FAILED.
+      losses: number of attempts since the newest version that ended because their slave was lost,
+        left, was busy or did not start them in time.
       slave: name of the slave of the newest attempt; "": there was no attempt.
       version: number of the newest version; 0: there is no version.
       step: environment steps of that version.
@@ -134,8 +134,8 @@ def validate_name(name: str, field: str) -> str:
     """
     if not is_name(name):
         raise InvalidInputError(
-            f"{field}: {name!r:.120}, expected 1 to 100 characters of A-Z a-z 0-9 _ - ., not "
-            "beginning with - or .",
+            f"{field}: {name!r:.120}, expected 1 to 100 characters from A-Z, a-z, 0-9, "
+            '"_", "-" and ".", not beginning with "-" or "."',
             field,
         )
     return name
@@ -148,22 +148,26 @@ def validate_key(key: str) -> str:
       InvalidInputError: the key is not valid.
     """
     if not _KEY.fullmatch(key):
-        raise InvalidInputError(f"key: {key!r:.80}, expected 16 to 64 letters and digits", "key")
+        raise InvalidInputError(
+            f"key: {key!r:.80}, expected 16 to 64 characters from A-Z, a-z and 0-9", "key"
+        )
     return key
 
 
-def validate_size(text: str, most: int, field: str) -> str:
+def validate_size(text: str, most: int, field: str, cure: str = "") -> str:
     """Returns a text, if it is not too long.
 
     Args:
       text: the text.
       most: maximum number of bytes in UTF-8.
       field: name of the field, for the error.
+      cure: what to do, for the error; "": obvious.
 
     Raises:
       InvalidInputError: the text has more than `most` bytes.
     """
     size = len(text.encode())
     if size > most:
-        raise InvalidInputError(f"{field}: {size} bytes, expected at most {most}", field)
+        end = f"; {cure}" if cure else ""
+        raise InvalidInputError(f"{field}: {size} bytes, expected at most {most}{end}", field)
     return text

@@ -1,4 +1,4 @@
-"""JobLearner: what a resident slave does with jobs; each runs in a process of its own.
+"""JobLearner: runs the jobs of a resident slave, each in a process of its own.
 
     WORK/lock             locked while the slave lives
     WORK/job/job.yaml     the settings of the job that runs now
@@ -89,6 +89,7 @@ class JobLearner:
     Raises:
       ConfigError: the folder cannot be used.
       SnapshotError: another slave uses the folder, or its lock file cannot be locked.
+      OSError: the guardian process cannot be started.
     """
 
     def __init__(self, folder: Path, program: Sequence[str] = RELAAX):
@@ -111,13 +112,13 @@ class JobLearner:
     @property
     def slave(self) -> LearnerSlave:
         """The session with the coordinator; available after `connect`."""
-        assert self._slave is not None, "connect comes first"
+        assert self._slave is not None, "call connect() first"
         return self._slave
 
     def connect(
         self, address: str, name: str, security: ClientSecurity | None = None
     ) -> LearnerSlave:
-        """Opens and starts the session with a coordinator.
+        """Starts a session with a coordinator, and returns it.
 
         Args:
           address: HOST:PORT of the coordinator.
@@ -164,7 +165,7 @@ class JobLearner:
     # Callbacks.
 
     def deal_with_resource(self) -> dict[str, int]:
-        """Returns the numbers of this machine's NVIDIA GPUs (`gpu`) and CPUs (`cpu`)."""
+        """Returns how many NVIDIA GPUs (`gpu`) and CPUs (`cpu`) this machine has."""
         gpus = sum(bool(_GPU.fullmatch(path.name)) for path in Path("/dev").glob("nvidia*"))
         return {"gpu": gpus, "cpu": os.cpu_count() or 1}
 
@@ -448,7 +449,7 @@ class _RunningJob:
                 if is_last or not self._is_wanted:
                     logger.error("%s: the run was not sent: %s", self.attempt, error)
                     return
-                logger.warning("%s: the run could not be sent: %s; retrying", self.attempt, error)
+                logger.warning("%s: the run could not be sent, retrying: %s", self.attempt, error)
                 self._slave.ended.wait(draw_pause_sec(self._failures, 0.2, 5.0))
 
     def _send(self, newest: str) -> None:
@@ -481,7 +482,10 @@ def _read_attempt(task_info: Mapping[str, Any]) -> Attempt:
             message = f"{key}: {number!r:.80}, expected an integer from 1 to {most}"
             raise TaskFail({"message": message}, message)
     if not isinstance(task_info.get("config"), Mapping):
-        message = f"config: {task_info.get('config')!r:.80}, expected the settings of a job"
+        message = (
+            f"config: {task_info.get('config')!r:.80}, expected the settings of a job, as "
+            "make_job_config returns them"
+        )
         raise TaskFail({"message": message}, message)
     return Attempt(task_info["job"], task_info["attempt"])
 

@@ -56,7 +56,7 @@ class QueueFullError(InvalidInputError):
 
 
 class JobQueue:
-    """The jobs of one folder. Not thread-safe.
+    """Keeps the jobs of one folder, and journals each change. Not thread-safe.
 
         queue = JobQueue(folder)
         job = queue.submit(key, "walk", config, algorithm, environment)
@@ -72,9 +72,10 @@ class JobQueue:
       max_jobs: maximum number of jobs that have not ended.
 
     Raises:
-      ConfigError: the files are of another program or of another version of relaax_like, or
-        damaged.
-      JournalError: the journal is damaged, or cannot be read or written.
+      ConfigError: the files are of another program or of another version of relaax_like, or the
+        file of jobs is damaged.
+      JournalError: the journal is damaged or of another version of relaax_like, or a file cannot be
+        read or written.
     """
 
     def __init__(self, folder: Path, max_jobs: int = 10_000):
@@ -91,7 +92,8 @@ class JobQueue:
             first = self._read_state()
         except OSError as error:
             raise JournalError(
-                f"{self._folder}: cannot hold a queue: {error}; choose another folder"
+                f"{self._folder}: cannot hold a queue: {error}; make sure that this user can read "
+                "and write there and that the disk has space, or choose another folder"
             ) from error
         head = JournalHead(path_of_head(self._folder))
         reader = JournalReader(self._folder, _FINGERPRINT, first, head)
@@ -230,9 +232,9 @@ class JobQueue:
             self._apply(json.loads(payload))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise JournalError(
-                f"{self._folder}: record {index} cannot be read: {type(error).__name__}: {error}; "
-                "it was written by another version of relaax_like. Use that version, or another "
-                "folder"
+                f"{self._folder}: record {index} cannot be read: {type(error).__name__}: "
+                f"{error!s:.200}; it was written by another version of relaax_like. Use that "
+                "version, or another folder"
             ) from None
 
     def _apply(self, record: Mapping[str, Any]) -> None:
@@ -362,7 +364,7 @@ class JobQueue:
             if any(not one.name.startswith(TEMPORARY) for one in self._folder.iterdir()):
                 raise ConfigError(
                     f"{self._folder}: not the queue of a coordinator, because it has no "
-                    f"{_STATE_NAME}; choose another folder"
+                    f"{_STATE_NAME}; restore that file from a backup, or choose another folder"
                 )
             # Names the format from the beginning.
             self._write_state(

@@ -55,7 +55,7 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 
 class CoordinatorServicer(pb_grpc.CoordinatorServicer):
-    """Answers operators and slaves; checks formats and settings before the coordinator sees them.
+    """The gRPC service: checks the formats and settings of requests, and calls the coordinator.
 
     Args:
       coordinator: the coordinator to serve.
@@ -99,7 +99,7 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
         return _answer(context, request.format, cancel)
 
     def Poll(self, request: pb.PollRequest, context: grpc.ServicerContext) -> pb.PollReply:
-        """Notes what a slave does; waits for tasks."""
+        """Records what a slave does, and returns tasks for it."""
         return _answer(
             context,
             request.format,
@@ -107,7 +107,7 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
         )
 
     def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
-        """Takes results."""
+        """Records results of tasks, and the end of an attempt."""
         return _answer(
             context,
             request.format,
@@ -144,7 +144,12 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
         try:
             yield from pack_version(folder)
         except (OSError, InvalidInputError) as error:
-            _abort(context, ServerUnavailableError(f"the version cannot be read: {error}"))
+            _abort(
+                context,
+                ServerUnavailableError(
+                    f"{folder}: the version cannot be read ({error}); check the coordinator's disk"
+                ),
+            )
 
 
 def create_coordinator_server(
@@ -161,7 +166,8 @@ def create_coordinator_server(
       The server, and its actual port.
 
     Raises:
-      ConfigError: the port is taken, or the address cannot be used on this machine.
+      ConfigError: the port is taken, or the address cannot be used on this machine; the error
+        names the process that holds the port, if possible.
     """
     server = grpc.server(
         ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="coordinator"),

@@ -142,7 +142,7 @@ class Slave(abc.ABC):
         return None, ""
 
     def start(self) -> None:
-        """Starts the session; the coordinator need not be running yet."""
+        """Starts the session; call this once. The coordinator need not be running yet."""
         for thread in self._threads:
             thread.start()
 
@@ -170,21 +170,24 @@ class Slave(abc.ABC):
         self.close()
 
     def stop_taking_jobs(self) -> None:
-        """Reports with the next poll that it takes no more jobs."""
+        """Reports, with the next poll, that the slave takes no more jobs."""
         self._runs_jobs = False
 
     def report_end(self, attempt: Attempt, outcome: int, reason: str, tail: str) -> bool:
-        """Reports the end of an attempt until it is acknowledged.
+        """Reports the end of an attempt, and retries until the report is acknowledged.
 
         Args:
           attempt: the attempt that has ended.
           outcome: number of a `relaax.v1.Ended.Outcome`.
-          reason: why it ended.
-          tail: end of its output.
+          reason: why the attempt ended; at most `job.MAX_REASON` bytes.
+          tail: end of the attempt's output; at most `job.MAX_TAIL_BYTES`.
 
         Returns:
           Whether the end was recorded; False: the attempt is no longer the job's newest one, the
           coordinator refused the report, or the session has ended.
+
+        Raises:
+          ValueError: `outcome` is not such a number.
         """
         ended = pb.Ended(outcome=pb.Ended.Outcome.Name(outcome), reason=reason, tail=tail)
         ended.attempt.job, ended.attempt.attempt = attempt.job, attempt.number
@@ -193,7 +196,7 @@ class Slave(abc.ABC):
     def send_version(
         self, attempt: Attempt, step: int, make_parts: Callable[[Any], Iterator[Any]]
     ) -> int:
-        """Sends a version once; returns its number.
+        """Sends a version, without retries; returns its number.
 
         Args:
           attempt: the attempt that made the version.
@@ -201,10 +204,11 @@ class Slave(abc.ABC):
           make_parts: yields the messages; receives the header, which comes first.
 
         Raises:
-          RefusedAttemptError: the attempt is not the job's newest one, or belongs to another slave.
+          RefusedAttemptError: the attempt is not the newest one of a running job, or belongs to
+            another slave.
           InvalidInputError: the version is too large, has too many files or a path that is too
             long, or a file was changed meanwhile.
-          ServerUnavailableError: the coordinator does not answer, or cannot write it.
+          ServerUnavailableError: the coordinator does not answer, or cannot write the version.
           NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
           OSError: a file cannot be read.
         """
@@ -233,10 +237,10 @@ class Slave(abc.ABC):
         """Yields the messages of the version that an attempt continues from.
 
         Raises:
-          RefusedAttemptError: the attempt is not the job's newest one, belongs to another slave, or
-            has no version.
+          RefusedAttemptError: the attempt is not the newest one of a running job, belongs to
+            another slave, or has no version.
           ServerUnavailableError: the coordinator does not answer, or cannot read the version.
-          NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
+          InvalidInputError, NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
         """
         request = pb.GetVersionRequest(format=FORMAT, slave=self.name, incarnation=self.incarnation)
         request.attempt.job, request.attempt.attempt = attempt.job, attempt.number
@@ -262,15 +266,15 @@ class Slave(abc.ABC):
                 return
             except ServerUnavailableError as error:
                 if self._is_reachable and not self.ended.is_set():
-                    logger.warning("%s; retrying", error)
+                    logger.warning("the slave is not connected, retrying: %s", error)
                 self._is_reachable = False
-            except Exception as error:  # as of a task that another version has made
+            except Exception as error:  # such as for a task that another version has made
                 logger.exception("the session with the coordinator failed")
                 self._give_up(
                     ProtocolError(
-                        f"the answer of the coordinator at {self.link.address} cannot be processed "
-                        f"({type(error).__name__}: {error}); use the same version of relaax_like "
-                        "at both ends"
+                        f"the session with the coordinator at {self.link.address} failed "
+                        f"({type(error).__name__}: {error!s:.200}); see the stack trace in the "
+                        "log, and use the same version of relaax_like at both ends"
                     )
                 )
                 return
@@ -387,12 +391,13 @@ class LearnerSlave(Slave):
     | `learner_close_task` | `deal_with_learner_close()` | `message` |
 
     Any other task, and one without a callback, fails with `TaskFail`; a callback raises `TaskFail`
-    to refuse a task. A `learner_close_task` for a job that is not the newest one calls nothing.
+    to refuse a task. A `learner_close_task` that names another job or attempt than the newest start
+    task calls no callback.
 
     Args:
       address: HOST:PORT of the coordinator.
       name: of the slave, unique at the coordinator.
-      callback_fn: name -> callback.
+      callback_fn: name of a callback, as in the table -> callback.
       options: the other arguments of `Slave`, by name.
 
     Raises:

@@ -24,9 +24,13 @@ TASK_TIMEOUT_SEC: Mapping[str, float] = {
 class TaskFail(RelaaxError):
     """A task was not done: its slave cannot do it, gave no valid answer in time, or is lost.
 
+    Args:
+      result: what the slave answers, or the coordinator in its place: a mapping of JSON types, in
+        which `message` is the reason.
+      message: text of the error; usually that reason.
+
     Attributes:
-      result: what the slave answers; if it does not answer, made by the coordinator. It contains
-        a `message`.
+      result: a copy of the argument.
     """
 
     def __init__(self, result: Mapping[str, Any], message: str):

@@ -36,7 +36,7 @@ _SAME_VERSION = "use the same version of relaax_like at both ends"
 
 
 class VersionStore:
-    """The versions of all jobs of a coordinator. Used by several threads, for different jobs.
+    """Stores the versions of a coordinator's jobs. Used by several threads, for different jobs.
 
     Args:
       folder: folder of the coordinator.
@@ -59,8 +59,10 @@ class VersionStore:
           parts: the messages, the header first.
 
         Raises:
-          InvalidInputError: the version is too large, incomplete or damaged; nothing of it remains.
-          ServerUnavailableError: the disk is full or fails; nothing of it remains.
+          InvalidInputError: the version is too large, incomplete or damaged, or a message is not
+            valid; nothing of the version remains.
+          ServerUnavailableError: the disk is full or fails; nothing of the version remains.
+          Exception: an error of `parts`; nothing of the version remains.
         """
         parent = self._folder / f"job-{attempt.job}"
         temporary = parent / f"{TEMPORARY}{attempt.number}-{uuid.uuid4().hex[:8]}"
@@ -72,7 +74,8 @@ class VersionStore:
             shutil.rmtree(temporary, ignore_errors=True)
             if isinstance(error, OSError) and not isinstance(error, ServerUnavailableError):
                 raise ServerUnavailableError(
-                    f"the version of {attempt} could not be written: {error.strerror or error}"
+                    f"the version of {attempt} could not be written: {error.strerror or error}; "
+                    "check the coordinator's disk and its free space"
                 ) from error
             raise
         return temporary
@@ -97,7 +100,8 @@ class VersionStore:
         except OSError as error:
             shutil.rmtree(received, ignore_errors=True)
             raise ServerUnavailableError(
-                f"{target}: the version could not be stored: {error.strerror or error}"
+                f"{target}: the version could not be stored: {error.strerror or error}; check the "
+                "coordinator's disk and its free space"
             ) from error
         failpoints.hit("jobs.after_version")
 
@@ -202,6 +206,7 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
     Raises:
       InvalidInputError: a message is not valid, or the version is incomplete, damaged or too large.
       OSError: a file cannot be written.
+      Exception: an error of `parts`.
     """
     header = _take(parts, "header").header
     if header.files > MAX_FILES:
@@ -213,7 +218,8 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
     if header.bytes > max_bytes:
         raise InvalidInputError(
             f"bytes: a version of {header.bytes:,} bytes, but this coordinator accepts at most "
-            f"{max_bytes:,} (--max-version-mb)",
+            f"{max_bytes:,} (--max-version-mb); raise that limit, or write less to the run's "
+            "folder",
             "bytes",
         )
     left = header.bytes
@@ -224,15 +230,16 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         path = target / validate_path(file.path)
         if file.bytes > left:
             raise InvalidInputError(
-                f"{file.path}: {file.bytes} bytes, but only {left} of the {header.bytes} bytes "
-                f"that the header announced are left; {_SAME_VERSION}",
+                f"file.bytes: {file.bytes} for {file.path[:100]!r}, expected at most {left}, "
+                f"because header.bytes announced {header.bytes} for all files; {_SAME_VERSION}",
                 "bytes",
             )
         left -= file.bytes
         if path in files or path in folders or not files.isdisjoint(path.parents):
             raise InvalidInputError(
                 f"path: {file.path[:100]!r} is the path of an earlier file, of a folder with "
-                "earlier files, or in an earlier file; expected a path of its own for each file",
+                "earlier files, or in an earlier file; expected a path of its own for each file; "
+                f"{_SAME_VERSION}",
                 "path",
             )
         files.add(path)
@@ -241,8 +248,8 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
         _write(path, file, parts)
     if left:
         raise InvalidInputError(
-            f"bytes: the version's files have {header.bytes - left} bytes, but its header "
-            f"announced {header.bytes}; {_SAME_VERSION}",
+            f"header.bytes: {header.bytes}, but the sizes of the files add up to "
+            f"{header.bytes - left}; {_SAME_VERSION}",
             "bytes",
         )
     if (extra := next(parts, None)) is not None:
@@ -275,7 +282,7 @@ def _take(parts: Iterator[pb.VersionPart], kind: str) -> pb.VersionPart:
     part = next(parts, None)
     if part is None:
         raise InvalidInputError(
-            f"the version ended, but a {kind} was expected; send the version again"
+            f"version: its messages ended, but a {kind} was expected; a retry can succeed"
         )
     if part.WhichOneof("part") != kind:
         raise InvalidInputError(

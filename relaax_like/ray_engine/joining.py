@@ -28,13 +28,14 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
 
     Args:
       address: HOST:PORT of the cluster's head, or `local`: starts a cluster on this machine.
-      cpus: processor cores that the run asks for; `local` provides them.
+      cpus: processor cores that the run asks for; `local` offers them even if this machine has
+        fewer.
       insecure: accept a cluster that asks for no token.
 
     Raises:
-      ConfigError: the address is not valid; the cluster asks for no token, or for another token
-        than ours; or this machine does not belong to the cluster, or has another version of Ray or
-        Python.
+      ConfigError: the address is not valid; the cluster asks for no token, and `insecure` is False;
+        or Ray cannot join it, for example because this machine has another token, does not belong
+        to the cluster, or has another version of Ray or Python.
       RelaaxError: no cluster answers at the address.
       ModuleNotFoundError: Ray is not installed.
       Exception: Ray's error, if it cannot start the cluster `local`.
@@ -44,8 +45,8 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
     asks = address == LOCAL or _asks_for_token(address)
     if not asks and not insecure:
         raise ConfigError(
-            f"--ray {address}: the cluster asks for no token, so everybody who reaches it can run "
-            f"code on its machines. {_TOKEN}; on a fully trusted network, pass --insecure"
+            f"--ray {address}: the cluster asks for no token, so anyone who can reach it can "
+            f"run code on its machines. {_TOKEN}; on a fully trusted network, pass --insecure"
         )
     if not asks:
         logger.warning("the Ray cluster at %s asks for no token", address)
@@ -73,8 +74,9 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
         reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(".") or type(error).__name__
         raise ConfigError(
             f"--ray {address}: cannot join: {reason}. This machine must be a node of the cluster "
-            f"(`ray start --address={address}`), with the cluster's versions of Python and Ray "
-            f"and, if it asks for one, its token, {_TOKEN_FILE}"
+            f"(`{'RAY_AUTH_MODE=token ' if asks else ''}ray start --address={address}`), with the "
+            "cluster's versions of Python and Ray and, if it asks for one, its token, "
+            f"{_TOKEN_FILE}"
         ) from error
     return ray
 
@@ -88,7 +90,10 @@ def _asks_for_token(address: str) -> bool:
     """
     import grpc
 
-    where = parse_address(address, _GCS_PORT)
+    try:
+        where = parse_address(address, _GCS_PORT)
+    except ConfigError as error:
+        raise ConfigError(f"--ray: {error}; or {LOCAL}, to start a cluster here") from None
     # Otherwise an http_proxy in the environment would intercept the call; Ray ignores it, too.
     options = (("grpc.enable_http_proxy", 0),)
     with grpc.insecure_channel(str(where), options) as channel:
@@ -103,8 +108,9 @@ def _asks_for_token(address: str) -> bool:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 return True
             raise RelaaxError(
-                f"--ray {address}: no Ray cluster answers there ({error.code().name}); start one "
-                f"on that machine with `ray start --head --port={where.port}`, or use --ray {LOCAL}"
+                f"--ray {address}: no Ray cluster answers there ({error.code().name}); correct the "
+                "address, or start one on that machine with `RAY_AUTH_MODE=token ray start --head "
+                f"--port={where.port}` (docs/scaling.md), or use --ray {LOCAL}"
             ) from error
     return False
 

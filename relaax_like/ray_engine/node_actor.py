@@ -39,6 +39,9 @@ class NodeActor:
 
     Args:
       term_sec: see `LocalLauncher`.
+
+    Raises:
+      RelaaxError: the guardian process cannot be started.
     """
 
     def __init__(self, term_sec: float):
@@ -111,10 +114,10 @@ class NodeActor:
         return self._running.pid
 
     def read(self, timeout_sec: float) -> str:
-        """Returns what has happened, as a JSON list of pairs: the kind of an event and its text.
+        """Returns the events since the last call, as a JSON list of pairs [kind, text].
 
-        Kinds are `line`, of the output; `report`, see `wire.reports`; and, last of all, `end` with
-        the exit status, which is -N after signal N. Call it after `start`.
+        Kinds are `line`, a line of the output; `report`, see `wire.reports`; and, last of all,
+        `end`, with the exit status, which is -N after signal N. Call it after `start`.
 
         Args:
           timeout_sec: how long to wait for a first event, after which the list is empty.
@@ -175,15 +178,15 @@ def find_free_address(host: str) -> Address:
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise RelaaxError(
-                    f"{host} is not an address of this machine, although Ray reports it; start "
-                    "Ray with --node-ip-address and an address of this machine"
+                    f"{host} is not an address of this machine, although Ray reports it; restart "
+                    "Ray there with `ray start --node-ip-address` and one of its addresses"
                 ) from error
             reason = error.strerror
             continue
         return Address(host, port)
     raise RelaaxError(
-        f"{host}: none of {_TRIES} random ports from {_PORTS[0]} to {_PORTS[-1]} can be used, the "
-        f"last one because: {reason}; end the programs that use them, or remove that cause"
+        f"{host}: none of {_TRIES} random ports from {_PORTS[0]} to {_PORTS[-1]} can be bound "
+        f"(last error: {reason}); end the programs that use them, or remove the cause of the error"
     )
 
 

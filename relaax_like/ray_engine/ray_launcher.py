@@ -27,6 +27,7 @@ _AT_DRIVER: Sequence[Role] = ("parameter server", "metrics server")
 _READ_SEC = 2.0
 # An answer that is later than this after the time that was asked for.
 _CALL_SEC = 60.0
+_MAX_NODES_SHOWN = 10
 # A bundle that needs the driver's machine takes a little of the resource that each machine has.
 _HERE = 0.001
 
@@ -199,7 +200,7 @@ class RayLauncher:
                 del self._places[node.name]
 
     def resolve(self, node: Node) -> list[str]:
-        """Returns the node's command, with the present addresses of other nodes.
+        """Returns the node's command, with the current addresses of other nodes.
 
         The first element is empty if it is this machine's Python: other machines use their own.
         """
@@ -224,18 +225,23 @@ class RayLauncher:
             process.recall()
 
     def _describe_shortage(self, nodes: Sequence[Node]) -> str:
-        asked = ", ".join(f"{node.name} {node.cpus}" for node in nodes)
+        shown = [f"{node.name} {node.cpus}" for node in nodes[:_MAX_NODES_SHOWN]]
+        asked = ", ".join([*shown, "..."] if len(nodes) > len(shown) else shown)
         total, free = self.ray.cluster_resources(), self.ray.available_resources()
-        machines = sum(machine["Alive"] for machine in self.ray.nodes())
+        alive = sum(machine["Alive"] for machine in self.ray.nodes())
+        machines = "1 machine" if alive == 1 else f"{alive} machines"
         here = [node.name for node in nodes if node.role in _AT_DRIVER]
         local = f" ({', '.join(here)} must fit on this machine)" if here else ""
         has_workers = any(node.role == "worker" for node in self._topology.nodes)
         fewer = "workers (--workers)" if has_workers else "environments (environment.clients)"
+        cures = ["add machines or processors", f"start fewer {fewer}"]
+        # Of the roles that can ask for several cores, an rlx server always asks for two.
+        if any(node.cpus > 1 and node.role != "rlx server" for node in nodes):
+            cures.append("lower learner.backprop_workers")
         return (
             f"--ray: no place within {self.placement_sec:g} s for {sum(n.cpus for n in nodes)} "
-            f"CPU ({asked}): the cluster has {total.get('CPU', 0):g} CPU on {machines} machine(s), "
-            f"{free.get('CPU', 0):g} free{local}; add machines or processors, or start fewer "
-            f"{fewer}"
+            f"CPU ({asked}): the cluster has {total.get('CPU', 0):g} CPU on {machines}, "
+            f"{free.get('CPU', 0):g} free{local}; {', '.join(cures[:-1])}, or {cures[-1]}"
         )
 
 
@@ -264,7 +270,7 @@ class _RayProcess:
         self._thread.start()
 
     def recall(self) -> None:
-        """Ends it so that it starts again with other addresses."""
+        """Ends the process, so that the `Manager` restarts it with other addresses."""
         if self._status is None:
             self.is_recalled = True
             self.terminate()
@@ -315,7 +321,7 @@ class _RayProcess:
                 "env": dict(self._node.env),
                 "folder": os.getcwd(),
                 "config": str(self._launcher.config),
-                "text": self._launcher.config.read_text(encoding="utf-8"),
+                "text": self._read_config(),
             }
             pid = ray.get(place.actor.start.remote(json.dumps(command)), timeout=_CALL_SEC)
             if isinstance(pid, str):
@@ -324,19 +330,30 @@ class _RayProcess:
             if self._asked_to_end:  # before there was something to end
                 self.terminate()
             yield from self._follow(place)
-        except (RelaaxError, OSError, UnicodeDecodeError) as error:  # the file cannot be read
+        except (RelaaxError, OSError) as error:  # OSError: this process's folder is gone
             yield str(error).encode()
             self._status = EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
         except ray.exceptions.RayError as error:
             reason = _shorten(error)
             if place is None:
-                yield f"{self._node.name}: Ray cannot start it: {reason}".encode()
+                text = f"Ray cannot start it: {reason}; check that the cluster's head is up"
+                yield f"{self._node.name}: {text}".encode()
                 self._status = EXIT_ERROR
                 return
             self._launcher.lose(self._node, place)
             host = place.address.host
             yield f"Ray no longer runs {self._node.name} on {host}: {reason}".encode()
             self._status = -signal.SIGKILL
+
+    def _read_config(self) -> str:
+        config = self._launcher.config
+        try:
+            return config.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "not a text file in UTF-8"
+            raise RelaaxError(
+                f"{self._node.name}: {config} cannot be read: {reason}; restore the file"
+            ) from error
 
     def _follow(self, place: _Place) -> Iterator[bytes]:
         """Yields the lines of a started process until its end."""

@@ -80,7 +80,8 @@ class RunRecord:
             )
         except (ValueError, TypeError, KeyError):
             raise RelaaxError(
-                f"--ray: the record {self._key.decode()!r} in the cluster's store is not valid; "
+                f"--ray: the record {self._key.decode()!r} in the cluster's store is "
+                f"{found!r:.100}, expected a JSON object with host, time, global_t and version; "
                 "another version of relaax_like might have written it. Choose another run_dir"
             ) from None
 

@@ -47,6 +47,7 @@ TRAIN, RUN, SERVERS = "train", "run", "servers"
 ADDRESSES = "RELAAX_CONFIG_ADDRESSES"
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _GIT_SEC = 5.0
+_FORCE = "start again with --force (in Python: force=True)"
 _TIME = "%Y-%m-%d %H:%M:%S %z"
 logger = logging.getLogger(__name__)
 
@@ -59,9 +60,9 @@ def begin_run(experiment: Experiment, force: bool) -> None:
       force: rename the folders of an older run to NAME.old-N.
 
     Raises:
-      ConfigError: there is an older run, and `force` is False or its folders cannot be renamed; or
-        `force` is True, and the settings name a mirror; or the spaces.json of a start without
-        progress cannot be removed.
+      ConfigError: there is an older run, and `force` is False; or `force` is True, but a folder of
+        the older run cannot be renamed or contains the working directory or the YAML file, or the
+        settings name a mirror; or the spaces.json of a start without progress cannot be removed.
       SnapshotError: see `validate_not_held` and `find_progress`; or the snapshots or journals of a
         start without progress cannot be removed.
       JournalError: see `find_progress`.
@@ -80,13 +81,13 @@ def begin_run(experiment: Experiment, force: bool) -> None:
     has_mirror = experiment.parameter_server.mirror_url is not None  # then --force is refused
     is_inside = checkpoints.absolute().is_relative_to(run_dir.absolute())
     if not (is_inside or (run_dir / CONFIG_NAME).is_file()):
-        cure = f", or start again with --force, which keeps it as {_find_free_name(checkpoints)}"
+        cure = f", or {_FORCE}, which keeps it as {_find_free_name(checkpoints)}"
         raise ConfigError(
             f"relaax-parameter-server.checkpoint_dir: {checkpoints} already contains a run, at "
             f"step {found:,}. Choose another checkpoint_dir"
             f"{' and another mirror_url' if has_mirror else cure}"
         )
-    cure = f"start again with --force, which keeps it as {_find_free_name(run_dir)}, or "
+    cure = f"{_FORCE}, which keeps it as {_find_free_name(run_dir)}, or "
     raise ConfigError(
         f"run_dir: {run_dir} already contains a run, at step {found:,}. Continue it with "
         f"`relaax resume {shlex.quote(str(run_dir))}`, or {'' if has_mirror else cure}choose "
@@ -113,8 +114,9 @@ def _forget_empty_start(experiment: Experiment) -> None:
             path_of_head(journal).unlink(missing_ok=True)
     except OSError as error:
         raise SnapshotError(
-            f"{checkpoints}: the files of a start without any progress cannot be removed: {error}; "
-            "correct the folder's permissions, or choose another checkpoint_dir"
+            f"relaax-parameter-server.checkpoint_dir: {checkpoints}: the files of a start without "
+            f"any progress cannot be removed: {error}; correct the folder's permissions, or choose "
+            "another checkpoint_dir"
         ) from None
 
 
@@ -122,8 +124,8 @@ def validate_not_held(experiment: Experiment) -> None:
     """Checks that no process is using the run's checkpoint folder.
 
     Raises:
-      SnapshotError: a parameter server, `relaax train` or `relaax fsck` is using it, and the error
-        names the pid; or the folder's lock file cannot be locked.
+      SnapshotError: a parameter server, `relaax train` or `relaax fsck` is using it (the error
+        names the pid, if known); or the folder's lock file cannot be locked.
     """
     checkpoints = experiment.parameter_server.checkpoint_dir
     if checkpoints.is_dir():

@@ -59,7 +59,7 @@ class Run:
 
     @property
     def learned_from(self) -> dict[str, Any]:
-        """All settings except `PLACES`: the seed, where the run is stored, how it is monitored."""
+        """All settings but `PLACES` (seed, where the run is stored and how it is monitored)."""
         return {key: value for key, value in self.settings.items() if key not in PLACES}
 
 

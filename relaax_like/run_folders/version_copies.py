@@ -25,8 +25,8 @@ class VersionCopies:
             ...  # serve until the end
 
     A thread checks the version periodically, so N can be slightly larger than a multiple. If
-    versions are due faster than files are written, some are skipped. A copy that cannot be written
-    is logged as an error, and training continues.
+    versions are due faster than files are written, some are skipped. If a copy cannot be written,
+    an error is logged, and training continues.
 
     Args:
       server: provides the values.
@@ -80,8 +80,8 @@ def open_version_copies(
 ) -> contextlib.AbstractContextManager[object]:
     """Returns a context manager that copies the server's values if the settings request it.
 
-    If the run's learner publishes (placement server or standalone), the learner writes the copies,
-    in each iteration that is due; then the context manager does nothing.
+    If the run's learner publishes (placement server or standalone), the context manager does
+    nothing: the learner itself writes a copy after each iteration for which one is due.
     """
     learner = experiment.learner
     if learner.save_freq <= 0 or learner.publishes:

@@ -17,7 +17,7 @@ from relaax_like.experience.buffer import Buffer
 from relaax_like.nn.action_heads import actions_to_wire
 from relaax_like.sampling.algo_worker import AlgoWorker
 from relaax_like.sampling.trajectory_builder import Arrays, TrajectoryBuilder
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 
@@ -50,13 +50,13 @@ class AlgoSampler(AlgoWorker):
       env_slots: the environments.
       discount: of the buffers.
       gae_lambda: of the buffers.
-      seed: of the draws.
+      seed: of the drawn actions and of the random steps.
       observation_history: number of newest observations that the model sees at once.
       random_steps: see `Interactor`.
       max_episode_steps: see `Interactor`.
 
     Raises:
-      ConfigError: see `AlgoWorker`.
+      ConfigError, Exception: see `AlgoWorker`.
     """
 
     def __init__(
@@ -105,6 +105,8 @@ class AlgoSampler(AlgoWorker):
             do not fit their space.
           RelaaxError: another error of the environments; see `Interactor.run`.
         """
+        if max_traj_len < 1:
+            raise ConfigError(f"max_traj_len: {max_traj_len}, expected 1 or more steps")
         began = time.perf_counter()
         parts: dict[int, Buffer] = {}
 

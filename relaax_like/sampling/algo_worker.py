@@ -30,13 +30,14 @@ class AlgoWorker:
       model: as the argument.
 
     Args:
-      model: a policy of our own layers with a method `value`, used only by this worker; its current
-        values are used until the first `sync_policy`.
-      seed: of the random numbers.
+      model: made of layers of `relaax_like.nn` without convolutions, with a method `value`, and
+        used only by this worker. Its current values are used until the first `sync_policy`.
+      seed: of the drawn actions.
 
     Raises:
-      ConfigError: the model does not act in NumPy, has no value function, or its policy reads a
-        schedule.
+      ConfigError: the model does not act in NumPy, has no method `value`, or its policy reads a
+        schedule; or see `make_actor`.
+      Exception: another error of its `policy`; see `make_actor`.
     """
 
     def __init__(self, model: Model, seed: int):
@@ -50,11 +51,16 @@ class AlgoWorker:
                 "If it is an entry of explore: there are no schedules here; use a policy without "
                 "explore, or `relaax train --workers`"
             ) from error
-        if not isinstance(actor, NumpyActor) or not hasattr(model, "value"):
+        if not isinstance(actor, NumpyActor):
             raise ConfigError(
-                f"AlgoWorker: {type(model).__name__} must act in NumPy (only with layers of "
-                "relaax_like.nn, and without convolutions) and have a method value; `relaax train "
-                "--workers` requires neither"
+                f"AlgoWorker: {type(model).__name__} must act in NumPy, but its policy has "
+                "convolutions or operations of TensorFlow; use only layers of relaax_like.nn "
+                "without convolutions, or `relaax train --workers`, which runs any policy"
+            )
+        if not hasattr(model, "value"):
+            raise ConfigError(
+                f"AlgoWorker: {type(model).__name__} has no method value; define one (see "
+                "ActorCritic), or use `relaax train --workers`, which does not require it"
             )
         self.model = model
         self._actor = actor
@@ -65,7 +71,7 @@ class AlgoWorker:
 
     @property
     def version(self) -> int:
-        """Version of the values."""
+        """Version of the values; 0 before the first `sync_policy`."""
         return self._version
 
     def sync_policy(self, values: Sequence[np.ndarray], version: int) -> None:

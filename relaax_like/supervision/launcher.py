@@ -196,7 +196,8 @@ def _open_pipe(is_wanted: bool) -> Iterator[tuple[Sequence[int], Sequence[int]]]
     After an exception in the block, the end for reading is closed, too.
 
     Yields:
-      Its two ends, `[reading]` and `[writing]`; two empty sequences unless `is_wanted`.
+      The two ends of the pipe, `[reading]` and `[writing]`; two empty sequences unless
+      `is_wanted`.
 
     Raises:
       OSError: too many files are open.
@@ -219,8 +220,8 @@ def _describe_failure(name: str, command: str, error: OSError) -> str:
     cure = "end other programs, or raise the limits of this machine (`ulimit -a` shows them)"
     if error.errno in _OF_COMMAND:
         cure = (
-            "check that it exists, is executable and, if it is a script, begins with #! and its "
-            "interpreter"
+            "check that it exists, is executable and, if it is a script, begins with #! and an "
+            "interpreter that exists"
         )
     return f"{name}: cannot start {command}: {error.strerror or error}; {cure}"
 

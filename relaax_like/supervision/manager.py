@@ -131,7 +131,7 @@ class Manager:
                 supervised.process.kill()
 
     def run(self) -> int:
-        """Runs until the end and returns an exit status: 0 if all went well or it was stopped.
+        """Runs until the end and returns an exit status: 0 if all went well or the run was stopped.
 
         The status is 128 + SIGPIPE if the processes' output was no longer read; that of a process,
         other than an environment, that could not be kept running (1 if it is 0, or a signal killed

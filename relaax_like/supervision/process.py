@@ -224,7 +224,7 @@ class SignalEvent(threading.Event):
 class Shutdown:
     """Sets an event at the first SIGTERM or SIGINT; a second one ends the process immediately.
 
-    Make it in the main thread.
+    Create it in the main thread: only there can signal handlers be set.
 
         shutdown = Shutdown()
         with shutdown.interrupting():
@@ -236,6 +236,9 @@ class Shutdown:
       requested: set when the process must end.
       exit_status: 0 before the first request to end; after it, 128 + the signal's number, or the
         argument of `request`.
+
+    Raises:
+      ValueError: created in another thread.
     """
 
     def __init__(self) -> None:
@@ -263,7 +266,7 @@ class Shutdown:
             callback()
 
     def end_with_output(self) -> None:
-        """Also requests the end if the process's log is no longer read, as with `| head`."""
+        """Requests the end, too, if the process's log is no longer read, as with `| head`."""
         for handler in logging.getLogger().handlers:
             if isinstance(handler, OutputHandler):
                 handler.on_closed = self.note_output_closed

@@ -120,13 +120,14 @@ class Topology:
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise ConfigError(
-                f"topology: several nodes are named {twice[0]!r}; expected unique names"
+                f"topology: several nodes are named {twice[0]!r:.100}; expected unique names"
             )
         for edge in self.edges:
             for name in (edge.source, edge.target):
                 if name is not None and name not in names:
                     raise ConfigError(
-                        f"topology: an edge names {name!r}, but the nodes are {', '.join(names)}"
+                        f"topology: an edge names {name!r:.100}, but the nodes are "
+                        f"{', '.join(names):.200}; add this node, or correct the edge"
                     )
 
     def to_dict(self) -> dict[str, Any]:

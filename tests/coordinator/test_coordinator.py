@@ -354,11 +354,11 @@ def test_a_program_of_the_coordinator_sends_tasks_to_slaves(
     clock.ahead += 29
     slave.poll(runs_jobs=False)
     clock.ahead += 2
-    with pytest.raises(TaskFail, match="did not answer the task learner_get_data_task in time"):
+    with pytest.raises(TaskFail, match="did not answer the task learner_get_data_task within 30 s"):
         late.result(5.0)
     assert not learn.done()
     slave.leave()
-    with pytest.raises(TaskFail, match=r"did not answer .*learn_task: its slave left"):
+    with pytest.raises(TaskFail, match=r"learn_task of slave .* not answered: its slave left"):
         learn.result(5.0)
 
 
@@ -459,7 +459,7 @@ def test_an_answer_that_cannot_be_processed_ends_the_session(
     sender.start()
     assert sender.ended.wait(10)
     assert isinstance(sender.error, ProtocolError)
-    assert "at localhost:1 cannot be processed (AttributeError" in str(sender.error)
+    assert "at localhost:1 failed (AttributeError" in str(sender.error)
     sender.close()
 
 
@@ -553,7 +553,7 @@ def test_something_else_at_the_address_is_named(tmp_path: Path) -> None:
     server, port = create_metrics_server(Address("127.0.0.1", 0), NullMetrics())  # type: ignore[arg-type]
     server.start()
     with JobsClient(f"localhost:{port}") as jobs:
-        with pytest.raises(ProtocolError, match="is not a coordinator; use the address of"):
+        with pytest.raises(ProtocolError, match=r"is not a coordinator .*; use the address of"):
             jobs.list()
     server.stop(None)
 

@@ -313,10 +313,10 @@ def test_a_refused_hello_is_one_line(
         (["--rlx-server", "x" * 300], "expected HOST:PORT"),
         (["--rlx-server"], "expected a value"),
         (["--seed", "1.5"], "--seed: '1.5', expected an integer"),
-        (["--seed", "9" * 30], "99', expected an integer"),
+        (["--seed", "9" * 30], "99', expected an integer that fits into a C long"),
         (["--episodes", "-2"], "--episodes: '-2', expected an integer, -1 or more"),
-        (["--retry-sleep", "5", "1"], "min_sleep_sec <= max_sleep_sec"),
-        (["--retry-sleep", "nan", "1"], "min_sleep_sec <= max_sleep_sec"),
+        (["--retry-sleep", "5", "1"], "--retry-sleep: 5 1, expected 0 <= MIN <= MAX <= 1e6"),
+        (["--retry-sleep", "nan", "1"], "--retry-sleep: nan 1, expected 0 <= MIN <= MAX <= 1e6"),
         (["--retry-sleep", "5"], "expected two values"),
         (["--name", ""], "name: 0 bytes, expected 1 to 100"),
         (["--name", "x" * 101], "name: 101 bytes, expected 1 to 100"),
@@ -734,7 +734,7 @@ def test_messages_longer_than_the_server_reads_are_refused_at_once(verbs: Any) -
     with RawServer([small]) as server:
         ((status, *_, text),) = verbs(server.address, "connect")
     assert int(status) == INVALID
-    assert "reads at most 100; raise its max_message_bytes" in text
+    assert "reads at most 100; raise its relaax-rlx-server.max_message_bytes" in text
 
 
 READ = r"""

@@ -265,9 +265,10 @@ def test_make_slots_auto_avoids_a_vector_that_resets_late() -> None:
         ("CartPole-v99", {}, "v99"),
         ("no_such_module:CartPole-v1", {}, "no_such_module"),
         ("CartPole-v1", {"env_args": {"wheels": 4}}, "wheels"),
-        ("Toy-v0", {"mode": "vector_entry_point"}, "no vector_entry_point; use mode sync"),
+        ("Toy-v0", {"mode": "vector_entry_point"}, "has no vectorised form of its own; use auto"),
         ("Unsendable-v0", {}, "Text is not supported"),
-        ("", {}, "environment ''"),
+        ("", {}, r"environment\.env \(--env\): ''"),
+        ("Nothing-like-it-v0", {}, "Expected the name of a registered environment, or MODULE:NAME"),
     ],
 )
 def test_a_wrong_environment_is_one_line(name: str, options: dict[str, Any], match: str) -> None:

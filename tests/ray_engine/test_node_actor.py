@@ -166,7 +166,8 @@ def test_a_cluster_that_is_lost_before_a_start_has_a_place_is_said() -> None:
     process.begin()
     assert process.wait(10)
     assert process.poll() == 1
-    assert lines == [b"ps: Ray cannot start it: the head is gone"]
+    want = b"ps: Ray cannot start it: the head is gone; check that the cluster's head is up"
+    assert lines == [want]
 
 
 def test_a_free_port_is_on_the_machine_s_address() -> None:

@@ -221,6 +221,8 @@ def test_a_step_limit_out_of_range_is_refused():
     sampler = make_sampler(CountingSlots([2, 3]), max_episode_steps=0)
     with pytest.raises(ConfigError, match="max_episode_steps: 0, expected 1 or more"):
         sampler.sample_traj(10)
+    with pytest.raises(ConfigError, match="max_traj_len: 0, expected 1 or more steps"):
+        sampler.sample_traj(0)
 
 
 def test_a_policy_that_does_not_act_in_numpy_is_refused():
