@@ -1,4 +1,4 @@
-"""Experience: rollouts `[T, k, ...]`, what collects and stores them, and functions of them."""
+"""Experience: rollouts `[T, k, ...]`, classes that collect and store them, functions of them."""
 
 from relaax_like.experience.buffer import Buffer
 from relaax_like.experience.collector import Collector, DataHandler

@@ -19,8 +19,8 @@ _EPSILON = 1e-4
 class Minibatch:
     """Steps `[B, ...]`, or complete trajectories `[T, N, ...]`; the reader owns the arrays.
 
-    In the second form T is the longest trajectory's length, and the others are padded with zeros; a
-    mean over steps must be `sum(mask * x) / sum(mask)`.
+    In the second form T is the length of the longest trajectory, and shorter ones are padded with
+    zeros: compute a mean over steps as `sum(mask * x) / sum(mask)`.
 
     Attributes:
       states: `[B, ...]` or `[T, N, ...]`, one array or name -> array, as they were pushed.
@@ -46,7 +46,7 @@ class Minibatch:
 
 
 class Buffer:
-    """Trajectories, one after the other, and minibatches of their steps.
+    """Stores trajectories one after another, and returns minibatches of them.
 
         buffer = Buffer(discount=0.99, gae_lambda=0.95)
         buffer.push(state, action, reward, value)        # each step
@@ -57,7 +57,9 @@ class Buffer:
 
     Advantages and returns are those of generalised advantage estimation (Schulman et al. 2016,
     equation 16, https://arxiv.org/abs/1506.02438); returns are computed when a trajectory ends,
-    advantages when minibatches are made. Not thread-safe; everything stays in memory.
+    advantages when minibatches are made. Not thread-safe; everything stays in memory. For an
+    argument that cannot be converted to an array, such as lists of different lengths, methods raise
+    NumPy's ValueError.
 
     Attributes:
       discount: as the argument.
@@ -72,7 +74,7 @@ class Buffer:
           gae_lambda: 0 (one step) to 1 (the complete trajectory).
 
         Raises:
-          ConfigError: a number is not between 0 and 1.
+          ConfigError: discount or gae_lambda is not between 0 and 1.
         """
         for name, value in (("discount", discount), ("gae_lambda", gae_lambda)):
             if not 0 <= value <= 1:
@@ -96,7 +98,7 @@ class Buffer:
 
     @property
     def traj_idx(self) -> list[int]:
-        """Borders of the n trajectories, n + 1 numbers: 0, and each one's last step + 1."""
+        """Borders of the n ended trajectories, n + 1 numbers: 0, and the last step + 1 of each."""
         return list(self._traj_idx)
 
     @property
@@ -120,8 +122,9 @@ class Buffer:
           value: one number, V(state).
 
         Raises:
-          InvalidInputError: reward or value is not one number; or names or shapes are not those of
-            the first step, or an array cannot be converted to its dtype. Nothing is stored.
+          InvalidInputError: reward or value is not one number; state or action does not consist of
+            numbers; or names or shapes are not those of the first step, or an array cannot be
+            converted to the dtype of the first step. Nothing is stored.
         """
         row = self._length
         self._rewards.put(row, _to_number(reward, "reward"))
@@ -129,22 +132,24 @@ class Buffer:
         try:
             self._states.put(row, state)
             self._actions.put(row, action)
-        except InvalidInputError:
+        except ValueError:  # an InvalidInputError, or one of NumPy
             if not row:  # its shapes are not those of the first step
                 self._states, self._actions = GrowingTree("state"), GrowingTree("action")
             raise
         self._length = row + 1
 
     def push_additional_info(self, info: Mapping[str, ArrayLike]) -> None:
-        """Stores more about a step: once for each step, before or after its `push`, or never.
+        """Stores more arrays of a step: once for each step, before or after its `push`, or never.
+
+        A call before a trajectory's first `push` begins that trajectory, which must then be ended.
 
         Args:
-          info: name -> `[...]`; the same names each time. They are returned as `extras`. {}: no
-            effect.
+          info: name -> `[...]`; the same names each time. The arrays are copied, and returned as
+            `extras`. {}: no effect.
 
         Raises:
-          InvalidInputError: names or shapes are not those of the first time, or an array cannot be
-            converted to its dtype.
+          InvalidInputError: an array does not consist of numbers; or names or shapes are not those
+            of the first call, or an array cannot be converted to the dtype of the first call.
         """
         if not info:
             return
@@ -169,7 +174,7 @@ class Buffer:
             )
         if self._extras.names and self._num_extras != stop:
             raise InvalidInputError(
-                f"additional info was pushed {self._num_extras} times in {stop} steps; call "
+                f"additional info was pushed {self._num_extras} time(s) for {stop} step(s); call "
                 "push_additional_info once for each step of all trajectories, or never",
                 "additional info",
             )
@@ -205,9 +210,10 @@ class Buffer:
           extras: name -> `[T, ...]`, the same names for each trajectory; None: no extras.
 
         Raises:
-          InvalidInputError: T is 0, or lengths differ; names or shapes are not those of the first
-            time, or an array cannot be converted to its dtype; terminal_value is not one number; or
-            a trajectory that was pushed by steps has not ended. Nothing is stored.
+          InvalidInputError: T is 0, or lengths differ; an array does not consist of numbers; names
+            or shapes are not those of the first step, or an array cannot be converted to the dtype
+            of the first step; terminal_value is not one number; or a trajectory that was pushed by
+            steps has not ended. Nothing is stored.
         """
         self._require_ended()
         rewards, values = np.asarray(rewards), np.asarray(values)
@@ -215,8 +221,8 @@ class Buffer:
         for name, array in (("rewards", rewards), ("values", values)):
             if array.shape != (number,) or not number:
                 raise InvalidInputError(
-                    f"{name} has shape {list(array.shape)}, expected [T] with one number for each "
-                    "of T steps, 1 or more, the same T for rewards and values",
+                    f"{name} has shape {list(array.shape)}, expected [{number or 'T'}]: one number "
+                    "for each step, at least one step, and as many values as rewards",
                     name,
                 )
         terminal_value = _to_number(terminal_value, "terminal_value")
@@ -229,7 +235,7 @@ class Buffer:
             self._actions.write(row, actions, number)
             if extras:
                 self._extras.write(row, extras, number)
-        except InvalidInputError:
+        except ValueError:  # an InvalidInputError, or one of NumPy
             if not row:  # its shapes are not those of the first step
                 self._states, self._actions = GrowingTree("state"), GrowingTree("action")
             raise
@@ -259,7 +265,7 @@ class Buffer:
         self._require_trajectories()
         available = len(self._traj_idx) - 1 if recurrent else self._length
         if batch_size < 1 or (not recurrent and batch_size > available):
-            expected = "1 or more" if recurrent else f"1 to {available}, the steps in the buffer"
+            expected = "1 or more" if recurrent else f"1 to {available}, the buffer's steps"
             raise InvalidInputError(
                 f"batch_size is {batch_size}, expected {expected}", "batch_size"
             )
@@ -281,9 +287,9 @@ class Buffer:
         chosen = np.arange(number) if trajectories is None else np.asarray(trajectories)
         wrong = chosen[(chosen < 0) | (chosen >= number)]
         if not len(chosen) or len(wrong):
+            given = wrong[0] if len(wrong) else "empty"
             raise InvalidInputError(
-                f"trajectories {wrong[:8].tolist()}, expected numbers from 0 to {number - 1}, at "
-                "least one",
+                f"trajectories: {given}, expected at least one index, each from 0 to {number - 1}",
                 "trajectories",
             )
         return self._pad(chosen, self._compute_advantages())
@@ -300,7 +306,7 @@ class Buffer:
 
     @classmethod
     def join(cls, buffers: Sequence["Buffer"]) -> "Buffer":
-        """Returns a new buffer with the trajectories of all; for several it is faster than `+`.
+        """Returns a new buffer with the trajectories of all buffers; faster than repeated `+`.
 
         Args:
           buffers: at least one.
@@ -318,7 +324,7 @@ class Buffer:
                 if mine != theirs:
                     raise InvalidInputError(
                         f"buffers with {name} {mine} and {theirs} cannot be joined, because "
-                        "their returns differ in meaning; create both with the same value",
+                        f"their returns differ in meaning; create all with the same {name}",
                         name,
                     )
             joined._extend(buffer)
@@ -337,7 +343,9 @@ class Buffer:
         return Buffer.join([self, other])
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all trajectories: arrays, and dicts of arrays, as views of the buffer's memory.
+        """Returns all trajectories, as arrays and dicts of arrays.
+
+        The arrays of steps are views of the buffer's memory.
 
         Raises:
           InvalidInputError: the buffer is empty, or a trajectory has not ended.
@@ -402,10 +410,10 @@ class Buffer:
 
     def _require_ended(self) -> None:
         steps = self._length - self._traj_idx[-1]
-        if not steps and self._num_extras > self._length:
+        if not steps and self._num_extras not in (0, self._length):
             raise InvalidInputError(
-                "additional info was pushed for a step that was not pushed; push that step, and "
-                "call end_trajectory",
+                f"additional info was pushed {self._num_extras} time(s) for {self._length} step(s);"
+                " push both for each step, or use a new Buffer",
                 "additional info",
             )
         if steps:
@@ -424,8 +432,8 @@ class Buffer:
         if names != self._extras.names:
             mine, theirs = sorted(map(str, self._extras.names)), sorted(map(str, names))
             raise InvalidInputError(
-                f"additional info is {theirs}, expected {mine} as in the previous steps; push "
-                "the same names for all steps",
+                f"additional info is {theirs}, expected {mine} as in the previous steps; use the "
+                "same names for all steps",
                 "additional info",
             )
 
@@ -479,7 +487,7 @@ class Buffer:
 def lay_side_by_side(
     starts: np.ndarray, lengths: np.ndarray, steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Finds the rows of trajectories `[T, N]`.
+    """Returns the row of each step of trajectories that are laid side by side, `[T, N]`.
 
     Args:
       starts: row of the first step of each trajectory, `[N]`.
@@ -487,8 +495,8 @@ def lay_side_by_side(
       steps: T, at least the longest.
 
     Returns:
-      Rows `[T, N] int64`, row 0 after the end of a trajectory; and whether each is a step of it,
-      `[T, N] bool`.
+      Rows `[T, N] int64`, 0 after the end of a trajectory; and whether each is a step of its
+      trajectory, `[T, N] bool`.
     """
     t = np.arange(steps)[:, None]
     is_step = t < lengths
@@ -504,8 +512,11 @@ def _to_number(value: ArrayLike, field: str) -> float:
     if isinstance(value, float):
         return value
     array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "biuf":
+    if array.size != 1:
+        shape = list(array.shape)
+        raise InvalidInputError(f"{field} has shape {shape}, expected one number", field)
+    if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         raise InvalidInputError(
-            f"{field} is {array.dtype} of {list(array.shape)}, expected one number", field
+            f"{field} is {value!r:.80} (dtype {array.dtype}), expected one number", field
         )
-    return float(array.item())
+    return float(array.astype(np.float64).item())

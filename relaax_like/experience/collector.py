@@ -30,8 +30,8 @@ class TrainingData:
 
     Attributes:
       rollout: `[T, columns, ...]`; its `versions` are the oldest that acted at each step.
-      tickets: of the rollouts of which nothing is waiting any more since this batch was taken;
-        ascending.
+      tickets: of the rollouts that this batch has used up, or that were dropped since the batch
+        before: none of their columns is waiting any more; ascending.
       env_steps: number of valid rows, without the first row of each column if rollouts overlap. It
         can differ from the counted environment steps, for example if a data handler makes several
         rollouts of one, or if steps were overridden.
@@ -50,9 +50,10 @@ class TrainingData:
 class DataHandler(Protocol):
     """A user's changes to experience; any object with these two methods.
 
-    An algorithm has one if its `algorithm.py` has a function `make_data_handler(config)`.
-    Environment steps are counted before the handler is called: its changes do not affect the
-    counts. But with the plan `Replay`, updates are due for the steps of the rollouts it returns.
+    An algorithm uses a data handler if its `algorithm.py` has a function
+    `make_data_handler(config)`. Environment steps are counted before the handler is called: its
+    changes do not affect the counts. But with the plan `Replay`, updates are due for the steps of
+    the rollouts that the handler returns.
 
     The methods are called in the thread that adds or learns, so possibly at the same time. If one
     of them raises an error, the learning ends.
@@ -96,20 +97,21 @@ def handle_rollout(data_handler: DataHandler | None, rollout: Rollout) -> Sequen
     """
     if data_handler is None:
         return [rollout]
-    handled = data_handler.after_interact(rollout)
+    handled: Any = data_handler.after_interact(rollout)
     if isinstance(handled, Rollout):
         return [handled]
-    rollouts = list(handled or ())  # also of a generator
+    name = type(data_handler).__name__
+    rollouts = list(handled) if isinstance(handled, Iterable) else []  # also of a generator
     if not rollouts:
         raise InvalidInputError(
-            "the data handler's after_interact returned no rollouts, expected at least one; return "
-            "the rollout itself to leave it unchanged",
+            f"data handler {name}: after_interact returned no rollouts ({handled!r:.80}), expected "
+            "at least one; return the rollout itself to leave it unchanged",
             "after_interact",
         )
     for one in rollouts:
         if not isinstance(one, Rollout):
             raise InvalidInputError(
-                f"the data handler's after_interact returned {type(handled).__name__} with "
+                f"data handler {name}: after_interact returned {type(handled).__name__} with "
                 f"{type(one).__name__}, expected a Rollout or several; return only rollouts",
                 "after_interact",
             )
@@ -186,7 +188,7 @@ class Collector:
           overlap: whether the first row of each column was already in another one.
 
         Raises:
-          ConfigError: a number is too small.
+          ConfigError: steps or columns is below 1, or capacity is below columns.
         """
         for name, value, least in (
             ("steps", steps, 1),
@@ -253,11 +255,12 @@ class Collector:
             first one.
 
         Returns:
-          Its ticket, 1, 2, 3 ..., which `TrainingData` contains once all of it was taken.
+          The rollout's ticket, 1, 2, 3 ...; see `TrainingData.tickets`.
 
         Raises:
-          InvalidInputError: the rollout has another number of steps, does not match the first one,
-            or can never fit; or the data handler returned no rollout.
+          InvalidInputError: the rollout, or one that the data handler returned, has another number
+            of steps, has arrays with different numbers of slots, or differs from the first one; the
+            columns can never fit; or the data handler returned no rollout, or something else.
           CollectorFullError: too many columns are waiting. A rollout that is added again later
             passes through the data handler again.
           CollectorClosedError: after `close`.
@@ -269,7 +272,7 @@ class Collector:
         """Adds several rollouts, all or none of them; see `add`.
 
         Returns:
-          One ticket for each.
+          One ticket for each rollout.
         """
         handled = [handle_rollout(self._data_handler, rollout) for rollout in exps]
         layouts = [self._find_layout(part) for parts in handled for part in parts]
@@ -357,7 +360,7 @@ class Collector:
         """Restores what `get_state` returned; discards what was waiting before.
 
         Raises:
-          InvalidInputError: the rollouts have another length.
+          InvalidInputError: the rollouts have another number of steps than this collector's.
         """
         parts = [
             Part(Rollout(**part["rollout"]), tuple(part["tickets"]), part["first_index"])
@@ -390,21 +393,24 @@ class Collector:
         if waiting < self._columns:
             # No batch can be taken to release space: alone, a retry would never succeed.
             raise InvalidInputError(
-                f"{added} columns do not fit: {waiting} are waiting, too few for a batch of "
-                f"{self._columns}, which would make room, and capacity is {self._capacity}; set "
-                f"capacity to {self._columns - 1 + added} or more (in a server's configuration: "
-                "raise max_slots_per_client), or add fewer at once",
+                f"capacity is {self._capacity}, too small for {added} more columns: {waiting} "
+                f"waiting column(s) are too few for a batch of {self._columns}, which would make "
+                f"room; set capacity to {self._columns - 1 + added} or more (in a configuration: "
+                f"set relaax-rlx-server.max_slots_per_client to {added} or more), or add fewer at "
+                "once",
                 "capacity",
             )
         raise CollectorFullError(
-            f"{waiting} columns are waiting, {added} more do not fit, because capacity is "
+            f"{waiting} column(s) are waiting, and {added} more would exceed capacity, which is "
             f"{self._capacity}; add them again after training data has been taken, or raise "
             "capacity"
         )
 
     def _validate_open(self) -> None:
         if self._closed:
-            raise CollectorClosedError("the collector is closed; create a new one")
+            raise CollectorClosedError(
+                "the collector is closed and takes no more rollouts; create a new one"
+            )
 
     # Overridden for other kinds of columns.
 
@@ -492,7 +498,7 @@ def _find_mean_version(parts: Sequence[Part]) -> float:
 
 
 def find_layout(rollout: Rollout, steps: int) -> Layout:
-    """Checks that all arrays have `steps` steps and the same slots.
+    """Checks that all arrays of a rollout have `steps` steps and the same slots.
 
     Returns:
       Field -> shape without steps and slots, and dtype.
@@ -514,7 +520,7 @@ def find_layout(rollout: Rollout, steps: int) -> Layout:
         if array.shape[: len(axes)] != axes:
             raise InvalidInputError(
                 f"{field} has shape {list(array.shape)}, expected [{', '.join(map(str, axes))}, "
-                f"...] for {steps} steps of {rollout.slots} slots",
+                f"...] in a rollout of {steps} step(s) and {rollout.slots} slot(s)",
                 field,
             )
         layout[field] = (array.shape[len(axes) :], array.dtype)
@@ -544,7 +550,7 @@ def find_layout(rollout: Rollout, steps: int) -> Layout:
 
 
 def validate_layout(layout: Layout, first: Layout) -> None:
-    """Checks that both layouts are the same.
+    """Checks that a rollout's layout is that of the first rollout.
 
     Raises:
       InvalidInputError: the layouts differ; the error names the first field.
@@ -557,15 +563,15 @@ def validate_layout(layout: Layout, first: Layout) -> None:
         if field not in layout:
             difference = "is missing, but the first rollout had it"
         elif field not in first:
-            difference = "is new, but the first rollout did not have it"
+            difference = "was not in the first rollout"
         else:
             (shape, dtype), (want_shape, want_dtype) = layout[field], first[field]
             difference = (
-                f"is {dtype} of {list(shape)} in each slot, but was {want_dtype} of "
-                f"{list(want_shape)} in the first rollout"
+                f"is {dtype} of {list(shape)} in each slot, expected {want_dtype} of "
+                f"{list(want_shape)} as in the first rollout"
             )
         raise InvalidInputError(
-            f"{field} {difference}; all rollouts of a collector, also those that a data handler "
-            "returns, must be of one kind; create another collector for another kind",
+            f"{field} {difference}; all rollouts of a collector, including those that a data "
+            "handler returns, must have the same arrays, shapes and dtypes",
             field,
         )

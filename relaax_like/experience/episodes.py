@@ -95,11 +95,12 @@ class EpisodeCollector(Collector):
           data_handler: applies a user's changes; None: no changes.
 
         Raises:
-          ConfigError: a number is too small.
+          ConfigError: steps, episodes or max_steps is below 1, or capacity is below episodes.
         """
+        for name, value in (("episodes", episodes), ("max_steps", max_steps)):
+            if value < 1:
+                raise ConfigError(f"collector: {name} {value}, expected 1 or more")
         super().__init__(steps, episodes, capacity=capacity, data_handler=data_handler)
-        if max_steps < 1:
-            raise ConfigError(f"collector: max_steps {max_steps}, expected 1 or more")
         self.dropped_steps = 0
         self._max_steps = max_steps
         self._arriving: Layout | None = None  # of rollouts, before a data handler
@@ -139,17 +140,22 @@ class EpisodeCollector(Collector):
                 self._open.update(known.tickets)
 
     def add_exps_list(self, exps: Sequence[Rollout]) -> list[int]:
-        """Adds several rollouts, all or none of them, unless a data handler fails; see `Collector`.
+        """Adds several rollouts, all or none of them, unless a data handler fails.
 
+        Unlike those of `Collector.add`, the rollouts can have any number of steps.
         A data handler receives each complete episode that ends in the rollouts, `[L, 1, ...]`.
 
         Raises:
-          InvalidInputError: also if a rollout has no `starts`; or the data handler returned an
-            episode of another layout.
+          InvalidInputError: a rollout has no `starts` `[k, 3]`, or arrays with different numbers of
+            steps or slots; a rollout or episode differs from the first one; or the data handler
+            returned no rollout, or something else.
+          CollectorFullError, CollectorClosedError: see `Collector.add`.
           Exception: raised by the data handler. If it fails, or if what it returned is refused, the
             rollouts have been added, but the episodes that ended in them, and were not queued yet,
             are dropped.
         """
+        if not exps:
+            return []
         layouts = [_validate(rollout) for rollout in exps]
         tickets: list[int] = []
         ended: list[_Unfinished] = []
@@ -205,8 +211,8 @@ class EpisodeCollector(Collector):
         waiting = self._num_added - self._num_taken
         if waiting >= self._capacity:
             raise CollectorFullError(
-                f"{waiting} episodes are waiting, and capacity is {self._capacity}; add the "
-                "rollout again after training data has been taken, or raise capacity"
+                f"{waiting} episode(s) are waiting, and capacity is {self._capacity}; add the "
+                "rollouts again after training data has been taken, or raise capacity"
             )
 
     def _add_steps(self, rollout: Rollout) -> list[_Unfinished]:
@@ -302,13 +308,20 @@ def _validate(rollout: Rollout) -> Layout:
     """Checks that a rollout has the starts of its slots; returns its layout.
 
     Raises:
-      InvalidInputError: starts are missing, or an array has another number of steps or slots.
+      InvalidInputError: starts are missing or have a wrong shape, or an array has another number of
+        steps or slots.
     """
     layout = find_layout(rollout, len(rollout.next_alive))
     if rollout.starts is None:
         raise InvalidInputError(
-            "starts: missing; the plan Episodes needs them to separate episodes; send them with "
-            "each rollout",
+            "starts: missing, expected [k, 3] int64, because the plan Episodes separates episodes "
+            "by them; send them with each rollout, see `Rollout.starts`",
+            "starts",
+        )
+    if rollout.starts.shape != (rollout.next_alive.shape[1], 3):
+        raise InvalidInputError(
+            f"starts: shape {list(rollout.starts.shape)}, expected "
+            f"[{rollout.next_alive.shape[1]}, 3], see `Rollout.starts`",
             "starts",
         )
     return layout
@@ -338,10 +351,10 @@ def _copy(rollout: Rollout) -> Rollout:
 
 
 def find_borders(next_alive: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Yields first step, and last step + 1, of each episode of a slot, also of an unfinished one.
+    """Yields the first step, and the last step + 1, of each episode, including an unfinished one.
 
     Args:
-      next_alive: `[T]`.
+      next_alive: of one slot, `[T]`.
     """
     start = 0
     for last in np.flatnonzero(next_alive != ALIVE).tolist():

@@ -44,8 +44,9 @@ class GrowingArray:
 
         Raises:
           InvalidInputError: the element is not a number or an array of numbers, has another shape
-            than the first, or cannot be converted to its dtype. Floats are rounded to it; integers
-            must fit.
+            than the first, or cannot be converted to its dtype. Floats are rounded to that dtype;
+            integers must fit.
+          ValueError: NumPy cannot convert the element to an array.
         """
         element = np.asarray(element)
         array = self._array
@@ -56,16 +57,15 @@ class GrowingArray:
             or element.dtype is not self._latest
             or element.shape != array.shape[1:]
         ):
-            array = self._make_room(row, 1, element.shape, element.dtype)
+            array = self._make_room(row, element[None])
             self._validate_range(element)
         array[row] = element
 
     def write(self, start: int, elements: np.ndarray) -> None:
         """Writes elements `[n, ...]` from the row `start` on; raises the same as `put`."""
-        number = len(elements)
-        array = self._make_room(start, number, elements.shape[1:], elements.dtype)
+        array = self._make_room(start, elements)
         self._validate_range(elements)
-        array[start : start + number] = elements
+        array[start : start + len(elements)] = elements
 
     @property
     def field(self) -> str:
@@ -77,14 +77,15 @@ class GrowingArray:
         assert self._array is not None, "nothing was written"
         return self._array[:length]
 
-    def _make_room(
-        self, used: int, more: int, shape: tuple[int, ...], dtype: np.dtype
-    ) -> np.ndarray:
-        array = self._array
+    def _make_room(self, used: int, elements: np.ndarray) -> np.ndarray:
+        array, more = self._array, len(elements)
+        shape, dtype = elements.shape[1:], elements.dtype
         if array is None:
             if dtype.kind not in _KINDS:
+                first = next(iter(elements.ravel()[:1].tolist()), "nothing")
                 raise InvalidInputError(
-                    f"{self._field} has dtype {dtype}, expected a number or an array of numbers",
+                    f"{self._field} contains {first!r:.80} (dtype {dtype}), expected a number or "
+                    "an array of numbers",
                     self._field,
                 )
             array = np.empty((0, *shape), dtype)
@@ -109,10 +110,13 @@ class GrowingArray:
     def _validate_range(self, elements: np.ndarray) -> None:
         assert self._array is not None
         dtype = self._array.dtype
-        if self._latest is None and not np.array_equal(elements.astype(dtype), elements):
+        if self._latest is not None:
+            return
+        wrong = elements[elements.astype(dtype) != elements]
+        if wrong.size:
             raise InvalidInputError(
-                f"{self._field} has numbers that {dtype}, the dtype of the first element, cannot "
-                "represent; make all elements of one dtype",
+                f"{self._field} contains {wrong[0]}, which {dtype}, the dtype of the first "
+                "element, cannot represent; use one dtype for all elements",
                 self._field,
             )
 
@@ -139,6 +143,7 @@ class GrowingTree:
 
         Raises:
           InvalidInputError: also if the names are not those of the first element.
+          ValueError: see `GrowingArray.put`.
         """
         array = self._arrays.get(None)
         if array is not None and not hasattr(element, "keys"):  # faster than isinstance
@@ -159,14 +164,15 @@ class GrowingTree:
 
         Raises:
           InvalidInputError: see `put`; or an array has another length.
+          ValueError: see `put`.
         """
         with self._forgetting_refused_names():
             leaves = [(array, np.asarray(leaf)) for array, leaf in self._match(elements)]
             for array, leaf in leaves:
                 if leaf.shape[:1] != (number,):
                     raise InvalidInputError(
-                        f"{array.field} has shape {list(leaf.shape)}, expected [{number}, ...] "
-                        "like the rewards",
+                        f"{array.field} has shape {list(leaf.shape)}, expected [{number}, ...], "
+                        "as long as the rewards",
                         array.field,
                     )
             for array, leaf in leaves:
@@ -181,11 +187,11 @@ class GrowingTree:
 
     @contextlib.contextmanager
     def _forgetting_refused_names(self) -> Iterator[None]:
-        """If the first element is refused in its block, another one can be the first."""
+        """Forgets the names if the block refuses the first element, so another can be the first."""
         first = not self._arrays
         try:
             yield
-        except InvalidInputError:
+        except ValueError:  # an InvalidInputError, or one of NumPy
             if first:
                 self._arrays.clear()
             raise

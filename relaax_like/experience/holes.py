@@ -18,7 +18,7 @@ from relaax_like.experience.rollout import ALIVE, TRUNCATED, Arrays, Rollout
 
 
 def find_order(valid: np.ndarray) -> np.ndarray:
-    """Returns the source of each row without holes, `[T, k] int64`.
+    """Returns which row to take for each row after the removal of holes, `[T, k] int64`.
 
     Args:
       valid: `[T, k] bool`.
@@ -74,8 +74,8 @@ def skip_holes(
 def cut_ends(rollout: Rollout) -> np.ndarray:
     """Returns `next_alive` with truncations where copies follow the last valid row of a column.
 
-    These copies are not its next steps, so it bootstraps from `next_inputs`, as at the end of a
-    rollout; where its episode terminated or was truncated, nothing is changed.
+    The copies are not the next steps of that row, so the row bootstraps from `next_inputs`, as at
+    the end of a rollout; where its episode terminated or was truncated, nothing is changed.
 
     Args:
       rollout: its valid rows are the first ones of each column.
@@ -120,7 +120,7 @@ class Dense:
 
 
 def make_dense(rollout: Rollout) -> Dense:
-    """Returns a rollout without holes between its valid rows.
+    """Moves the valid rows of a rollout to the first rows of each slot; see `Dense`.
 
     `next_alive` is moved, but not cut: see `cut_ends`. If rows are moved, `versions` stays as it
     is, and `history` is left out: call `stack_history` before.

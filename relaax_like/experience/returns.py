@@ -26,7 +26,7 @@ from relaax_like.experience.holes import skip_holes
 
 
 class VTrace(NamedTuple):
-    """The result of `compute_vtrace`; both are `[T, k] float64`.
+    """The result of `compute_vtrace`; both arrays are `[T, k] float64`.
 
     Attributes:
       targets: v_t, the targets of the value function.

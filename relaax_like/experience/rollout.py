@@ -91,9 +91,9 @@ class RolloutBuffer:
     returned and new ones made. Not thread-safe.
 
     A slot can be absent from a step: the row is a hole, and its reward is added to that of the
-    slot's last row. If it is still absent when the rollout is complete, that last row moves to the
-    next rollout, because what follows it is not known yet; with `overridden` "only" it stays, since
-    that is not needed.
+    slot's last row. If the slot is still absent when the rollout is complete, that last row moves
+    to the next rollout, because what follows the row is not known yet; with `overridden` "only" the
+    row stays, since what follows it is not needed.
 
     Args:
       steps: T.
@@ -162,8 +162,8 @@ class RolloutBuffer:
           states: name -> [k, ...], the memory before the step; must not change until the next call
             has returned.
           version: of the values that acted.
-          joined: inputs that are the newest observation joined, on the last axis, with earlier ones
-            -> their number, 2 or more; each is stored once. The same at each call.
+          joined: name of an input that joins several observations on its last axis, the newest
+            last -> their number, 2 or more; each observation is stored once. The same at each call.
           absent: [k] bool, slots that take no part in this step; None: all take part.
         """
         assert not self._waiting, "add_actions was called twice without an outcome in between"

@@ -1,9 +1,9 @@
-"""Files of what a run has learned from, or has recorded: written one by one, read as rollouts.
+"""Trajectory files, which contain the rollouts that a run has learned from or recorded:
 
     FOLDER/iteration-00000001.npz           of a learner that publishes, or of `relaax record`
     FOLDER/iteration-5b1e9c02-00000001.npz  of one of the learners beside their agents
 
-contains the arrays of one `Rollout`, which NumPy reads like any `.npz`: `inputs/NAME`,
+Each contains the arrays of one `Rollout`, which NumPy reads like any `.npz`: `inputs/NAME`,
 `next_inputs/NAME`, `actions/NAME`, `states/NAME`, `extras/NAME`, `next_alive`, `rewards`,
 `log_prob`, `versions`, `history/NAME` with `observation_history`, `starts` if they are known, and
 `valid` if there are holes.
@@ -57,7 +57,7 @@ class DamagedFileError(InvalidInputError):
 
 
 class TrajectoryWriter:
-    """Writes iterations until `max_bytes` are reached; a file that fails is only logged.
+    """Writes iterations until `max_bytes` are reached; a failure to write a file is only logged.
 
     A file is complete or absent, even after `kill -9`; a power failure can damage the newest ones.
     Not thread-safe.
@@ -66,15 +66,19 @@ class TrajectoryWriter:
       folder: created with the first file; files that are already in it also count.
       max_bytes: of all files together; a file that would exceed it, and all later ones, are not
         written, which is logged once.
-      learner: client id of the learner, if several write to one folder: its files have other
-        names, and those of others are only counted when it starts. "": it is the only one.
+      learner: client id of the learner, if several write to one folder; a checksum of the id is
+        part of the names of its files. Files that the other learners write later do not count
+        towards max_bytes. "": there is only one learner.
+
+    Raises:
+      OSError: the folder cannot be accessed.
     """
 
     def __init__(self, folder: Path, max_bytes: float, learner: str = ""):
         self._folder = folder
         self._max_bytes = max_bytes
         self._prefix = f"{_PREFIX}{zlib.crc32(learner.encode()):08x}-" if learner else _PREFIX
-        self._bytes = sum(path.stat().st_size for path in find_trajectories(folder))
+        self._bytes = sum(map(_find_size, find_trajectories(folder)))
         self._is_full = False
         self._has_failed = False
 
@@ -107,7 +111,7 @@ class TrajectoryWriter:
         arrays = _flatten(rollout)
         path = self._folder / f"{self._prefix}{iteration:08d}.npz"
         size = sum(array.nbytes + _HEADER_BYTES for array in arrays.values())
-        replaced = path.stat().st_size if path.exists() else 0
+        replaced = _find_size(path)
         if self._bytes - replaced + size > self._max_bytes:
             self._is_full = True
             logger.warning(
@@ -180,8 +184,19 @@ def find_trajectories(folder: Path) -> list[Path]:
     """Returns the files of a folder, sorted by name; [] if the folder does not exist.
 
     The files of each learner are in the order of their iterations.
+
+    Raises:
+      OSError: the folder cannot be accessed.
     """
     return sorted(folder.glob(_PATTERN))
+
+
+def _find_size(path: Path) -> int:
+    """Returns the size of a file in bytes; 0 if there is none, or it cannot be accessed."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def read_trajectories(path: Path) -> Rollout:
@@ -194,6 +209,9 @@ def read_trajectories(path: Path) -> Rollout:
     try:
         with finding_damage():
             arrays = read_arrays(path, _KIND)
+            missing = [field for field in _ARRAYS if field not in arrays]
+            if missing:
+                raise DamagedError(f"{missing[0]} is missing, expected {', '.join(_ARRAYS)}")
             fields: dict[str, Any] = {field: arrays[field] for field in _ARRAYS}
             for field in _NAMED:
                 prefix = f"{field}/"
@@ -210,7 +228,9 @@ def read_trajectories(path: Path) -> Rollout:
                     "step of one slot"
                 )
             return Rollout(**fields)
-    except (FileNotFoundError, DamagedError) as error:
+    except FileNotFoundError as error:
+        raise DamagedFileError(path, "no such file") from error
+    except DamagedError as error:
         raise DamagedFileError(path, str(error)) from error
 
 

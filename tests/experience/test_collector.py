@@ -234,7 +234,8 @@ def test_more_than_capacity_is_refused_and_fits_when_a_batch_is_taken() -> None:
     collector = Collector(STEPS, 4, capacity=8)
     collector.add(numbered(0, 6))
     with pytest.raises(
-        CollectorFullError, match="6 columns are waiting, 3 more do not fit, because capacity is 8"
+        CollectorFullError,
+        match=r"6 column\(s\) are waiting, and 3 more would exceed capacity, which is 8",
     ):
         collector.add(numbered(6, 3))
     assert collector.add(numbered(6, 2)) == 2
@@ -426,7 +427,7 @@ class Drops(Goals):
 
 def test_a_data_handler_that_returns_nothing_is_named() -> None:
     collector = Collector(STEPS, 1, capacity=4, data_handler=Drops())
-    with pytest.raises(InvalidInputError, match="after_interact returned no rollout"):
+    with pytest.raises(InvalidInputError, match=r"Drops: after_interact returned no rollouts"):
         collector.add(numbered(0, 1))
 
 

@@ -255,7 +255,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     full = make_collector(capacity=2)
     rollouts = make_rollouts([(TERMINATED,)] * 8)
     full.add(rollouts[0])
-    with pytest.raises(CollectorFullError, match="4 episodes are waiting, and capacity is 2"):
+    with pytest.raises(CollectorFullError, match=r"4 episode\(s\) are waiting, and capacity is 2"):
         full.add(rollouts[1])
     assert len(take_all(full)) == 4
     full.add(rollouts[1])
@@ -288,8 +288,13 @@ def test_unfinished_episodes_have_so_many_bytes_at_most(
 def test_rollouts_without_starts_are_refused_and_change_nothing() -> None:
     collector = make_collector()
     (rollout,) = make_rollouts([(TERMINATED,)] * 4)
-    with pytest.raises(InvalidInputError, match=r"starts: missing; the plan Episodes needs them"):
+    with pytest.raises(InvalidInputError, match=r"starts: missing, expected \[k, 3\]"):
         collector.add_exps_list([rollout, dataclasses.replace(rollout, starts=None)])
+    with pytest.raises(InvalidInputError, match=r"starts: shape \[1, 2\], expected \[1, 3\]"):
+        collector.add_exps_list(
+            [rollout, dataclasses.replace(rollout, starts=rollout.starts[:, :2])]
+        )
+    assert collector.add_exps_list([]) == []
     assert collector.num_added == 0
     with pytest.raises(ConfigError, match="max_steps 0, expected 1 or more"):
         make_collector(max_steps=0)
