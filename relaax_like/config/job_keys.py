@@ -9,7 +9,7 @@ is a path or a secret is refused by default:
 
 A marked text is a name: letters, digits, "-", "_", "+", "." and single "/", so that it can be
 neither an absolute path nor one that leads upwards, nor a module (`module:Name`). The names of
-algorithm and environment contain no "/" either, because they would then be paths.
+algorithm and environment are shorter, and contain neither "/" nor "+": see `job_names.is_name`.
 """
 
 import difflib
@@ -20,7 +20,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 from pydantic import BaseModel, JsonValue, ValidationError
 from pydantic.fields import FieldInfo
@@ -29,6 +29,7 @@ from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.algorithm_folder import find_algorithm, find_environment, load_config_class
 from relaax_like.config.aliases import get_aliases, get_key
 from relaax_like.config.base import IN_JOBS
+from relaax_like.config.job_names import EXPECTED_NAME, is_name
 from relaax_like.config.loader import (
     ALGORITHM,
     ENVIRONMENT,
@@ -46,7 +47,6 @@ from relaax_like.config.shipped import find_experiment_file
 from relaax_like.config.yaml_document import YamlDocument, read_yaml
 from relaax_like.wire.errors import ConfigError
 
-MAX_CONFIG_BYTES = 64 * 1024
 _SECTIONS = (PARAMETER_SERVER, LEARNER, ALGORITHM, ENVIRONMENT)
 # Where the user's own machine keeps runs; the run's folder of a job is the coordinator's.
 _LEFT_OUT = {
@@ -61,7 +61,7 @@ _LEFT_OUT = {
 }
 # Sections of servers that a job does not start.
 _OWN_SECTIONS = ("relaax-rlx-server", "relaax-metrics-server")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*(/[A-Za-z0-9][A-Za-z0-9._+-]*)*")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
 _HARMLESS = (bool, int, float, type(None))
 _MAX_NAME = 200
 
@@ -160,10 +160,10 @@ def _require_names(config: Mapping[str, Any]) -> None:
     for section, key in ((ALGORITHM, "name"), (ENVIRONMENT, "program")):
         value = config.get(section)
         name = value.get(key) if isinstance(value, dict) else None
-        if not _is_name(name) or "/" in name:
+        if not isinstance(name, str) or not is_name(name):
             raise ConfigError(
                 f"{section}.{key}: {describe_value(name)}, expected the name of a folder in "
-                f"{section}s/ that slaves have; a job cannot use a path"
+                f"{section}s/ that slaves have, {EXPECTED_NAME}; a job cannot use a path"
             )
 
 
@@ -206,11 +206,11 @@ def _find_section_problems(
         elif _is_marked(field) or _is_harmless(field.annotation):
             # Also of nested keys that are marked; fixed words are names, too.
             for part, text in _flatten(value, name):
-                if isinstance(text, str) and not _is_name(text):
+                if isinstance(text, str) and not _is_text_name(text):
                     yield (
                         f"{part}: {describe_value(text)}, expected a name of at most {_MAX_NAME} "
-                        'letters, digits, "-", "_", "+", "." and "/", with a letter or digit first '
-                        'and after each "/"; a job cannot have a path'
+                        'letters, digits, "-", "_", "+", "." and "/", with a letter, digit or "_" '
+                        'first and after each "/"; a job cannot have a path'
                     )
         elif _is_json_mapping(field.annotation) and isinstance(value, dict):
             for part, one in _flatten(value, name):
@@ -311,8 +311,8 @@ def _is_json_mapping(annotation: Any) -> bool:
 # Values.
 
 
-def _is_name(value: Any) -> TypeGuard[str]:
-    return isinstance(value, str) and len(value) <= _MAX_NAME and bool(_NAME.fullmatch(value))
+def _is_text_name(text: str) -> bool:
+    return len(text) <= _MAX_NAME and bool(_NAME.fullmatch(text))
 
 
 def _flatten(value: Any, key: str) -> Iterator[tuple[str, Any]]:

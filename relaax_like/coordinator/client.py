@@ -8,11 +8,18 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
 from relaax_like.bridge.channel import make_channel
 from relaax_like.bridge.errors import OWN_TEXT
 from relaax_like.config.address import parse_address
-from relaax_like.coordinator.job import FORMAT, MAX_JOB
+from relaax_like.coordinator.job import (
+    FORMAT,
+    MAX_CONFIG_BYTES,
+    MAX_JOB,
+    MAX_MESSAGE_BYTES,
+    validate_size,
+)
 from relaax_like.coordinator.tasks import RefusedAttemptError
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.v1 import coordinator_pb2_grpc as pb_grpc
@@ -44,7 +51,7 @@ class CoordinatorLink:
       security: token and certificates; None: no token and no TLS.
 
     Attributes:
-      address: as the argument.
+      address: of the coordinator, HOST:PORT.
       stub: gRPC's stub, with the methods for `call` and `stream`.
 
     Raises:
@@ -52,10 +59,10 @@ class CoordinatorLink:
     """
 
     def __init__(self, address: str, security: ClientSecurity | None = None):
-        self.address = address
         self._where = parse_address(address)
+        self.address = str(self._where)
         self._tls = None if security is None else security.tls
-        self._channel = make_channel(address, security)
+        self._channel = make_channel(self.address, security)
         self.stub = pb_grpc.CoordinatorStub(self._channel)
 
     def call(self, act: Callable[..., T], request: Any, timeout_sec: float = CALL_SEC) -> T:
@@ -67,7 +74,7 @@ class CoordinatorLink:
           timeout_sec: longest wait.
 
         Raises:
-          InvalidInputError: the request is not valid, or there is no such job.
+          InvalidInputError: the request is not valid or too large, or there is no such job.
           NameInUseError: another process uses the slave's name.
           RefusedAttemptError: the state of the job does not allow the request.
           NotAllowedError: one end does not accept the token or certificate of the other, or only
@@ -77,6 +84,12 @@ class CoordinatorLink:
           ProtocolError: something else, or another version of the coordinator, listens at the
             address; or the coordinator failed.
         """
+        # gRPC would answer RESOURCE_EXHAUSTED, as for too many calls, after which a retry helps.
+        if isinstance(request, Message) and request.ByteSize() > MAX_MESSAGE_BYTES:
+            raise InvalidInputError(
+                f"{request.DESCRIPTOR.name}: a message of {request.ByteSize()} bytes, expected at "
+                f"most {MAX_MESSAGE_BYTES}; shorten its longest field"
+            )
         try:
             return act(request, timeout=timeout_sec)
         except grpc.RpcError as error:
@@ -199,13 +212,13 @@ class JobsClient:
           config: settings as `config.job_keys.make_job_config` returns them.
 
         Raises:
-          InvalidInputError: the name or the settings are not valid.
+          InvalidInputError: the name or the settings are not valid, or too long.
           ServerUnavailableError: there are too many jobs, or the coordinator cannot write its
             queue; or it does not answer, and then the job might have been submitted.
         """
-        request = pb.SubmitRequest(
-            format=FORMAT, key=secrets.token_hex(16), name=name, config=json.dumps(config)
-        )
+        cure = "shorten its lists and mappings, such as environment.args"
+        text = validate_size(json.dumps(config), MAX_CONFIG_BYTES, "config", cure)
+        request = pb.SubmitRequest(format=FORMAT, key=secrets.token_hex(16), name=name, config=text)
         return int(self._retry(self._link.stub.Submit, request).job)
 
     def list(self, job: int = 0) -> tuple[list[pb.JobInfo], list[pb.SlaveInfo]]:

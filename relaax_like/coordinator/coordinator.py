@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -298,6 +298,7 @@ class Coordinator:
           ServerUnavailableError: the slave was restarted or no longer runs its attempt, but the
             queue cannot be written.
         """
+        _validate_poll(request)
         wait_sec = min(request.wait_ms / 1000, POLL_SEC, self._silence_sec / 3)
         deadline = self._clock() + wait_sec
         with self._lock:
@@ -464,7 +465,7 @@ class Coordinator:
     # With the lock held: slaves.
 
     def _welcome(self, request: pb.PollRequest) -> _Slave:
-        slave = self._slaves.get(validate_name(request.slave, "slave"))
+        slave = self._slaves.get(request.slave)
         if slave is not None and slave.incarnation != request.incarnation:
             if slave.is_connected:
                 raise NameTakenError(
@@ -484,8 +485,8 @@ class Coordinator:
             self._slaves[slave.name] = slave
             logger.info("slave %s joined", slave.name)
         slave.last_seen = self._clock()
-        slave.algorithms = frozenset(_validate_names(request.algorithms, "algorithms"))
-        slave.environments = frozenset(_validate_names(request.environments, "environments"))
+        slave.algorithms = frozenset(request.algorithms)
+        slave.environments = frozenset(request.environments)
         slave.runs_jobs = request.runs_jobs
         return slave
 
@@ -505,9 +506,8 @@ class Coordinator:
             closing = [task for task in slave.tasks.values() if task.message.name == CLOSE]
             if not closing:
                 self._send(slave, CLOSE, {"job": running.job, "attempt": running.number})
-        progress = validate_size(request.progress, _MAX_PROGRESS_BYTES, "progress")
-        if progress and progress != slave.progress:
-            slave.progress = progress
+        if request.progress and request.progress != slave.progress:
+            slave.progress = request.progress
             slave.progress_at = self._clock()
 
     def _is_of(self, attempt: Attempt, slave_name: str) -> bool:
@@ -805,12 +805,25 @@ def _get_timeout_sec(task: str) -> float:
     return TASK_TIMEOUT_SEC.get(task, min(TASK_TIMEOUT_SEC.values()))
 
 
-def _validate_names(names: Any, field_name: str) -> list[str]:
+def _validate_poll(request: pb.PollRequest) -> None:
+    """Checks the fields of a poll, before it has any effect.
+
+    Raises:
+      InvalidInputError: a field is not valid.
+    """
+    validate_name(request.slave, "slave")
+    _validate_names(request.algorithms, "algorithms")
+    _validate_names(request.environments, "environments")
+    validate_size(request.progress, _MAX_PROGRESS_BYTES, "progress")
+
+
+def _validate_names(names: Sequence[str], field_name: str) -> None:
     if len(names) > 1000:
         raise InvalidInputError(
             f"{field_name}: {len(names)} names, expected at most 1000", field_name
         )
-    return [validate_name(name, field_name) for name in names]
+    for name in names:
+        validate_name(name, field_name)
 
 
 def _read_object(text: str, field_name: str) -> dict[str, Any]:

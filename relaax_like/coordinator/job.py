@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from relaax_like.config.job_names import EXPECTED_NAME, is_name
 from relaax_like.wire.errors import InvalidInputError
 
 # Format of messages and of the queue's files.
@@ -12,6 +13,8 @@ MAX_CONFIG_BYTES = 64 * 1024
 MAX_TAIL_BYTES = 16 * 1024
 MAX_REASON = 1000
 MAX_PAYLOAD_BYTES = 512 * 1024
+# Largest message that the coordinator accepts.
+MAX_MESSAGE_BYTES = 1024 * 1024
 # Largest numbers that messages can hold.
 MAX_JOB = 2**64 - 1
 MAX_ATTEMPT = 2**32 - 1
@@ -19,7 +22,6 @@ MAX_ATTEMPT = 2**32 - 1
 MAX_FAILURES = 3
 # Slaves that a job can lose without a new version in between.
 MAX_LOSSES = 20
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _KEY = re.compile(r"[A-Za-z0-9]{16,64}")
 
 
@@ -117,11 +119,6 @@ def validate_format(number: int, who: str) -> None:
         )
 
 
-def is_name(text: str) -> bool:
-    """Returns whether a text is a valid name of a job, a slave, an algorithm or an environment."""
-    return bool(_NAME.fullmatch(text))
-
-
 def validate_name(name: str, field: str) -> str:
     """Returns the name of a job, slave, algorithm or environment, if it is valid.
 
@@ -133,11 +130,7 @@ def validate_name(name: str, field: str) -> str:
       InvalidInputError: the name is not valid.
     """
     if not is_name(name):
-        raise InvalidInputError(
-            f"{field}: {name!r:.120}, expected 1 to 100 characters from A-Z, a-z, 0-9, "
-            '"_", "-" and ".", not beginning with "-" or "."',
-            field,
-        )
+        raise InvalidInputError(f"{field}: {name!r:.120}, expected {EXPECTED_NAME}", field)
     return name
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from relaax_like.config.algorithm_folder import ENTRY_POINTS
+from relaax_like.config.job_names import is_name
 from relaax_like.config.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
 from relaax_like.coordinator.job import (
     MAX_ATTEMPT,
@@ -33,7 +34,6 @@ from relaax_like.coordinator.job import (
     MAX_REASON,
     MAX_TAIL_BYTES,
     Attempt,
-    is_name,
     validate_name,
 )
 from relaax_like.coordinator.slave import LearnerSlave
@@ -89,7 +89,7 @@ class JobLearner:
     Raises:
       ConfigError: the folder cannot be used.
       SnapshotError: another slave uses the folder, or its lock file cannot be locked.
-      OSError: the guardian process cannot be started.
+      RelaaxError: the guardian process cannot be started.
     """
 
     def __init__(self, folder: Path, program: Sequence[str] = RELAAX):
@@ -103,7 +103,14 @@ class JobLearner:
                 f"{folder}: cannot be the slave's folder: {error.strerror or error}; choose "
                 "another folder (--work)"
             ) from None
-        self._guardian = Guardian(END_SEC)
+        try:
+            self._guardian = Guardian(END_SEC)
+        except OSError as error:
+            self._folder_lock.close()
+            raise RelaaxError(
+                f"guardian: cannot start {sys.executable}: {error.strerror or error}; end other "
+                "programs, or raise the limits of this machine (`ulimit -a` shows them)"
+            ) from error
         self._lock = threading.Lock()
         self._running: _RunningJob | None = None
         self._is_closing = False
@@ -343,8 +350,13 @@ class _RunningJob:
                 parts = self._slave.get_version(self.attempt)
                 unpack_version(parts, self._run_dir, _MAX_VERSION_BYTES)
                 self._sent = self._find_newest()
+                self._failures = 0
                 return
-            except ServerUnavailableError:
+            except ServerUnavailableError as error:
+                if not self._failures:
+                    logger.warning(
+                        "%s: its version could not be fetched, retrying: %s", self.attempt, error
+                    )
                 self._pause()
 
     def _start(self) -> subprocess.Popen[str]:

@@ -22,7 +22,12 @@ from relaax_like.coordinator.coordinator import (
     RefusedError,
     TooManySlavesError,
 )
-from relaax_like.coordinator.job import MAX_CONFIG_BYTES, validate_format, validate_size
+from relaax_like.coordinator.job import (
+    MAX_CONFIG_BYTES,
+    MAX_MESSAGE_BYTES,
+    validate_format,
+    validate_size,
+)
 from relaax_like.coordinator.job_queue import QueueFullError
 from relaax_like.coordinator.versions import pack_version
 from relaax_like.v1 import coordinator_pb2 as pb
@@ -36,7 +41,6 @@ from relaax_like.wire.errors import (
 from relaax_like.wire.security import ServerSecurity
 
 SERVICE = "relaax.v1.Coordinator"
-MAX_MESSAGE_BYTES = 1024 * 1024
 # A poll of each slave, and as many other calls; one address can have half of them.
 _MAX_CALLS = 4 * MAX_SLAVES
 _VERSION_SEC = 600.0

@@ -20,8 +20,10 @@ from relaax_like.coordinator.job import (
     FORMAT,
     MAX_ATTEMPT,
     MAX_JOB,
+    MAX_PAYLOAD_BYTES,
     Attempt,
     validate_name,
+    validate_size,
 )
 from relaax_like.coordinator.tasks import (
     CLOSE,
@@ -125,7 +127,7 @@ class Slave(abc.ABC):
 
     @abc.abstractmethod
     def _process_task(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Does a task; returns the result, of JSON types.
+        """Does a task; returns the result, of JSON types and at most 512 KiB as JSON.
 
         Args:
           task: the payload, and the task's name with the key `name`.
@@ -332,18 +334,31 @@ class Slave(abc.ABC):
         while (item := lane.get()) is not None:
             coordinator, task = item
             result = pb.TaskResult(task=task.id, coordinator=coordinator)
-            try:
-                payload = json.loads(task.payload)
-                result.payload = json.dumps(self._process_task({**payload, "name": task.name}))
-                result.ok = True
-            except TaskFail as error:
-                result.payload = json.dumps(error.result)
-            except Exception as error:
-                logger.exception("the task %s failed", task.name)
-                result.payload = json.dumps({"message": f"{type(error).__name__}: {error}"})
+            result.ok, result.payload = self._do(task)
             self._report(pb.ReportRequest(results=[result]))
             if task.name == START:
                 self._starting = None
+
+    def _do(self, task: pb.Task) -> tuple[bool, str]:
+        """Does a task; returns whether it was done, and the result as JSON."""
+        is_done, failure = False, ""
+        result: Mapping[str, Any]
+        try:
+            payload = json.loads(task.payload)
+            result = self._process_task({**payload, "name": task.name})
+            is_done = True
+        except TaskFail as error:
+            result, failure = error.result, f"{error!s:.1000}; "
+        except Exception as error:
+            logger.exception("the task %s failed", task.name)
+            reason = f"{type(error).__name__}: {error}"
+            result, failure = {"message": reason}, f"{reason:.1000}; "
+        try:
+            return is_done, _pack_result(result, f"result of the task {task.name:.80}")
+        except InvalidInputError as error:
+            message = f"{failure}{error}"
+            logger.error("%s", message)
+            return False, json.dumps({"message": message})
 
     def _report(self, request: pb.ReportRequest) -> bool:
         request.format, request.slave = FORMAT, self.name
@@ -361,10 +376,34 @@ class Slave(abc.ABC):
             ) as error:
                 logger.error("%s", error)
                 return False
-            except ServerUnavailableError:
+            except ServerUnavailableError as error:
+                if not failures and not self.ended.is_set():
+                    logger.warning("a report was not acknowledged, retrying: %s", error)
                 if self.ended.wait(draw_pause_sec(failures, 0.2, _LONGEST_PAUSE_SEC)):
                     return False
                 failures += 1
+
+
+def _pack_result(result: Mapping[str, Any], field: str) -> str:
+    """Returns the result of a task as JSON.
+
+    Args:
+      result: what the task's callback, or a `TaskFail`, has as the result.
+      field: name of the result, for the error.
+
+    Raises:
+      InvalidInputError: JSON cannot represent the result, or it is too large.
+    """
+    try:
+        text = json.dumps(result)
+    except Exception as error:  # also one that a mapping of the callback raises
+        raise InvalidInputError(
+            f"{field}: cannot be sent as JSON ({type(error).__name__}: {error!s:.200}); use only "
+            "JSON types, such as float(x) for a NumPy number x",
+            field,
+        ) from None
+    cure = "send less, such as the name of a file that both ends can read"
+    return validate_size(text, MAX_PAYLOAD_BYTES, field, cure)
 
 
 def _find_attempt(task: pb.Task) -> Attempt | None:

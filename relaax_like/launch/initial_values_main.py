@@ -5,6 +5,7 @@ one process calls `make_initial_values` itself, unless it must still choose Tens
 """
 
 import argparse
+import contextlib
 import os
 import stat
 import threading
@@ -24,7 +25,8 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 def main() -> int:
     """Writes the values; the arguments are the YAML file, overrides, and the path of the .npz.
 
-    With the option `--error=FILE`, a RelaaxError is written to that file before it is raised.
+    With the option `--error=FILE`, a RelaaxError is written to that file, if that is possible,
+    before it is raised.
     """
     # A signal might have ended the parameter server just after it had started this process.
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -35,7 +37,8 @@ def main() -> int:
         save_variables(arguments.values, make_initial_values(experiment))
     except RelaaxError as error:
         if arguments.error is not None:
-            arguments.error.write_text(str(error), "utf-8")
+            with contextlib.suppress(OSError):  # a full disk: the error is printed
+                arguments.error.write_text(str(error), "utf-8")
         raise
     return 0
 

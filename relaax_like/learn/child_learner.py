@@ -76,12 +76,14 @@ class ChildLearner:
     def start(self) -> None:
         """Starts the process, without waiting for it. Idempotent.
 
+        After `stop` it has no effect: learners then raise ServerUnavailableError.
+
         Raises:
           ConfigError: it was started before, and has exited with a status in `fatal`.
         """
         with contextlib.suppress(ServerUnavailableError):  # the first stream retries
             self._get_child()
-        if not self._watcher.is_alive():
+        if not (self._watcher.is_alive() or self._stopping.is_set()):
             self._watcher.start()
 
     def learner(

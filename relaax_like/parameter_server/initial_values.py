@@ -108,13 +108,13 @@ def compute_initial_values(argv: Sequence[str], timeout_sec: float) -> list[Vari
       timeout_sec: the command and its children are killed after this time.
 
     Raises:
-      ConfigError: the command cannot be started, fails, takes too long, or writes no file; or there
-        is no place for temporary files.
+      ConfigError: the command cannot be started, fails, takes too long, or writes no file; or
+        temporary files cannot be created.
       InvalidInputError: the command wrote an unusable file, see `load_variables`.
     """
     with open_temporary_folder("relaax-initial-values-") as directory:
         path = directory / "values.npz"
-        with open(directory / "stderr", "w+b") as stderr:
+        with _create(directory / "stderr") as stderr:
             _run([*argv, str(path)], timeout_sec, stderr)
             if not path.exists():
                 raise ConfigError(
@@ -143,6 +143,16 @@ def open_temporary_folder(prefix: str) -> Iterator[Path]:
         ) from error
     with folder as name:
         yield Path(name)
+
+
+def _create(path: Path) -> IO[bytes]:
+    try:
+        return open(path, "w+b")
+    except OSError as error:
+        raise ConfigError(
+            f"initial values: {path} cannot be created: {error.strerror}; free disk space, or set "
+            "the environment variable TMPDIR to a writable folder"
+        ) from error
 
 
 def _run(argv: Sequence[str], timeout_sec: float, stderr: IO[bytes]) -> None:

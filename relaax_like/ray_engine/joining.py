@@ -12,7 +12,6 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 logger = logging.getLogger(__name__)
 
 LOCAL = "local"
-_GCS_PORT = 6379
 _PROBE_SEC = 10.0
 _MAX_REASON = 400
 _DEFAULT = "~/.ray/auth_token"
@@ -33,28 +32,29 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
       insecure: accept a cluster that asks for no token.
 
     Raises:
-      ConfigError: the address is not valid; the cluster asks for no token, and `insecure` is False;
-        or Ray cannot join it, for example because this machine has another token, does not belong
-        to the cluster, or has another version of Ray or Python.
+      ConfigError: the address is not valid, or has no port; the cluster asks for no token, and
+        `insecure` is False; or Ray cannot join it, for example because this machine has another
+        token, does not belong to the cluster, or has another version of Ray or Python.
       RelaaxError: no cluster answers at the address.
       ModuleNotFoundError: Ray is not installed.
       Exception: Ray's error, if it cannot start the cluster `local`.
     """
+    where = None if address == LOCAL else _parse(address)
     # This and RAY_AUTH_MODE are read when Ray is loaded, so nothing of it is imported before.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    asks = address == LOCAL or _asks_for_token(address)
+    asks = where is None or _asks_for_token(where)
     if not asks and not insecure:
         raise ConfigError(
-            f"--ray {address}: the cluster asks for no token, so anyone who can reach it can "
+            f"--ray {where}: the cluster asks for no token, so anyone who can reach it can "
             f"run code on its machines. {_TOKEN}; on a fully trusted network, pass --insecure"
         )
     if not asks:
-        logger.warning("the Ray cluster at %s asks for no token", address)
+        logger.warning("the Ray cluster at %s asks for no token", where)
     os.environ["RAY_AUTH_MODE"] = "token" if asks else "disabled"
     import ray
 
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address == LOCAL:
+    if where is None:
         ray.init(
             address=LOCAL,
             num_cpus=max(cpus, os.cpu_count() or 1),
@@ -68,32 +68,34 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
         logger.info("Ray listens at %s; it asks for the token in %s", _describe_listeners(), token)
         return ray
     try:
-        ray.init(address=address, **quiet)
+        ray.init(address=str(where), **quiet)
     except Exception as error:
         # Of different versions, those of both sides follow in further lines.
         reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(".") or type(error).__name__
         raise ConfigError(
-            f"--ray {address}: cannot join: {reason}. This machine must be a node of the cluster "
-            f"(`{'RAY_AUTH_MODE=token ' if asks else ''}ray start --address={address}`), with the "
+            f"--ray {where}: cannot join: {reason}. This machine must be a node of the cluster "
+            f"(`{'RAY_AUTH_MODE=token ' if asks else ''}ray start --address={where}`), with the "
             "cluster's versions of Python and Ray and, if it asks for one, its token, "
             f"{_TOKEN_FILE}"
         ) from error
     return ray
 
 
-def _asks_for_token(address: str) -> bool:
+def _parse(address: str) -> Address:
+    try:
+        return parse_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"--ray: {error}; or {LOCAL}, to start a cluster here") from None
+
+
+def _asks_for_token(where: Address) -> bool:
     """Returns whether a cluster refuses a caller without a token.
 
     Raises:
-      ConfigError: the address is not valid.
       RelaaxError: no cluster answers at the address.
     """
     import grpc
 
-    try:
-        where = parse_address(address, _GCS_PORT)
-    except ConfigError as error:
-        raise ConfigError(f"--ray: {error}; or {LOCAL}, to start a cluster here") from None
     # Otherwise an http_proxy in the environment would intercept the call; Ray ignores it, too.
     options = (("grpc.enable_http_proxy", 0),)
     with grpc.insecure_channel(str(where), options) as channel:
@@ -108,7 +110,7 @@ def _asks_for_token(address: str) -> bool:
             if error.code() is grpc.StatusCode.UNAUTHENTICATED:
                 return True
             raise RelaaxError(
-                f"--ray {address}: no Ray cluster answers there ({error.code().name}); correct the "
+                f"--ray {where}: no Ray cluster answers there ({error.code().name}); correct the "
                 "address, or start one on that machine with `RAY_AUTH_MODE=token ray start --head "
                 f"--port={where.port}` (docs/scaling.md), or use --ray {LOCAL}"
             ) from error

@@ -330,20 +330,23 @@ class _RayProcess:
             if self._asked_to_end:  # before there was something to end
                 self.terminate()
             yield from self._follow(place)
-        except (RelaaxError, OSError) as error:  # OSError: this process's folder is gone
-            yield str(error).encode()
-            self._status = EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
-        except ray.exceptions.RayError as error:
+        except ray.exceptions.RayError as error:  # first: some of Ray's are OSErrors, too
             reason = _shorten(error)
             if place is None:
                 text = f"Ray cannot start it: {reason}; check that the cluster's head is up"
                 yield f"{self._node.name}: {text}".encode()
                 self._status = EXIT_ERROR
                 return
+            if isinstance(error, ray.exceptions.GetTimeoutError):
+                ray.kill(place.actor)  # it hangs, and occupies the cores of the next one
+                reason = f"no answer within {_CALL_SEC:g} s; if this repeats, check that machine"
             self._launcher.lose(self._node, place)
             host = place.address.host
             yield f"Ray no longer runs {self._node.name} on {host}: {reason}".encode()
             self._status = -signal.SIGKILL
+        except (RelaaxError, OSError) as error:  # OSError: this process's folder is gone
+            yield str(error).encode()
+            self._status = EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR
 
     def _read_config(self) -> str:
         config = self._launcher.config

@@ -1,4 +1,4 @@
-"""Hindsight: transitions whose goal is one that was reached in the same episode."""
+"""Hindsight: transitions with goals that were achieved in the same episode."""
 
 from collections.abc import Callable, Mapping
 
@@ -20,24 +20,24 @@ ComputeRewards = Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray
 
 
 class Hindsight(Transitions):
-    """Single steps; each gets another goal with probability k / (k + 1) when it is drawn.
+    """Makes each step an item, which gets another goal with probability k / (k + 1) when drawn.
 
-    The goal is what was achieved after a step of the same episode, among the steps that are in the
-    table without a gap: the drawn step or a later one (`future`), the last one so far (`final`), or
-    any (`episode`). It replaces the desired goal in the observations, and reward and discount are
-    computed from it. None of this is stored.
+    The new goal is what was achieved after a step of the same episode, among the steps that are in
+    the table without a gap: the drawn step or a later one (`future`), the last one so far
+    (`final`), or any (`episode`). It replaces the desired goal in the observations, and reward and
+    discount are computed from it. The table itself keeps the original steps.
 
     Source: hindsight experience replay, Andrychowicz et al. 2017,
     https://arxiv.org/abs/1707.01495: algorithm 1, and the strategies of section 4.5.
 
     Args:
-      compute_rewards: returns rewards and episode ends for achieved and desired goals, called for
-        the items whose goal is changed, if any; its rewards replace those of the environment,
+      compute_rewards: returns rewards and episode ends for achieved and desired goals; called for
+        the items whose goal is changed, if any. Its rewards replace those of the environment,
         which must have one reward.
-      achieved: name of the observation that says which goal has been reached.
-      desired: name of the observation that says which one is to be reached.
-      strategy: key in `STRATEGIES`.
-      goals: k, 1 or more.
+      achieved: name of the observation that says which goal has been achieved.
+      desired: name of the observation that says which goal is desired.
+      strategy: key in `STRATEGIES`, which chooses the step whose achieved goal is taken.
+      goals: k, 1 or more; on average, k of k + 1 drawn steps get another goal.
       discount: per step, 0 to 1.
 
     Raises:
@@ -75,6 +75,7 @@ class Hindsight(Transitions):
 
         Raises:
           ConfigError: `compute_rewards` does not return two arrays `[N]`.
+          KeyError: there is no observation `achieved` or `desired`.
           Exception: an error of `compute_rewards`.
         """
         batch = super().gather(storage, drawn, random)
@@ -98,8 +99,8 @@ class Hindsight(Transitions):
             number = f" with {len(computed)} elements" if is_several else ""
             raise ConfigError(
                 "compute_rewards did not return two arrays, but a value of type "
-                f"{type(computed).__name__}{number}; return rewards, and whether the episode ends "
-                "there"
+                f"{type(computed).__name__}{number}; return two: rewards, and whether the episode "
+                "ends there"
             ) from error
         _validate(rewards, len(changed), "rewards")
         _validate(ended, len(changed), "ends of episodes")
@@ -115,8 +116,8 @@ def make_sparse_rewards(tolerance: float, ends: bool) -> ComputeRewards:
     """Returns a function that computes rewards: 0 within a distance of the goal, -1 elsewhere.
 
     Args:
-      tolerance: largest Euclidean distance at which a goal is reached.
-      ends: whether the environment ends an episode at its goal.
+      tolerance: largest Euclidean distance at which a goal counts as achieved.
+      ends: whether the environment terminates an episode when it achieves the goal.
     """
 
     def compute(achieved: np.ndarray, desired: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -132,5 +133,5 @@ def _validate(array: np.ndarray, length: int, what: str) -> None:
     if np.shape(array) != (length,):
         raise ConfigError(
             f"compute_rewards returned {what} of shape {list(np.shape(array))}, expected "
-            f"[{length}]: one for each pair of goals"
+            f"[{length}], one element for each pair of goals"
         )

@@ -17,7 +17,7 @@ class Drawn(NamedTuple):
 
     Attributes:
       ids: [U, B] int64.
-      weights: [U, B] float32.
+      weights: [U, B] float32, importance weights.
     """
 
     ids: np.ndarray
@@ -28,20 +28,20 @@ class TransitionBatch(NamedTuple):
     """U minibatches of B transitions. The arrays belong to the reader.
 
     Attributes:
-      observations: name -> [U, B, ...], joined with earlier ones on the last axis if the storage
-        has a history.
+      observations: name -> [U, B, ...]; those with a history in the storage are joined with
+        earlier ones on the last axis.
       actions: name -> [U, B, ...].
       returns: [U, B, r] float32, the sum over i < steps of discount^i times the reward of step i.
       discounts: [U, B] float32, the factor of the value of `next_observations`: discount^steps, and
         0 after a termination.
       next_observations: name -> [U, B, ...], after the last of the steps.
-      steps: [U, B] int64, how many rewards were added up: n or fewer.
+      steps: [U, B] int64, number of rewards that were added up: n or fewer.
       log_prob: [U, B] float32, of the actions under the policy that acted.
       extras: name -> [U, B, ...], of the first step.
       ids: [U, B] int64, of the items; see `Table.update_priorities`.
       weights: [U, B] float32, 1 unless the selector prefers some items.
       versions: [U, B] int64, of the values that acted in the first step.
-      ages: [U, B] int64, rows that were inserted after the first step.
+      ages: [U, B] int64, number of rows that were inserted after the first step.
       keys: [U, B, 3] int64, of the first step: agent, episode, step; see `Rollout.starts`.
     """
 
@@ -77,12 +77,12 @@ class SequenceBatch(NamedTuple):
       present: [U, L, B] bool, whether the sequence has this step; False: padding.
       valid: [U, L, B] bool, whether to learn from the step: present, and not part of the burn-in.
       begins: [U, L, B] bool, whether an episode begins with this step.
-      log_prob: [U, L, B] float32.
+      log_prob: [U, L, B] float32; see `TransitionBatch`.
       extras: name -> [U, L, B, ...].
       ids: [U, B] int64, of the items.
-      weights: [U, B] float32.
+      weights: [U, B] float32; see `TransitionBatch`.
       versions: [U, B] int64, of the values that acted in the first valid step.
-      ages: [U, B] int64, rows that were inserted after the first valid step.
+      ages: [U, B] int64, number of rows that were inserted after the first valid step.
       keys: [U, B, 3] int64, of the first valid step: agent, episode, step.
     """
 
@@ -107,7 +107,7 @@ Minibatches = TransitionBatch | SequenceBatch
 
 
 class Items(Protocol):
-    """One kind of items."""
+    """Defines what an item is, such as a single step or a sequence, and makes minibatches of it."""
 
     @property
     def rule(self) -> ItemRule:
@@ -120,6 +120,9 @@ class Items(Protocol):
           storage: holds the rows.
           drawn: ids and weights from a selector.
           random: source of random numbers, for kinds of items that are changed at random.
+
+        Raises:
+          Exception: an error of a user's function; see `Hindsight.gather`.
         """
 
 
@@ -135,7 +138,7 @@ def _validate_discount(kind: str, discount: float) -> None:
 
 
 class Transitions:
-    """Every step is an item: with its n rewards, and the observation after them.
+    """Makes each step an item, with the n rewards from it on and the observation after them.
 
     Fewer rewards are added up where an episode ends, or where the next step is missing: after a
     termination the discount is 0; after a truncation, or before a gap, the value of the last
@@ -150,7 +153,7 @@ class Transitions:
       discount: as the argument.
 
     Args:
-      n_step: n, 1 or more.
+      n_step: number of rewards that are added up (n), 1 or more.
       discount: per step, 0 to 1.
 
     Raises:
@@ -173,7 +176,7 @@ class Transitions:
     def gather(
         self, storage: Storage, drawn: Drawn, random: np.random.Generator
     ) -> TransitionBatch:
-        """Returns the arrays of items that are in the table."""
+        """Returns the arrays of the drawn items; see `Items`."""
         shape = drawn.ids.shape
         ids = drawn.ids.reshape(-1)
         size = ids.size
@@ -256,7 +259,7 @@ class _SequenceItems:
 
 
 class Sequences(_SequenceItems):
-    """Every `period`-th step of a chain is an item: a sequence of steps in order.
+    """Makes every `period`-th step of a chain an item: the sequence of steps from there on.
 
     Up to `burn_in` steps before it come first; they fill the network's memory and are not valid.
     Where the chain begins, or older rows were evicted, there are fewer of them, so that with the
@@ -277,7 +280,7 @@ class Sequences(_SequenceItems):
       steps: L, including the burn-in.
       burn_in: number of these that only fill the network's memory.
       period: steps from one item to the next; None: `steps - burn_in`, so that valid steps do not
-        overlap. With a smaller one, they do.
+        overlap. With a smaller period, they do; a larger one is refused.
       discount: per step, 0 to 1.
 
     Raises:
@@ -287,18 +290,17 @@ class Sequences(_SequenceItems):
     def __init__(
         self, steps: int, burn_in: int = 0, period: int | None = None, discount: float = 0.99
     ):
-        _validate(
-            "Sequences",
-            burn_in=(burn_in, 0),
-            steps=(steps, burn_in + 1),
-            period=(1 if period is None else period, 1),
-        )
+        _validate("Sequences", burn_in=(burn_in, 0), period=(1 if period is None else period, 1))
+        if steps <= burn_in:
+            raise ConfigError(
+                f"replay: Sequences with steps {steps}, expected more than burn_in ({burn_in})"
+            )
         _validate_discount("Sequences", discount)
         if period is not None and period > steps - burn_in:
             raise ConfigError(
-                f"replay: Sequences with period {period}, but only {steps - burn_in} valid steps "
-                f"({steps} steps, {burn_in} of them burn-in): steps between them would never be "
-                "learned from; lower period"
+                f"replay: Sequences with period {period}, expected at most {steps - burn_in}, "
+                f"which is steps ({steps}) minus burn_in ({burn_in}): with a longer period, some "
+                "steps would never be learned from"
             )
         super().__init__(discount)
         self.steps = steps
@@ -307,16 +309,16 @@ class Sequences(_SequenceItems):
 
     @property
     def rule(self) -> ItemRule:
-        """Every `period`-th step, once all steps of its sequence follow, or its chain has ended."""
+        """Every `period`-th step, once the rest of its sequence follows, or its chain has ended."""
         return ItemRule(lookahead=self.steps - self.burn_in - 1, period=self.period)
 
     def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> SequenceBatch:
-        """Returns the arrays of items that are in the table."""
+        """Returns the arrays of the drawn items; see `Items`."""
         return self._gather(storage, drawn, self.steps, self.burn_in)
 
 
 class CompleteEpisodes(_SequenceItems):
-    """The first step of an episode is an item, once the episode has ended: all of its steps.
+    """Makes each complete episode an item, once it has ended; its id is that of its first step.
 
     An episode with a gap, or whose first steps were evicted, is not an item.
 
@@ -341,10 +343,10 @@ class CompleteEpisodes(_SequenceItems):
 
     @property
     def rule(self) -> ItemRule:
-        """The first row of each episode, once that has ended."""
+        """The first step of each episode, once the episode has ended."""
         return ItemRule(lookahead=None, period=1)
 
     def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> SequenceBatch:
-        """Returns the arrays of items that are in the table."""
+        """Returns the arrays of the drawn items; see `Items`."""
         longest = self._count(drawn.ids.reshape(-1), storage.capacity, storage.links)
         return self._gather(storage, drawn, -(-longest // self.multiple) * self.multiple, 0)

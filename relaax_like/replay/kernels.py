@@ -1,7 +1,7 @@
 """Loops over rows of the replay table: links between rows, items, and the sum tree.
 
-Each loop is plain Python that numba compiles, once, into its cache. Without numba the same source
-is interpreted: a hundred times slower, and bit-identical.
+Each loop is plain Python, which numba compiles once and keeps in its cache. Without numba, the same
+source is interpreted: about a hundred times slower, but bit-identical.
 
 A *row* is a step, or an observation alone: the last one of an episode, the last one before a gap,
 or, for a model with a history, one from before the first step of a chain. Rows are numbered in the
@@ -675,14 +675,14 @@ KERNELS: dict[str, Kernel] = {
 
 @functools.cache
 def load_kernel(name: str, form: str | None = None) -> Callable[..., Any]:
-    """Returns the callable form of a loop; compiles it, or loads it from numba's cache.
+    """Returns a loop as a function; compiles it, or loads it from numba's cache.
 
     Args:
       name: key in `KERNELS`.
       form: "numba" or "python"; None: "numba" if it can be imported, else "python".
 
     Raises:
-      ImportError: `form` is "numba", which cannot be imported.
+      ImportError: `form` is "numba", and numba cannot be imported.
     """
     kernel = KERNELS[name]
     if form is None and importlib.util.find_spec("numba"):

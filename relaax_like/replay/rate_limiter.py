@@ -34,7 +34,7 @@ class RateLimiter:
 
     Args:
       updates_per_step: minibatches per environment step; finite, above 0.
-      warm_up_steps: steps before the first minibatch.
+      warm_up_steps: environment steps after which minibatches become due; 0 or more.
       tolerance: maximum deficit in minibatches; None: the smallest value that is allowed.
       max_segment_steps: environment steps of the largest segment, of all its slots.
       max_minibatches: maximum number of minibatches of one request (U).
@@ -68,11 +68,12 @@ class RateLimiter:
             tolerance = needed
         if not tolerance >= needed:
             raise ConfigError(
-                f"replay: tolerance is {tolerance:g}: a segment of {max_segment_steps} "
-                f"steps makes {updates_per_step * max_segment_steps:g} minibatches due "
-                f"(updates_per_step {updates_per_step:g}), and one request takes "
-                f"{max_minibatches}; set tolerance to {needed:.17g} or more, or send shorter "
-                "segments, and lower max_segment_steps"
+                f"replay: tolerance is {tolerance}, expected {needed:.17g} or more: a segment of "
+                f"max_segment_steps ({max_segment_steps}) makes "
+                f"{updates_per_step * max_segment_steps:g} minibatch(es) due (updates_per_step is "
+                f"{updates_per_step:g}), and one request takes up to max_minibatches "
+                f"({max_minibatches}); raise tolerance, or lower max_segment_steps and insert "
+                "shorter segments"
             )
         self.updates_per_step = updates_per_step
         self.warm_up_steps = warm_up_steps
@@ -84,7 +85,7 @@ class RateLimiter:
 
     @property
     def deficit(self) -> float:
-        """Minibatches that are due and have not been taken."""
+        """Number of minibatches that are due and have not been taken."""
         return self._count_due(self.steps) - self.minibatches
 
     def can_insert(self, steps: int) -> bool:
@@ -96,11 +97,11 @@ class RateLimiter:
         return self.deficit >= minibatches
 
     def note_insert(self, steps: int) -> None:
-        """Counts steps, whether or not there is room for them."""
+        """Counts steps, whether or not `can_insert` allows them."""
         self.steps += steps
 
     def note_sample(self, minibatches: int) -> None:
-        """Counts minibatches."""
+        """Counts minibatches, whether or not `can_sample` allows them."""
         self.minibatches += minibatches
 
     def get_state(self) -> dict[str, Any]:
@@ -108,7 +109,11 @@ class RateLimiter:
         return {"steps": self.steps, "minibatches": self.minibatches}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned."""
+        """Restores what `get_state` returned.
+
+        Raises:
+          KeyError, TypeError, ValueError: the state is incomplete or damaged.
+        """
         self.steps, self.minibatches = int(state["steps"]), int(state["minibatches"])
 
     def _count_due(self, steps: int) -> float:

@@ -1,4 +1,4 @@
-"""Removers: which rows make room for new ones."""
+"""Removers: choose the rows that make room for new ones."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""RowSpec: what a row of the replay table consists of, and whether a table of them fits."""
+"""RowSpec: columns of the replay table, and whether a table of them fits into memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,10 +28,10 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Column:
-    """One array of the table, without its first axis.
+    """Shape and dtype of one array of the table, without its first axis.
 
     Attributes:
-      shape: of one row.
+      shape: shape of one row.
       dtype: as it is on the wire; nothing is converted.
     """
 
@@ -56,7 +56,7 @@ class RowSpec:
     Attributes:
       observations: by name, without earlier observations.
       actions: by name.
-      num_rewards: r.
+      num_rewards: number of rewards of each step (r).
       extras: by name, see `Rollout.extras`; {} with the plan `Replay`.
     """
 
@@ -86,22 +86,23 @@ class RowSpec:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row, with its links."""
+        """Bytes of one row, including its links."""
         columns = [*self.actions.values(), *self.extras.values()]
         numbers = 4 * self.num_rewards + 4  # and log_prob
         return self.observation_bytes + sum(c.row_bytes for c in columns) + numbers + _LINK_BYTES
 
     def validate(self, rollout: Rollout) -> None:
-        """Checks that the arrays that a table stores of a segment are those of this spec.
+        """Checks that a table with these columns can store a segment.
 
         Raises:
-          InvalidInputError: an array is missing, additional or differs, of which the error names
-            the first; or the segment has no steps or slots.
+          InvalidInputError: an array is missing, is not part of this spec, or has another shape or
+            dtype, and the error names the first one; or the segment has no steps or slots.
         """
         if rollout.next_alive.ndim != 2 or not rollout.next_alive.size:
             raise InvalidInputError(
-                f"next_alive has shape {list(rollout.next_alive.shape)}, expected [T, k] with at "
-                "least one step of one slot; insert only such segments",
+                f"next_alive has shape {list(rollout.next_alive.shape)}, expected [T, k], both 1 "
+                "or more; a segment must have at least one step of one slot, even after a data "
+                "handler has changed it",
                 "next_alive",
             )
         leading = rollout.next_alive.shape
@@ -113,7 +114,7 @@ class RowSpec:
         ):
             if arrays.keys() != columns.keys():
                 cure = (
-                    "a segment must have the arrays that the replay table was made for, also when "
+                    "a segment must have the arrays that the replay table was made for, even after "
                     "a data handler has changed it"
                 )
                 if label == "extras" and not columns:
@@ -121,8 +122,11 @@ class RowSpec:
                         "the replay table was made without columns for extras: if a data handler "
                         "adds them, return no extras"
                     )
+                wrong = min(arrays.keys() ^ columns.keys())
+                what = "is unknown" if wrong in arrays else "is missing"
+                known = ", ".join(map(repr, sorted(columns))) or "no arrays"
                 raise InvalidInputError(
-                    f"{label} are {sorted(arrays)}, expected {sorted(columns)}; {cure}", label
+                    f"{label}[{wrong!r:.80}] {what}, expected {known:.200}; {cure}", label
                 )
             for name, array in arrays.items():
                 column = columns[name]
@@ -143,15 +147,15 @@ class RowSpec:
 
 def _refuse(label: str, array: np.ndarray, shape: tuple[Any, ...], dtype: np.dtype) -> None:
     raise InvalidInputError(
-        f"{label} is {array.dtype} of shape {list(array.shape)}, expected {dtype} of "
-        f"{list(shape)}; a segment must keep the shapes and dtypes that the replay table was made "
-        "for, also when a data handler has changed it",
+        f"{label} is {array.dtype} of shape {list(array.shape)}, expected {dtype} of shape "
+        f"{list(shape)}; a segment must have the shapes and dtypes that the replay table was made "
+        "for, even after a data handler has changed it",
         label,
     )
 
 
 def read_available_bytes(memory: Path = _MEMORY_FILE, cgroups: Path = _CGROUPS) -> int | None:
-    """Returns how much memory this machine, or this container, has available.
+    """Returns how much memory is available on this machine, within the limit of this container.
 
     Args:
       memory: the kernel's file about the machine.
@@ -186,22 +190,23 @@ def validate_memory(
     """Checks that a table fits into memory.
 
     Args:
-      spec: of its rows.
-      capacity: rows.
+      spec: columns of its rows.
+      capacity: number of rows.
       needed: bytes of all arrays.
-      fixed: those of them that do not depend on the capacity.
+      fixed: number of these bytes that do not depend on the capacity.
       available: bytes; None: unknown, and nothing is refused.
 
     Raises:
-      ConfigError: the table does not fit; the error names needed and available memory, and about
-        the largest capacity that fits, if any does.
+      ConfigError: the table does not fit; the error names the needed and the available memory, and
+        the approximate capacity that fits, if there is one.
     """
     if available is None or needed <= available:
         return
     fitting = int(capacity * ((available - fixed) / (needed - fixed)))
-    cure = f"set capacity to less than about {fitting:,}" if fitting > 1 else "free memory"
+    # At least 2 rows; see `Storage`.
+    cure = f"set capacity to less than about {fitting:,}" if fitting > 2 else "free memory"
     raise ConfigError(
         f"replay: capacity {capacity:,} needs {needed / _GIB:,.2f} GiB ({spec.row_bytes:,} bytes "
-        f"per row for its columns), but only {available / _GIB:,.2f} GiB of memory are available; "
+        f"per row for its columns), but only {available / _GIB:,.2f} GiB of memory is available; "
         f"{cure}, or make observations smaller"
     )

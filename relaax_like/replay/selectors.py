@@ -1,4 +1,4 @@
-"""Selectors: which items minibatches are made of."""
+"""Selectors: choose the items that minibatches are made of."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -21,7 +21,10 @@ class Selector(Protocol):
     bytes_per_row: int
 
     def start(self, capacity: int) -> None:
-        """Makes room for a table of `capacity` rows; at most one item begins with each."""
+        """Removes all items, and makes room for a table of `capacity` rows.
+
+        At most one item begins with each row.
+        """
 
     def insert(self, ids: np.ndarray) -> None:
         """Adds items, `[n] int64`."""
@@ -61,8 +64,8 @@ class Selector(Protocol):
           errors: [n] float64.
 
         Returns:
-          How many of the items were removed since they were drawn, which are ignored; 0 without
-          priorities.
+          Number of errors that were ignored, because their items were removed after they had been
+          drawn; 0 without priorities.
 
         Raises:
           InvalidInputError: an error is not finite, and there are priorities; nothing was changed.
@@ -72,11 +75,15 @@ class Selector(Protocol):
         """Returns all that is needed to continue bit-identically. Arrays can be views."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned, after `start`."""
+        """Restores what `get_state` returned; call it after `start`.
+
+        Raises:
+          KeyError, TypeError, ValueError: the state is incomplete or damaged.
+        """
 
 
 class _Unweighted:
-    """What selectors without priorities share."""
+    """The common base of selectors without priorities."""
 
     def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """Ignores the errors: there are no priorities."""
@@ -213,16 +220,17 @@ class Prioritized:
     Source: Schaul et al. 2016, https://arxiv.org/abs/1511.05952: equation 1, with the proportional
     variant `p_i = |error_i| + epsilon` of section 3.3; importance weights `(N P(i))^-beta`, divided
     by the largest of the minibatch, section 3.4; one draw from each of B equal segments of the sum,
-    appendix B.2.1. New items get the largest priority in the table, an empty table's first ones 1.
+    appendix B.2.1. New items get the largest priority in the table, or 1 if it is empty.
 
-    The minibatches of one draw are all drawn with the priorities of its start.
+    All minibatches of one call of `draw` are drawn with the priorities at its start.
 
     Args:
-      alpha: 0 to 1; 0: uniform.
+      alpha: exponent of the priorities, 0 to 1; 0: all items are equally likely.
       beta: exponent of the weights in the first minibatch, 0 to 1, which increases by
         `beta_increment` per minibatch up to 1; or a schedule over environment steps.
-      beta_increment: 0 to 1; not used with a schedule.
-      epsilon: added to errors, finite and above 0, so that an item whose error is 0 can be drawn.
+      beta_increment: 0 to 1; unused if `beta` is a schedule.
+      epsilon: added to the size of errors, so that an item whose error is 0 can be drawn; finite
+        and above 0.
 
     Raises:
       ConfigError: a number is outside of its range.
@@ -238,16 +246,14 @@ class Prioritized:
         beta_increment: float = 0.001,
         epsilon: float = 0.01,
     ):
-        betas = (beta.start, beta.end) if isinstance(beta, Schedule) else (beta,)
-        for name, value, least, most in (
-            ("alpha", alpha, 0.0, 1.0),
-            *(("beta", one, 0.0, 1.0) for one in betas),
-            ("beta_increment", beta_increment, 0.0, 1.0),
-        ):
-            if not least <= value <= most:
-                raise ConfigError(
-                    f"replay: Prioritized with {name} {value}, expected {least:g} to {most:g}"
-                )
+        if isinstance(beta, Schedule):
+            betas = {"beta.start": beta.start, "beta.end": beta.end}
+        else:
+            betas = {"beta": beta}
+        numbers = {"alpha": alpha, **betas, "beta_increment": beta_increment}
+        for name, value in numbers.items():
+            if not 0.0 <= value <= 1.0:
+                raise ConfigError(f"replay: Prioritized with {name} {value}, expected 0 to 1")
         if not 0.0 < epsilon < float("inf"):
             raise ConfigError(
                 f"replay: Prioritized with epsilon {epsilon}, expected a finite number above 0: "
@@ -320,8 +326,9 @@ class Prioritized:
         if not np.isfinite(errors).all():
             place = int(np.flatnonzero(~np.isfinite(errors))[0])
             raise InvalidInputError(
-                f"errors[{place}] of item {ids[place]} is {errors[place]}, expected a finite "
-                "number; lower the learning rate, or clip the gradient",
+                f"replay: errors[{place}] of item {ids[place]} is {errors[place]} (in an "
+                "algorithm: Losses.rows['priority']), expected a finite number; lower the "
+                "learning rate, or clip gradients",
                 "errors",
             )
         positions = ids % len(self._ids)
@@ -347,7 +354,7 @@ class Prioritized:
         return self._ids[positions], self._tree.get(positions)
 
     def set_priorities(self, ids: np.ndarray, priorities: np.ndarray) -> None:
-        """Restores priorities that `get_priorities` returned, for items that are in the table."""
+        """Restores priorities that `get_priorities` returned; all items must be in the table."""
         self._tree.set(ids % len(self._ids), np.ascontiguousarray(priorities, np.float64))
 
     def _find_betas(self, minibatches: int, env_steps: int, done: int) -> np.ndarray:

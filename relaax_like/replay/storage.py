@@ -32,11 +32,11 @@ _MAX_GROUPS = 4096
 
 
 class ItemRule(NamedTuple):
-    """Which rows are items.
+    """Defines which rows are items, and when they are complete.
 
     Attributes:
-      lookahead: number of steps that must follow in the same chain, unless it ends before; None:
-        the row is the first of an episode, which must have ended.
+      lookahead: number of steps that must follow in the same chain, unless the chain ends before;
+        None: the row is the first of an episode, which must have ended.
       period: an item begins at every `period`-th step of a chain.
     """
 
@@ -48,9 +48,9 @@ class Change(NamedTuple):
     """The result of an insertion, or of ending chains.
 
     Attributes:
-      first_id: of the new rows.
+      first_id: id of the first new row.
       next_id: id of the row that is inserted next.
-      steps: rows that are steps, which is how many environment steps came.
+      steps: number of new rows that are steps, which is the number of environment steps.
       added: [n] int64, ids of items that are complete now.
       removed: [m] int64, ids of items that were evicted.
     """
@@ -71,7 +71,7 @@ class _Counted(NamedTuple):
       differs: [T, k] bool, where the next row does not follow; the last row is not used.
       steps: number of rows that are steps.
       finals: number of observations that nothing follows.
-      upper: rows that it takes at most.
+      upper: largest number of rows that the segment can take.
     """
 
     next_alive: np.ndarray
@@ -86,7 +86,7 @@ _NO_IDS = np.empty(0, np.int64)
 
 
 class Storage:
-    """A ring of rows; see `kernels` for what a row is, and how rows are linked.
+    """Stores steps in a ring of rows; see `kernels` for what a row is, and how rows are linked.
 
         storage = Storage(RowSpec.from_rollout(rollout), capacity=1_000_000)
         storage.start(Transitions(n_step=3).rule)
@@ -95,9 +95,9 @@ class Storage:
     A segment continues its slot's *chain* if agent, episode and step are those that follow the
     newest row of the slot; otherwise, as after the loss of a segment, a gap ends the chain. Holes
     are not stored: they are gaps, too. Where `next_inputs` are not the inputs of the next row of
-    the segment, the chain is cut in the same way; between segments the numbers alone decide. The
-    last observation before each end takes a row. Segments without `starts` continue nothing, and
-    nothing continues them.
+    the segment, the chain is cut in the same way; between segments, only the numbers are compared.
+    The last observation before each end takes a row. Segments without `starts` continue nothing,
+    and nothing continues them.
 
     Rows get the same ids, and tables the same content, when the same segments are inserted in the
     same order into an empty storage, with the same other calls in between.
@@ -118,7 +118,7 @@ class Storage:
       versions: [capacity] int64, a part of `links`.
       streams: [max_streams, 6] int64; for its columns and those of `links` see `kernels`.
       oldest_id: id of the oldest row that was not evicted.
-      next_id: of the next new row; ids are never used twice.
+      next_id: id of the row that is inserted next; no id is used twice.
     """
 
     def __init__(
@@ -133,21 +133,21 @@ class Storage:
         """Allocates all arrays.
 
         Args:
-          spec: of the rows.
-          capacity: rows; each step is one, and each last observation before an end or a gap, and,
-            with a history, each earlier observation of a segment that begins a chain within an
-            episode.
-          history: input -> observations that the model sees, joined on the last axis, 2 or more;
-            each is stored once.
-          max_streams: slots that are remembered, so that segments can continue their chains; for
-            another one, the chain of the slot that was silent for the longest is ended, as at a
-            gap.
+          spec: columns of the rows.
+          capacity: number of rows, 2 or more; each step takes one, each last observation before an
+            end or a gap, and, with a history, each earlier observation of a segment that begins a
+            chain within an episode.
+          history: name of an input -> number of observations that the model sees at once, 2 or
+            more; the storage has each observation once, and `take_observations` joins them on the
+            last axis.
+          max_streams: number of slots whose chains segments can continue, 1 or more; for one more
+            slot, the chain of the slot that was silent for the longest time is ended, as at a gap.
           available_bytes: memory that the table must fit into; None: what the machine has
             available, if that is known.
 
         Raises:
           ConfigError: the table does not fit into memory, a number is too small, or an input with
-            a history does not exist or has no axis.
+            a history does not exist or has no axes.
         """
         history = dict(history or {})
         for name, value, least in (
@@ -158,10 +158,16 @@ class Storage:
             if value < least:
                 raise ConfigError(f"replay: {name} is {value}, expected {least} or more")
         for name in history:
-            if name not in spec.observations or not spec.observations[name].shape:
+            if name not in spec.observations:
+                known = ", ".join(map(repr, sorted(spec.observations)))
                 raise ConfigError(
-                    f"replay: history of {name!r}, expected an input with at least one axis, of "
-                    f"{sorted(spec.observations)}; correct the name, or remove the history"
+                    f"replay: history of {name!r}: there is no such input, only {known:.200}; "
+                    "correct the name, or remove the history"
+                )
+            if not spec.observations[name].shape:
+                raise ConfigError(
+                    f"replay: history of {name!r}: the input has shape [], expected at least one "
+                    "axis; make its shape [1], or remove the history"
                 )
         self._available_bytes = available_bytes
         self.spec = spec
@@ -228,7 +234,7 @@ class Storage:
         )
 
     def start(self, rule: ItemRule) -> None:
-        """Sets which rows are items, before the first insertion."""
+        """Sets which rows are items; call it before the first insertion."""
         assert self.next_id == 0, "rows were inserted already"
         lookahead, period = rule
         self._rule = np.array([-1 if lookahead is None else lookahead, period, lookahead is None])
@@ -236,15 +242,18 @@ class Storage:
         self._pending = np.zeros((self._max_streams, most_pending), np.int64)
 
     def insert(self, rollout: Rollout, remover: Remover) -> Change:
-        """Adds the steps of a segment, `[T, k]`, after evicting rows for the most it can take.
+        """Adds the steps of a segment, `[T, k]`; first evicts rows to make room for them.
 
         Args:
           rollout: the segment; its arrays are copied.
           remover: chooses the rows to evict.
 
+        Returns:
+          The new rows, and the items that were completed or evicted.
+
         Raises:
-          InvalidInputError: the segment does not fit the spec, the history, the capacity or
-            `max_streams`, or two slots have the same number; nothing was changed.
+          InvalidInputError: the segment is empty, or does not fit the spec, the history, the
+            capacity or `max_streams`, or two slots have the same number; nothing was changed.
         """
         next_alive, valid, differs, steps, finals, upper = self._validate(rollout)
         length, width = next_alive.shape
@@ -297,8 +306,11 @@ class Storage:
         """Ends the chains of slots that send nothing more, as at a gap; unknown ones are ignored.
 
         Args:
-          agents: numbers of the slots, the first ones of `Rollout.starts`.
+          agents: numbers of the slots, the first column of `Rollout.starts`.
           remover: as in `insert`.
+
+        Returns:
+          The new rows, and the items that were completed or evicted.
         """
         slots = [self._numbers[agent] for agent in agents if agent in self._numbers]
         removed = _NO_IDS
@@ -334,7 +346,7 @@ class Storage:
         Args:
           tokens: [N] int64, ids of rows, or numbers of the column `FOLLOWING` of `links`.
           shape: leading axes of the result, of N elements.
-          places: [N] int64, positions of these observations; None: not known.
+          places: [N] int64, positions of these observations; None: unknown.
 
         Returns:
           Name -> [*shape, ...].
@@ -361,14 +373,13 @@ class Storage:
         return taken
 
     def read_states(self, rows: np.ndarray) -> np.ndarray:
-        """Returns how the steps at positions `[...]` ended: `kernels.TERMINATED` and so on."""
+        """Returns the kinds of the rows at positions `[...]`, such as `kernels.TERMINATED`."""
         return self.links[rows, STATE] & _KIND
 
     def get_state(self) -> dict[str, Any]:
-        """Returns all rows and links.
+        """Returns all that is needed to continue bit-identically: rows, links and streams.
 
         Columns are views: copy or write them before the storage changes.
-        Restored, the storage returns bit-identical arrays for the same calls.
         """
         used = min(self.next_id, self.capacity)
         open_streams = np.flatnonzero(self.streams[:, TAIL] >= self.oldest_id)
@@ -394,25 +405,27 @@ class Storage:
 
         Raises:
           InvalidInputError: the state is that of a storage of another size, or with another
-            history, other columns or other items; nothing was changed.
-          KeyError, TypeError, ValueError: the state is incomplete or damaged.
+            history, other columns or other items, and the error names the first difference;
+            nothing was changed.
+          KeyError, TypeError, ValueError: the state is incomplete or damaged; some of the storage
+            can have changed.
         """
+        lookahead, period, _ = (int(number) for number in state["rule"])
+        history = {name: int(number) for name, number in dict(state["history"]).items()}
+        lookahead_name = "lookahead of items (n_step - 1, or sequence_steps - burn_in_steps - 1)"
         for name, mine, theirs in (
             ("capacity", self.capacity, int(state["capacity"])),
-            (
-                "the item rule (n_step or sequence_steps)",
-                self._rule.tolist(),
-                np.asarray(state["rule"]).tolist(),
-            ),
+            (lookahead_name, int(self._rule[0]), lookahead),
+            ("period of items", int(self._rule[1]), period),
             ("max_streams", len(self.streams), len(state["streams"])),
-            ("history", self._history, {k: int(n) for k, n in state["history"].items()}),
-            ("columns", self._describe_columns(), dict(state["spec"])),
+            *_pair_values("history of", self._history, history),
+            *_pair_values("column", self._describe_columns(), dict(state["spec"])),
         ):
             if mine != theirs:
                 raise InvalidInputError(
-                    f"replay: the saved table has {name} {theirs}, this one has {mine}; resume "
-                    "with the same settings, or start with an empty table",
-                    name,
+                    f"replay: {name} is {theirs} in the saved table, and {mine} in this one; "
+                    "resume with the same settings, or start with an empty table",
+                    name.partition(" ")[0],
                 )
         self.oldest_id, self.next_id = int(state["oldest_id"]), int(state["next_id"])
         self._now = int(state["now"])
@@ -461,16 +474,16 @@ class Storage:
     def _validate_size(self, upper: int, length: int, width: int) -> None:
         if upper > self.capacity:
             raise InvalidInputError(
-                f"a segment of {length} steps of {width} slots takes up to {upper} rows, and the "
-                f"replay table has {self.capacity}; raise capacity, or send segments of fewer "
-                "steps or slots",
+                f"replay: a segment of {length} step(s) of {width} slot(s) takes up to {upper} "
+                f"rows, but capacity is {self.capacity}; raise capacity, or send fewer steps "
+                "(rollout_steps) or slots at once",
                 "capacity",
             )
         if width > self._max_streams:
             raise InvalidInputError(
-                f"a segment of {width} slots, and the replay table has room for "
-                f"{self._max_streams} at a time; connect with fewer slots, or raise max_streams of "
-                "Storage (in a server it is fixed)",
+                f"replay: a segment has {width} slots, but max_streams of Storage is "
+                f"{self._max_streams}; connect with fewer slots, or raise max_streams (in a run, "
+                "it is fixed)",
                 "max_streams",
             )
 
@@ -497,8 +510,8 @@ class Storage:
         if len(set(agents)) < len(agents):
             twice = collections.Counter(agents).most_common(1)[0][0]
             raise InvalidInputError(
-                f"starts: several slots have the number {twice}, expected a different one for each "
-                "slot; number the slots with make_agent_ids",
+                f"starts: several slots have the number {twice}, expected a different number for "
+                "each slot; number the slots with make_agent_ids",
                 "starts",
             )
 
@@ -507,11 +520,12 @@ class Storage:
             return
         for name, number in self._history.items():
             shape = [number - 1, rollout.slots, *self.spec.observations[name].shape]
-            found = list(rollout.history[name].shape) if name in rollout.history else "missing"
+            found = list(rollout.history[name].shape) if name in rollout.history else None
             if found != shape:
+                what = "is missing" if found is None else f"has shape {found}"
                 raise InvalidInputError(
-                    f"history of {name!r}: {found}, expected an array of shape {shape}; the agents "
-                    "must join as many observations as the replay table (observation_history)",
+                    f"history[{name!r}] {what}, expected an array of shape {shape}; do server and "
+                    "agents have the same algorithm.observation_history?",
                     "history",
                 )
 
@@ -643,6 +657,16 @@ def _allocate_lines(rows: int) -> np.ndarray:
     memory = np.zeros(line * (rows + 1), np.uint8)
     start = -memory.ctypes.data % line
     return memory[start : start + line * rows].view(np.int64).reshape(rows, NUM_LINKS)
+
+
+def _pair_values(
+    label: str, mine: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    """Returns names, and both values of each, which are "missing" where there are none."""
+    return [
+        (f"{label} {name!r}", mine.get(name, "missing"), theirs.get(name, "missing"))
+        for name in sorted(mine.keys() | theirs.keys())
+    ]
 
 
 def _find_differences(rollout: Rollout) -> np.ndarray:

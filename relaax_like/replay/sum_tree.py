@@ -6,14 +6,14 @@ from relaax_like.replay.kernels import load_kernel
 
 
 class SumTree:
-    """A binary tree whose nodes hold the sum and the largest of the two below them.
+    """Stores numbers in a binary tree of sums and maxima, to draw in proportion to them.
 
         tree = SumTree(1_000_000)
         tree.set(np.array([3, 5]), np.array([1.0, 2.0]))
         positions = tree.find(np.array([0.5, 2.5]))  # 3, 5
 
-    A changed number recomputes the nodes above it from the two below each, so the sums never drift:
-    they depend on the numbers alone, not on earlier ones. A batch costs O(n log capacity).
+    If a number changes, each node above it is computed from its two children again, so the sums
+    never drift: they depend on the current numbers alone. A batch costs O(n log capacity).
 
     Attributes:
       nodes: [2 * size, 2] float64, sum and largest; size is the capacity, rounded up to a power of

@@ -18,12 +18,18 @@ from relaax_like.replay.selectors import Prioritized, Selector
 from relaax_like.replay.storage import Change, Storage
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosedError
 
+# Settings that choose a part of the table; the limiter has none.
+_HINTS = {
+    "items": " (see sequence_steps and hindsight of the plan Replay)",
+    "selector": " (see priority_exponent of the plan Replay)",
+}
+
 
 class Inserted(NamedTuple):
     """The result of an insertion.
 
     Attributes:
-      first_id: of the new rows.
+      first_id: id of the first new row.
       next_id: id of the row that is inserted next.
       steps: environment steps that were inserted.
     """
@@ -38,12 +44,13 @@ class TableCounts:
     """Counts of a table; while it is in use, only `rows`, `items` and `deficit` can decrease.
 
     Attributes:
-      rows: number of rows in the table now.
+      rows: number of rows in the table now; see `kernels` for what a row is.
       items: number of items in the table now.
       steps: environment steps that were inserted.
       minibatches: number of minibatches that were sampled.
       evicted_items: items that were evicted.
-      dropped_priorities: errors that were ignored, because their items had been evicted.
+      dropped_priorities: errors that `update_priorities` ignored, because their items had been
+        evicted.
       deficit: minibatches that are due and were not sampled; 0 without a limiter.
     """
 
@@ -57,7 +64,7 @@ class TableCounts:
 
 
 class Table:
-    """A replay table.
+    """Stores agents' steps, and draws minibatches from them.
 
         table = Table(
             Storage(RowSpec.from_rollout(rollout), capacity=1_000_000),
@@ -92,16 +99,17 @@ class Table:
         """Starts empty.
 
         Args:
-          storage: empty; belongs to the table.
+          storage: holds the rows; must be empty; belongs to the table.
           items: what minibatches consist of.
-          selector: which of them; belongs to the table.
-          minibatch_size: B.
-          remover: which rows make room; None: the oldest.
-          limiter: belongs to the table; None: nothing waits, except sampling for the first items.
+          selector: chooses the items of each minibatch; belongs to the table.
+          minibatch_size: number of items in a minibatch (B).
+          remover: chooses the rows that make room for new ones; None: the oldest.
+          limiter: keeps the updates per step in a range; belongs to the table; None: insertions
+            never wait, and sampling waits only while the selector has too few items.
           seed: of the random generator.
 
         Raises:
-          ConfigError: a number is outside of its range, or the table does not fit into memory.
+          ConfigError: `minibatch_size` is below 1, or the table does not fit into memory.
         """
         if minibatch_size < 1:
             raise ConfigError(f"replay: minibatch_size is {minibatch_size}, expected 1 or more")
@@ -141,7 +149,7 @@ class Table:
 
     @property
     def rows(self) -> tuple[int, int]:
-        """Id of the oldest row, and of the next one; they are never used twice."""
+        """Ids of the oldest row and of the row that is inserted next; no id is used twice."""
         with self._changed:
             return self._storage.oldest_id, self._storage.next_id
 
@@ -151,16 +159,17 @@ class Table:
         """Adds the steps of a segment, `[T, k]`; its arrays are copied.
 
         Args:
-          rollout: holes are left out.
+          rollout: the segment; its holes are not stored.
           timeout_sec: how long to wait for the limiter; None: without a limit; 0: not at all.
-          slip: whether to insert even if the limiter does not allow it; the deficit then leaves
-            its range.
+          slip: whether to insert at once even if the limiter does not allow it; the deficit then
+            leaves its range.
 
         Returns:
           What was inserted; None: the limiter did not allow it in time, and nothing was changed.
 
         Raises:
-          InvalidInputError: the segment does not fit the table or the limiter; nothing was changed.
+          InvalidInputError: the segment does not fit the storage (see `Storage.insert`), or has
+            more steps than the limiter was made for; nothing was changed.
           ReplayClosedError: the table is closed; nothing was changed.
         """
         steps = rollout.env_steps
@@ -181,7 +190,7 @@ class Table:
         """Checks that the table can take a segment, now or later.
 
         Raises:
-          InvalidInputError: the segment does not fit the table or the limiter.
+          InvalidInputError: see `insert`.
         """
         with self._changed:
             self._validate_segment(rollout.env_steps)
@@ -193,12 +202,12 @@ class Table:
         """Returns U minibatches of B items; see `TransitionBatch` and `SequenceBatch`.
 
         Args:
-          minibatches: U.
+          minibatches: number of minibatches (U).
           timeout_sec: how long to wait for the limiter, and for items; None: without a limit; 0:
             not at all.
 
         Returns:
-          Copies; None: there was nothing to sample in time.
+          The minibatches, whose arrays are copies; None: too few could be drawn in time.
 
         Raises:
           InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer.
@@ -209,10 +218,11 @@ class Table:
         limiter = self._limiter
         if minibatches < 1 or (limiter and minibatches > limiter.max_minibatches):
             expected = "1 or more"
-            if limiter:
-                expected = f"1 to {limiter.max_minibatches}"
-            if minibatches >= 1:
-                expected += "; request fewer, or raise max_minibatches of the limiter"
+            if limiter and minibatches >= 1:
+                expected = (
+                    f"at most {limiter.max_minibatches}; request fewer, or raise max_minibatches "
+                    "of RateLimiter"
+                )
             raise InvalidInputError(
                 f"replay: {minibatches} minibatches requested, expected {expected}",
                 "minibatches",
@@ -223,8 +233,8 @@ class Table:
                     return None
                 if not self._can_sample(minibatches):
                     raise ReplayClosedError(
-                        "the replay table is closed, and so many minibatches can no longer be "
-                        "drawn; stop the learner"
+                        f"the replay table is closed, and {minibatches} minibatch(es) can no "
+                        "longer be drawn; stop the learner"
                     )
             ids, weights = self._selector.draw(
                 minibatches, self._size, self._random, self._steps, self._minibatches
@@ -249,21 +259,21 @@ class Table:
         """Updates the priorities of items from the results of an update, such as value errors.
 
         Args:
-          ids: [...] int64, of `sample`.
-          errors: [...] of the same shape; if an item occurs twice, the last one counts.
+          ids: [...] int64, the `ids` of minibatches that `sample` returned.
+          errors: [...] of the same shape; if an item occurs twice, its last error counts.
 
         Returns:
-          How many of the items were evicted since they were drawn, which are ignored; 0 if the
-          selector has no priorities.
+          Number of errors that were ignored, because their items were evicted after they had been
+          drawn; 0 if the selector has no priorities.
 
         Raises:
-          InvalidInputError: shapes differ, or a selector with priorities gets an error that is not
+          InvalidInputError: the shapes differ, or the selector has priorities and an error is not
             finite; nothing was changed.
         """
         if np.shape(ids) != np.shape(errors):
             raise InvalidInputError(
-                f"errors have shape {list(np.shape(errors))}, expected {list(np.shape(ids))} like "
-                "ids; pass one error for each item",
+                f"replay: errors have shape {list(np.shape(errors))}, expected "
+                f"{list(np.shape(ids))}, the shape of ids; pass one error for each item",
                 "errors",
             )
         flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
@@ -273,10 +283,10 @@ class Table:
             return dropped
 
     def forget(self, agents: Sequence[int]) -> None:
-        """Ends the chains of slots that send nothing more, as at a gap.
+        """Ends the chains of slots that send nothing more, as at a gap; see `Storage`.
 
         Args:
-          agents: numbers of the slots, the first ones of `Rollout.starts`; unknown ones are
+          agents: numbers of the slots, the first column of `Rollout.starts`; unknown ones are
             ignored.
         """
         with self._changed:
@@ -286,7 +296,7 @@ class Table:
         """Stops accepting steps, and wakes all callers that wait. Idempotent.
 
         Minibatches that are due can still be sampled; without a limiter, as long as the selector
-        has items.
+        has enough items.
         """
         with self._changed:
             self._closed = True
@@ -327,16 +337,20 @@ class Table:
 
         Raises:
           InvalidInputError: the state is that of a table with another kind of items, selector or
-            limiter, or with another storage (see `Storage.set_state`), of which the error names
-            the first; or it is incomplete. The table stays empty.
+            limiter, or with another storage (see `Storage.set_state`), and the error names the
+            first difference; or the state is incomplete or damaged. The table stays empty.
         """
         with self._changed:
             kinds = state.get("kinds", {})
             for part, name in self._name_parts().items():
                 if kinds.get(part) != name:
+                    there, here = (
+                        str(kind).replace("NoneType", "None") for kind in (kinds.get(part), name)
+                    )
                     raise InvalidInputError(
-                        f"replay: the saved table has the {part} {kinds.get(part)}, this one "
-                        f"{name}; resume with the same settings, or start with an empty table",
+                        f"replay: the saved table was made with {part} {there}, this one with "
+                        f"{here}{_HINTS.get(part, '')}; resume with the same settings, or start "
+                        "with an empty table",
                         part,
                     )
             empty = copy.deepcopy(self.get_state())
@@ -348,8 +362,8 @@ class Table:
             except (KeyError, TypeError, ValueError) as error:
                 self._set_parts(empty)
                 raise InvalidInputError(
-                    f"replay: the saved table is incomplete or damaged: {error!r}; resume from "
-                    "another state",
+                    f"replay: the saved table is incomplete or damaged: {error!r:.200}; resume "
+                    "from another state, or start with an empty table",
                     "table",
                 ) from error
             self._changed.notify_all()
@@ -368,7 +382,7 @@ class Table:
         self._dropped = counts["dropped"]
 
     def set_progress(self, steps: int, minibatches: int) -> None:
-        """Continues a run whose rows were inserted again, and that drew from them before.
+        """Sets the counts of a resumed run, after its rows were inserted again.
 
         What is drawn from now on depends on the seed and on `minibatches`.
 
@@ -387,8 +401,8 @@ class Table:
         """Returns the priorities of all items, each identified by its first step.
 
         Returns:
-          "keys", [n, 3] int64: agent, episode and step; "priorities", [n] float64, to the power
-          of alpha. {} if the selector has no priorities.
+          "keys", [n, 3] int64: agent, episode and step of the first step that is learned from;
+          "priorities", [n] float64, to the power of alpha. {} if the selector has no priorities.
         """
         if not isinstance(self._selector, Prioritized):
             return {}
@@ -398,7 +412,11 @@ class Table:
         return {"keys": keys, "priorities": priorities}
 
     def set_priorities(self, saved: Mapping[str, np.ndarray]) -> int:
-        """Restores what `get_priorities` returned, for items of the table; returns their number."""
+        """Restores priorities that `get_priorities` returned, for items that the table has.
+
+        Returns:
+          Number of items whose priority was restored.
+        """
         if not saved or not isinstance(self._selector, Prioritized):
             return 0
         with self._changed:
@@ -417,9 +435,9 @@ class Table:
         most = self._limiter.max_segment_steps if self._limiter else steps
         if steps > most:
             raise InvalidInputError(
-                f"a segment of {steps} steps, but the limiter was made for at most {most}; raise "
-                "max_segment_steps (in a server's configuration: max_slots_per_client), or send "
-                "shorter segments",
+                f"replay: a segment has {steps} steps, expected at most {most}; insert shorter "
+                "segments, or raise max_segment_steps of RateLimiter (in a run, it is the plan's "
+                "rollout_steps times relaax-rlx-server.max_slots_per_client)",
                 "max_segment_steps",
             )
 

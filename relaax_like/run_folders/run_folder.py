@@ -78,19 +78,24 @@ def begin_run(experiment: Experiment, force: bool) -> None:
         _move_aside(experiment)
         return
     run_dir = experiment.run_dir
-    has_mirror = experiment.parameter_server.mirror_url is not None  # then --force is refused
+    has_mirror = experiment.parameter_server.mirror_url is not None
+    try:
+        _find_movable(experiment)
+        offers_force = True
+    except ConfigError:
+        offers_force = False
     is_inside = checkpoints.absolute().is_relative_to(run_dir.absolute())
     if not (is_inside or (run_dir / CONFIG_NAME).is_file()):
         cure = f", or {_FORCE}, which keeps it as {_find_free_name(checkpoints)}"
         raise ConfigError(
             f"relaax-parameter-server.checkpoint_dir: {checkpoints} already contains a run, at "
             f"step {found:,}. Choose another checkpoint_dir"
-            f"{' and another mirror_url' if has_mirror else cure}"
+            f"{' and another mirror_url' if has_mirror else ''}{cure if offers_force else ''}"
         )
     cure = f"{_FORCE}, which keeps it as {_find_free_name(run_dir)}, or "
     raise ConfigError(
         f"run_dir: {run_dir} already contains a run, at step {found:,}. Continue it with "
-        f"`relaax resume {shlex.quote(str(run_dir))}`, or {'' if has_mirror else cure}choose "
+        f"`relaax resume {shlex.quote(str(run_dir))}`, or {cure if offers_force else ''}choose "
         f"another run_dir{' and another mirror_url' if has_mirror else ''}"
     )
 
@@ -256,8 +261,25 @@ def _move_aside(experiment: Experiment) -> None:
     """Renames the run's folder, and its checkpoint and metrics folders outside of it.
 
     Raises:
-      ConfigError: a folder cannot be renamed, or contains the working directory or the YAML file;
-        or the settings name a mirror.
+      ConfigError: a folder cannot be renamed; or see `_find_movable`.
+    """
+    places = _find_movable(experiment)
+    for place in places:
+        try:
+            place.rename(_find_free_name(place))
+        except OSError as error:
+            raise ConfigError(
+                f"--force: {place} cannot be renamed: {error.strerror}; correct the permissions of "
+                f"{place.parent}, or choose another {places[place]}"
+            ) from None
+
+
+def _find_movable(experiment: Experiment) -> dict[Path, str]:
+    """Returns the folders that --force renames, with the names of their settings.
+
+    Raises:
+      ConfigError: a folder contains the working directory or the YAML file; or the settings name a
+        mirror.
     """
     settings = experiment.parameter_server
     if settings.mirror_url is not None:
@@ -267,34 +289,33 @@ def _move_aside(experiment: Experiment) -> None:
             "only local folders; choose another mirror_url, run_dir and, if it is set, "
             "checkpoint_dir, and omit --force"
         )
-    places = {experiment.run_dir.absolute(): "run_dir"}
+    places = {_make_absolute(experiment.run_dir): "run_dir"}
     metrics = experiment.metrics_server
     for key, place in (
         ("relaax-parameter-server.checkpoint_dir", settings.checkpoint_dir),
         ("relaax-parameter-server.metrics_dir", settings.metrics_dir),
         *([] if metrics is None else [("relaax-metrics-server.metrics_dir", metrics.metrics_dir)]),
     ):
-        if not any(place.absolute().is_relative_to(other) for other in places):
-            places[place.absolute()] = key
+        absolute = _make_absolute(place)
+        if not any(absolute.is_relative_to(other) for other in places):
+            places[absolute] = key
     places = {place: key for place, key in places.items() if place.exists()}
     for place, key in places.items():
         for what, kept in (
             ("current directory", Path.cwd()),
-            ("experiment file", experiment.file.absolute()),
+            ("experiment file", _make_absolute(experiment.file)),
         ):
             if kept.is_relative_to(place):
                 raise ConfigError(
                     f"--force cannot move {place}: it contains the {what} {kept}; set {key} to "
                     "another folder"
                 )
-    for place in places:
-        try:
-            place.rename(_find_free_name(place))
-        except OSError as error:
-            raise ConfigError(
-                f"--force: {place} cannot be renamed: {error.strerror}; correct the permissions of "
-                f"{place.parent}, or choose another {places[place]}"
-            ) from None
+    return places
+
+
+def _make_absolute(path: Path) -> Path:
+    # A path that ends with ".." cannot be renamed, and one that contains it cannot be compared.
+    return path.resolve() if ".." in path.parts else path.absolute()
 
 
 def _find_free_name(path: Path) -> Path:

@@ -9,9 +9,11 @@ import numpy as np
 from relaax_like.config.plan import OnPolicy
 from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer, lay_side_by_side
+from relaax_like.experience.growing_array import Tree
 from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask
+from relaax_like.wire.errors import InvalidInputError
 
 # Rows are padded to a multiple of this fraction of an iteration.
 _PARTS = 4
@@ -73,8 +75,8 @@ class PPOOptim(LearningPolicy):
 
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
-          InvalidInputError: the buffer is empty, its last trajectory has not ended, its arrays do
-            not fit the model, or there are too few steps for one minibatch.
+          InvalidInputError: see `data_preprocess`; or the buffer's arrays do not fit the model, or
+            there are too few steps for one minibatch.
           NotFiniteError: the buffer, or a gradient, has NaN or infinity; the updates before it
             stay.
         """
@@ -87,18 +89,27 @@ class PPOOptim(LearningPolicy):
           data: a `Buffer`, with named states and actions, and the extra `log_prob`.
 
         Raises:
-          InvalidInputError: the buffer is empty, or its last trajectory has not ended.
+          InvalidInputError: the buffer is empty, its last trajectory has not ended, its states or
+            actions have no names, or the extra `log_prob` is missing or not one number per step.
           NotFiniteError: the buffer contains NaN or infinity; nothing has changed.
         """
         buffer: Buffer = data
         steps, borders = buffer.rows(), np.array(buffer.traj_idx)
-        assert isinstance(steps.states, dict)
-        assert isinstance(steps.actions, dict)
+        states, actions = _get_named(steps.states, "state"), _get_named(steps.actions, "action")
+        log_prob = steps.extras.get(LOG_PROB)
+        if log_prob is None or log_prob.ndim != 1:
+            given = "is missing" if log_prob is None else f"has shape {list(log_prob.shape)}"
+            raise InvalidInputError(
+                f"buffer: the extra {LOG_PROB} {given}, expected [{len(buffer)}], the log-"
+                f"probability of each action; call push_additional_info({{{LOG_PROB!r}: number}}) "
+                "once for each step",
+                LOG_PROB,
+            )
         next_alive = np.full(len(buffer), ALIVE, np.float32)
         next_alive[borders[1:] - 1] = TERMINATED
         arguments: dict[str, dict[str, np.ndarray]] = {
-            "inputs": steps.states,
-            "actions": {**steps.actions, LOG_PROB: steps.extras[LOG_PROB]},
+            "inputs": states,
+            "actions": {**actions, LOG_PROB: log_prob},
             "next_alive": {"alive": next_alive},
             "rewards": {"reward": steps.rewards[:, None]},
         }
@@ -168,3 +179,13 @@ class PPOOptim(LearningPolicy):
         while padded < columns:
             padded *= _FACTOR
         return padded
+
+
+def _get_named(arrays: Tree, field: str) -> dict[str, np.ndarray]:
+    if isinstance(arrays, dict):
+        return arrays
+    raise InvalidInputError(
+        f"buffer: the {field}s are one array without a name, expected a dict of the model's names; "
+        f"push each {field} as a dict name -> array",
+        field,
+    )

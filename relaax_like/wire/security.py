@@ -34,6 +34,8 @@ class Role(enum.IntEnum):
         return self.name.lower()
 
 
+# A coordinator has no configuration file.
+_TOKENS_FILE = "tokens file (security.tokens_file, or --tokens-file of `relaax jobs serve`)"
 _ROLES = {str(role): role for role in Role}
 _Digests = tuple[tuple[bytes, Role], ...]
 
@@ -180,13 +182,13 @@ def describe_missing_role(tokens: Tokens, token: str, needed: Role) -> str:
         return (
             f"no token was sent, but one of role {needed} is required; set token_file "
             "(--token-file) to a file with a token of this role, or of a higher one, from the "
-            "server's security.tokens_file"
+            f"server's {_TOKENS_FILE}"
         )
     role = tokens.find_role(token)
     if role is None:
         return (
             "the token is not known to this server; compare the client's token (token_file) with "
-            "the server's security.tokens_file"
+            f"the server's {_TOKENS_FILE}"
         )
     if role < needed:
         return (
@@ -213,7 +215,7 @@ def read_token(path: Path) -> str:
         if len(line.split()) != 1:
             raise ConfigError(
                 f"{place}: {len(line.split())} words, expected only a token; lines of the form "
-                "ROLE TOKEN belong in the servers' security.tokens_file"
+                f"ROLE TOKEN belong in the servers' {_TOKENS_FILE}"
             )
         _validate_token(line, place)
         found = line

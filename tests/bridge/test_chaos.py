@@ -1,14 +1,17 @@
 """Call chaos: whatever is lost or repeated, each push takes effect once."""
 
+import threading
+
 import numpy as np
 import pytest
 from support.bridge import VARIABLES, make_backend, serve
+from support.cluster import wait_until
 
 from relaax_like.bridge import chaos
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.records import Reply
-from relaax_like.wire.errors import ConfigError, ServerUnavailableError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
 
 
 @pytest.mark.parametrize("often", [False, True])
@@ -51,6 +54,23 @@ def test_each_kind_of_chaos_is_what_it_says():
             chaos.parse(text).call(call)
         assert len(made) == want
     assert chaos.parse("in_flight=0").call(call).version == 7
+
+
+def test_a_refused_push_is_reported_to_its_caller_only(monkeypatch):
+    threads, tracebacks = [], []
+
+    def call():
+        threads.append(threading.current_thread())
+        raise InvalidInputError("the gradient contains nan")
+
+    monkeypatch.setattr(threading, "excepthook", tracebacks.append)
+    with pytest.raises(ServerUnavailableError, match="repeated while in progress"):
+        chaos.parse("in_flight=1").call(call)
+    wait_until(lambda: threads, "the call")
+    threads[0].join()
+    assert not tracebacks
+    with pytest.raises(InvalidInputError):
+        chaos.parse("in_flight=0").call(call)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 from support.jobs import make_config
 
+from relaax_like.config import algorithm_folder
 from relaax_like.config.algorithm_folder import load_config_class
 from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.job_keys import (
@@ -17,9 +18,15 @@ from relaax_like.config.job_keys import (
     make_job_config,
     validate_job_config,
 )
+from relaax_like.config.job_names import is_name
 from relaax_like.config.loader import SECTION_MODELS, load_experiment
 from relaax_like.config.models import TopConfig
-from relaax_like.config.shipped import ALGORITHMS, get_shipped_folder, list_experiments
+from relaax_like.config.shipped import (
+    ALGORITHMS,
+    ENVIRONMENTS,
+    get_shipped_folder,
+    list_experiments,
+)
 from relaax_like.wire.errors import ConfigError
 
 # Every key, of all models, that a job cannot have. A new key of type text, path, address or JSON is
@@ -176,6 +183,32 @@ def test_a_key_that_names_a_place_or_a_secret_is_refused_by_name(override: str, 
 def test_a_received_config_is_checked(config: object, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         validate_job_config(config)
+
+
+@pytest.mark.parametrize("name", ["a", "_a", "a.b-c_d", "x" * 100, "x" * 101, "a+b", ".a", "-a"])
+@pytest.mark.parametrize("folder", ["algorithms", "environments"])
+def test_a_job_can_name_what_slaves_can_offer_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, name: str
+) -> None:
+    shipped = {one: get_shipped_folder(one) for one in (ALGORITHMS, ENVIRONMENTS)}
+    source = shipped[folder] / {"algorithms": "ppo", "environments": "OpenAI_Gym"}[folder]
+    (tmp_path / name).symlink_to(source)
+    monkeypatch.setattr(
+        algorithm_folder, "get_shipped_folder", lambda kind: {**shipped, folder: tmp_path}[kind]
+    )
+    section, key = {
+        "algorithms": ("algorithm", "name"),
+        "environments": ("environment", "program"),
+    }[folder]
+    config = make_config()
+    config[section][key] = name
+    if is_name(name):
+        validate_job_config(config)
+    else:
+        with pytest.raises(
+            ConfigError, match=rf"{section}\.{key}: .* that slaves have, 1 to 100 c"
+        ):
+            validate_job_config(config)
 
 
 def test_all_wrong_values_of_a_received_config_are_named() -> None:

@@ -2,10 +2,11 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.certificates import AGENT, OPERATOR, Authority, write_private
 from support.cluster import find_free_port, wait_until
@@ -13,7 +14,7 @@ from support.jobs import Clock, Session, Site, make_config
 
 from relaax_like.coordinator.client import CoordinatorLink, JobsClient, NameInUseError
 from relaax_like.coordinator.coordinator import POLL_SEC, SILENCE_SEC, STALL_SEC
-from relaax_like.coordinator.job import FORMAT, MAX_PAYLOAD_BYTES, Attempt
+from relaax_like.coordinator.job import FORMAT, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, Attempt
 from relaax_like.coordinator.slave import LearnerSlave, _find_attempt
 from relaax_like.coordinator.tasks import TASK_TIMEOUT_SEC, RefusedAttemptError, TaskFail
 from relaax_like.coordinator.versions import pack_version
@@ -401,6 +402,72 @@ def test_a_result_that_cannot_be_read_fails_its_task(site: Site, slave: Session)
             result.result(5.0)
 
 
+def _refuse_with(result: Any) -> Callable[[], Any]:
+    def refuse() -> Any:
+        raise TaskFail({"message": "no GPU", "loss": result}, "no GPU")
+
+    return refuse
+
+
+def test_a_result_that_cannot_be_sent_fails_its_task_and_the_slave_continues(site: Site) -> None:
+    size = r"\d{7} bytes, expected at most 524288; send less"
+    kind = r"cannot be sent as JSON \(TypeError: Object of type float32 .*use only JSON types"
+    cases: list[tuple[Callable[[], Any], str]] = [
+        (lambda: {"priority_info": [1 / 3] * 60_000}, f"^result of the task resource: {size}"),
+        (_refuse_with("x" * MAX_MESSAGE_BYTES), f"^no GPU; result of the task resource: {size}"),
+        (lambda: {"loss": np.float32(1.0)}, f"^result of the task resource: {kind}"),
+        (_refuse_with(np.float32(1.0)), f"^no GPU; result of the task resource: {kind}"),
+        (lambda: [][0], "^IndexError: list index out of range$"),
+    ]
+    callbacks: dict[str, Callable[[], Any]] = {}
+    with LearnerSlave(site.address, "slave", callbacks):
+        wait_until(lambda: site.jobs.list()[1], "the slave")
+        for callback, problem in cases:
+            callbacks["deal_with_resource"] = callback
+            with pytest.raises(TaskFail, match=problem):
+                site.coordinator.send_task("slave", "resource", {}).result(5.0)
+        callbacks["deal_with_resource"] = lambda: {"gpu": 0}
+        assert site.coordinator.send_task("slave", "resource", {}).result(5.0) == {"gpu": 0}
+
+
+def test_a_report_that_is_retried_is_logged_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    problems = [ServerUnavailableError("the disk is full")] * 2
+
+    def report(request: pb.ReportRequest) -> bool:
+        if problems:
+            raise problems.pop()
+        return True
+
+    monkeypatch.setattr(site.coordinator, "report", report)
+    sender = LearnerSlave(site.address, "slave", {})
+    assert sender.report_end(Attempt(1, 1), pb.Ended.DONE, "it ended", "")
+    (line,) = caplog.messages
+    assert line.startswith("a report was not acknowledged, retrying: the coordinator at localhost:")
+    assert line.endswith(": the disk is full")
+    sender.close()
+
+
+def test_a_message_that_is_too_large_is_refused_before_it_is_sent(site: Site) -> None:
+    most = "x" * MAX_MESSAGE_BYTES
+    with CoordinatorLink(site.address) as link:
+        with pytest.raises(
+            InvalidInputError,
+            match=r"^SubmitRequest: a message of 1048582 bytes, expected at most 1048576; shorten",
+        ):
+            link.call(link.stub.Submit, pb.SubmitRequest(format=FORMAT, name=most))
+    with pytest.raises(
+        InvalidInputError, match=r"^config: .* bytes, expected at most 65536; short"
+    ):
+        site.jobs.submit("job", {**make_config(), "other": most})
+
+
+def test_spaces_around_an_address_are_ignored(site: Site) -> None:
+    with JobsClient(f" {site.address}\n", patience_sec=0.0) as jobs:
+        assert jobs.list() == ([], [])
+
+
 def test_a_version_whose_file_became_shorter_is_named_so(
     site: Site, slave: Session, tmp_path: Path
 ) -> None:
@@ -510,6 +577,24 @@ def test_a_wrong_request_is_refused_by_field(site: Site, problem: str) -> None:
         with pytest.raises(InvalidInputError, match=problem):
             link.call(getattr(link.stub, method), kind(format=FORMAT, **fields))
     assert site.jobs.list()[0] == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"algorithms": ["/etc"]}, {"environments": ["/etc"]}, {"progress": "x" * 5000}]
+)
+def test_a_poll_that_is_refused_has_no_effect(site: Site, wrong: dict[str, Any]) -> None:
+    refused = Session(site.address, incarnation=1)
+    with pytest.raises(InvalidInputError, match=next(iter(wrong))):
+        refused.poll((1, 1), **wrong)
+    assert site.jobs.list()[1] == []
+    other = Session(site.address, incarnation=2)  # the name is free
+    other.poll()
+    with pytest.raises(InvalidInputError, match=next(iter(wrong))):
+        other.poll((1, 1), **wrong)
+    (slave,) = site.jobs.list()[1]
+    assert not slave.HasField("running")
+    refused.close()
+    other.close()
 
 
 def test_a_submission_whose_reply_was_lost_is_one_job(site: Site) -> None:

@@ -1,5 +1,6 @@
 """A resident slave: each job in a process of its own; the next slave continues from its version."""
 
+import errno
 import importlib.metadata
 import json
 import os
@@ -14,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from support.cluster import Processes, find_free_port, wait_until
-from support.jobs import PROGRAM, Site, make_config
+from support.jobs import PROGRAM, Session, Site, make_config
 
 from relaax_like.config.algorithm_folder import ENTRY_POINTS
 from relaax_like.coordinator import job_learner
@@ -22,7 +23,13 @@ from relaax_like.coordinator.job import MAX_REASON
 from relaax_like.coordinator.job_learner import JobLearner, _list_installed, _RunningJob
 from relaax_like.coordinator.tasks import TaskFail
 from relaax_like.v1 import coordinator_pb2 as pb
-from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
+from relaax_like.wire.errors import (
+    ConfigError,
+    InvalidInputError,
+    RelaaxError,
+    ServerUnavailableError,
+    SnapshotError,
+)
 
 LONG = 100_000  # steps that no test waits for
 
@@ -132,6 +139,51 @@ def test_a_slave_has_one_folder_and_one_name(site: Site, tmp_path: Path) -> None
     with JobLearner(tmp_path / "work") as learner:
         with pytest.raises(InvalidInputError, match=r"name: '\.\./x'"):
             learner.connect(site.address, "../x")
+
+
+def test_a_guardian_that_cannot_be_started_is_one_line_and_leaves_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(term_sec: float) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job_learner, "Guardian", fail)
+        with pytest.raises(
+            RelaaxError, match=r"guardian: cannot start .*: Resource temporarily unavailable; end"
+        ) as raised:  # which keeps the object alive, and with it the lock's file
+            JobLearner(tmp_path / "work")
+    with JobLearner(tmp_path / "work"):
+        assert raised.value.__cause__ is not None
+
+
+def test_a_version_that_cannot_be_fetched_is_logged_once(
+    site: Site,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    find = site.coordinator.find_version
+    problems = [ServerUnavailableError("the disk failed")] * 2
+
+    def find_version(request: pb.GetVersionRequest) -> Path:
+        if problems:
+            raise problems.pop()
+        return find(request)
+
+    monkeypatch.setattr(site.coordinator, "find_version", find_version)
+    first = Session(site.address, "first")
+    job = site.jobs.submit("job", make_config())
+    attempt = first.take_job()
+    first.send_version(attempt)
+    first.end(attempt, "STOPPED")
+    first.close()
+    with site.learner(tmp_path / "work"):
+        wait_until(lambda: site.get(job).attempts == 3, "the next attempt")
+    lines = [line for line in caplog.messages if "could not be fetched" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"job {job}, attempt 2: its version could not be fetched, retrying:")
+    assert lines[0].endswith(": the disk failed")
 
 
 def test_a_slave_that_is_closed_starts_no_job(site: Site, tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.cluster import BARE
+from support.disks import mount
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import Variable
@@ -98,6 +100,24 @@ def test_an_error_that_could_not_be_written_is_still_explained(
     monkeypatch.setattr(start_values, "compute_initial_values", fail)
     with pytest.raises(ConfigError, match="it failed with status 1"):
         open_run()
+
+
+@pytest.mark.parametrize(
+    ("inodes", "path"),
+    [(2, "initial-values-[^/]*"), (3, "initial-values-.*/stderr"), (4, "initial-values-.*/values")],
+)
+def test_a_full_disk_for_temporary_files_is_explained(
+    tmp_path: Path, open_run: Open, monkeypatch: pytest.MonkeyPatch, inodes: int, path: str
+) -> None:
+    disk = tmp_path / "disk"
+    monkeypatch.setattr(tempfile, "tempdir", str(disk))
+    with (
+        mount(disk, f"nr_inodes={inodes}"),
+        pytest.raises(ConfigError, match=f"{disk}/relaax-{path}.*free disk space, ") as raised,
+    ):
+        open_run()
+    assert "No space left on device" in str(raised.value)
+    assert "Traceback" not in str(raised.value)
 
 
 def test_another_model_than_the_snapshot_s_is_still_refused(tmp_path: Path, open_run: Open) -> None:

@@ -256,6 +256,18 @@ def test_a_learner_that_was_stopped_cannot_be_started():
         learner.start(lambda learned: None)
 
 
+def test_a_start_after_a_stop_has_no_effect(tmp_path):
+    """As when this process ends while a client's host is still being made."""
+    with running(make_argv(tmp_path / "starts", 0)) as child:
+        learner = child.learner("RL", MANIFEST)
+        child.stop()
+        old = child._child
+        child.start()
+        assert child._child is old
+        with pytest.raises(ServerUnavailableError, match="shutting down; reconnect later"):
+            learner.start(lambda learned: None)
+
+
 def test_an_error_while_learn_is_traced_ends_it_for_good(config, tmp_path, capfd):
     folder = tmp_path / "mine"
     place = copy_broken(folder, "a2c", "algorithm.py", "learn", "batch.returs")

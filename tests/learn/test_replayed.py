@@ -181,7 +181,7 @@ def test_extras_of_a_data_handler_are_refused_with_the_cure():
     source, _ = make_source(make_config())
     step = make_step(0)
     extras = {"goal": np.zeros((1, 1), np.float32)}
-    with pytest.raises(InvalidInputError, match=r"extras are \['goal'\], .* return no extras"):
+    with pytest.raises(InvalidInputError, match=r"extras\['goal'\] is unknown, .* no extras"):
         source.add(type(step)(**{**vars(step), "extras": extras}), [])
 
 

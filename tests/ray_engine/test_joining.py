@@ -7,7 +7,8 @@ import grpc
 import pytest
 from support.cluster import find_free_port
 
-from relaax_like.ray_engine.joining import _asks_for_token
+from relaax_like.config.address import Address
+from relaax_like.ray_engine.joining import _asks_for_token, join
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
@@ -42,14 +43,21 @@ def test_a_proxy_is_not_asked(asks: bool, monkeypatch: pytest.MonkeyPatch) -> No
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        assert _asks_for_token(f"127.0.0.1:{port}") is asks
+        assert _asks_for_token(Address("127.0.0.1", port)) is asks
     finally:
         server.stop(None).wait()
 
 
 def test_what_is_not_there_is_named() -> None:
     address = f"127.0.0.1:{find_free_port()}"
-    with pytest.raises(RelaaxError, match=rf"--ray {address}: no Ray cluster answers there \("):
-        _asks_for_token(address)
-    with pytest.raises(ConfigError, match=r"^--ray: 'a b' is not an address"):
-        _asks_for_token("a b")
+    with pytest.raises(RelaaxError, match=rf"^--ray {address}: no Ray cluster answers there \("):
+        join(f" {address}", 1, insecure=False)
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [("a b", "'a b' is not an address"), ("10.0.0.1", "'10.0.0.1': port missing")],
+)
+def test_what_is_not_an_address_with_a_port_is_refused(address: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^--ray: {problem}; expected host:port.* or local, to"):
+        join(address, 1, insecure=False)

@@ -34,6 +34,33 @@ except RelaaxError as error:
     print(error)
 """
 
+HUNG = """
+import os, signal, sys
+from pathlib import Path
+from relaax_like.ray_engine import ray_launcher
+from relaax_like.ray_engine.joining import join
+from relaax_like.supervision.topology import Node, Topology
+ray_launcher._READ_SEC, ray_launcher._CALL_SEC = 0.2, 3.0
+program = "import os, time; print(os.getppid(), os.getpid(), flush=True); time.sleep(600)"
+node = Node(name="env1", role="environment", argv=[sys.executable, "-c", program])
+config = Path("hung.yaml")
+config.touch()
+def start(act):
+    def read(lines):
+        for line in map(bytes.decode, lines):
+            if line[0].isdigit():
+                act(*map(int, line.split()))
+            else:
+                print(line)
+    process = launcher.start(node, read, lambda line: None)
+    assert process.wait(60)
+    print("status", process.poll())
+ray, topology = join(sys.argv[1], 0, True), Topology(nodes=[node])
+with ray_launcher.RayLauncher(ray, topology, config, lambda addresses: [], 1.0) as launcher:
+    start(lambda actor, pid: os.kill(actor, signal.SIGSTOP))
+    start(lambda actor, pid: os.kill(pid, signal.SIGTERM))
+"""
+
 
 @pytest.fixture(scope="module")
 def open_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
@@ -83,6 +110,14 @@ def test_a_shortage_names_what_was_asked_for_and_what_is_there(open_cluster: Ray
         "no place within 0.5 s for 91 CPU (ps 1, learner 90): the cluster has 5 CPU on 1 machine,"
     )
     assert want in program.output
+
+
+def test_an_actor_that_hangs_is_named_killed_and_replaced(open_cluster: RayCluster) -> None:
+    argv = [sys.executable, "-c", HUNG, ADDRESS]
+    program = open_cluster.start_in(open_cluster.here, "hung", argv)
+    assert program.wait(LONG_SEC) == 0, program
+    lost = "Ray no longer runs env1 on 127.0.0.1: no answer within 3 s; if this repeats, check that"
+    assert f"{lost} machine\nstatus -9\nstatus -15" in program.output
 
 
 def test_ctrl_c_ends_everything_with_the_status_of_relaax_run(open_cluster: RayCluster) -> None:

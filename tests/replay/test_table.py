@@ -115,29 +115,27 @@ def test_the_same_segments_in_the_same_order_make_the_same_table():
 
 def test_another_table_s_state_is_refused_with_the_numbers():
     state = make_table().get_state()
-    with pytest.raises(InvalidInputError, match="has capacity 150, this one has 151"):
+    with pytest.raises(InvalidInputError, match=r"capacity is 150 in the saved .* 151 in this"):
         make_table(capacity=151).set_state(state)
-    with pytest.raises(InvalidInputError, match="items Transitions, this one Sequences"):
+    with pytest.raises(InvalidInputError, match="items Transitions, this one with Sequences"):
         make_table("sequences").set_state(state)
-    with pytest.raises(InvalidInputError, match="selector Uniform, this one Fifo"):
+    with pytest.raises(InvalidInputError, match="selector Uniform, this one with Fifo"):
         make_table(selector="fifo").set_state(state)
-    with pytest.raises(InvalidInputError, match="limiter NoneType, this one RateLimiter"):
+    with pytest.raises(InvalidInputError, match="limiter None, this one with RateLimiter"):
         make_table(limiter=RateLimiter(1.0)).set_state(state)
     for settings, message in (
-        ({"max_streams": 4}, "max_streams 3, this one has 4"),
-        ({"history": {"pixels": 4, "touch": 2}}, "history .*3.* this one has .*4"),
+        ({"max_streams": 4}, "max_streams is 3 .* 4 in this one"),
+        ({"history": {"pixels": 4, "touch": 2}}, "history of 'pixels' is 3 .* 4 in this one"),
     ):
         storage = Storage(SPEC, 150, **{"history": HISTORY, "max_streams": 3, **settings})
         with pytest.raises(InvalidInputError, match=message):
             Table(storage, Transitions(3), Uniform(), minibatch_size=4).set_state(state)
     columns = dict(SPEC.actions, second=Column((2,), np.dtype(np.float32)))
     other = Storage(dataclasses.replace(SPEC, actions=columns), 150, history=HISTORY, max_streams=3)
-    with pytest.raises(InvalidInputError, match=r"columns .*actions/second': 'float32 \[2\]'"):
+    with pytest.raises(InvalidInputError, match=r"'actions/second' is missing .* float32 \[2\]"):
         Table(other, Transitions(3), Uniform(), minibatch_size=4).set_state(state)
     storage = Storage(SPEC, 150, history=HISTORY, max_streams=3)
-    with pytest.raises(
-        InvalidInputError, match=r"sequence_steps\) \[2, 1, 0\], this one has \[3, 1, 0\]"
-    ):
+    with pytest.raises(InvalidInputError, match=r"lookahead .* is 2 in the saved .* 3 in this one"):
         Table(storage, Transitions(4), Uniform(), minibatch_size=4).set_state(state)
 
 
@@ -470,11 +468,11 @@ def test_the_figures_are_those_of_the_arrays():
     ("change", "message"),
     [
         ({"rewards": np.zeros((2, 1, 1), np.float32)}, r"rewards .*\[2, 1, 1\].*\[2, 1, 2\]"),
-        ({"actions": {}}, r"actions are \[\], expected \['action'\]"),
+        ({"actions": {}}, r"actions\['action'\] is missing, expected 'action'"),
         ({"versions": np.zeros(3, np.int64)}, r"versions .*\[3\].*\[2\]"),
         ({"next_alive": np.zeros((0, 1), np.float32)}, r"next_alive has shape \[0, 1\]"),
         ({"valid": np.ones((2, 2), bool)}, r"valid .*\[2, 2\].*\[2, 1\]"),
-        ({"history": {"pixels": np.zeros((2, 1, 2, 2, 1))}}, "history of 'touch': missing"),
+        ({"history": {"pixels": np.zeros((2, 1, 2, 2, 1))}}, r"history\['touch'\] is missing"),
     ],
 )
 def test_a_segment_that_does_not_fit_changes_nothing(change, message):
@@ -491,12 +489,12 @@ def test_segments_that_are_too_large_are_refused_with_the_numbers():
     world = World(0)
     table = make_table(capacity=20)
     before = copy.deepcopy(table.get_state())
-    with pytest.raises(InvalidInputError, match=r"30 steps of 1 slots .* has 20"):
+    with pytest.raises(InvalidInputError, match=r"30 step\(s\) of 1 slot\(s\) .* capacity is 20"):
         table.insert(world.make_segment(30, [0]))
-    with pytest.raises(InvalidInputError, match=r"4 slots, .* room for 3"):
+    with pytest.raises(InvalidInputError, match=r"4 slots, but max_streams .* is 3"):
         make_table().insert(world.make_segment(1, [0, 1, 2, 3]))
     twice = world.make_segment(1, [0, 0])
-    with pytest.raises(InvalidInputError, match="expected a different one for each slot"):
+    with pytest.raises(InvalidInputError, match="expected a different number for each slot"):
         make_table().insert(twice)
     assert_equal(table.get_state(), before)
 
@@ -506,8 +504,8 @@ def test_segments_that_are_too_large_are_refused_with_the_numbers():
     [
         (lambda: Transitions(0), "n_step 0, expected 1"),
         (lambda: Transitions(1, 1.5), r"discount 1\.5"),
-        (lambda: Sequences(4, 4), "steps 4, expected 5"),
-        (lambda: Sequences(8, 4, 5), "period 5, but only 4 valid steps"),
+        (lambda: Sequences(4, 4), r"steps 4, expected more than burn_in \(4\)"),
+        (lambda: Sequences(8, 4, 5), "period 5, expected at most 4"),
         (lambda: CompleteEpisodes(multiple=0), "multiple 0"),
         (lambda: Storage(SPEC, 1), "capacity is 1"),
         (lambda: Storage(SPEC, 10, history={"pixels": 1}), "history of 'pixels' is 1"),

@@ -146,12 +146,22 @@ def test_a_run_that_is_there_is_refused_with_the_two_cures(cluster):
         assert text in str(caught.value)
 
 
-def test_a_run_in_the_current_directory_is_refused(cluster, monkeypatch):
+def test_a_run_that_cannot_be_moved_is_refused_without_force_as_a_cure(cluster, monkeypatch):
     folder = cluster.folder / "run"
-    make_snapshot(folder / "checkpoints", 7, 1)
-    monkeypatch.chdir(folder)
-    with pytest.raises(ConfigError, match=r"run_dir: \. already contains .* as .*/run\.old-1, or"):
-        begin_run(load(cluster, "run_dir=."), force=False)
+    checkpoints = folder / "checkpoints"
+    make_snapshot(checkpoints, 7, 1)
+    apart = f"relaax-parameter-server.checkpoint_dir={checkpoints}"
+    for inside, sets, cures in (
+        (folder, ["run_dir=."], "`relaax resume .`, or choose another run_dir"),
+        (checkpoints, ["run_dir=.."], "`relaax resume ..`, or choose another run_dir"),
+        (checkpoints, ["run_dir=other", apart], "Choose another checkpoint_dir"),
+    ):
+        monkeypatch.chdir(inside)
+        with pytest.raises(ConfigError) as refused:
+            begin_run(load(cluster, *sets), force=False)
+        assert str(refused.value).endswith(cures)
+        with pytest.raises(ConfigError, match="it contains the current directory"):
+            begin_run(load(cluster, *sets), force=True)
 
 
 def test_a_run_with_a_mirror_is_refused_without_force_as_a_cure(cluster, monkeypatch):

@@ -16,6 +16,7 @@ from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask, NotFiniteError
 from relaax_like.sampling.ppo_optim import PPOOptim
+from relaax_like.wire.errors import InvalidInputError
 
 from .conftest import SIZE, CountingSlots, make_config, make_model, make_sampler
 
@@ -213,6 +214,28 @@ def test_a_buffer_with_nan_changes_nothing_and_says_where(tmp_path):
         optim.optimize(bad)
     assert all((one == other).all() for one, other in zip(before, optim.get_values(), strict=True))
     assert (tmp_path / "training_error.npz").exists()
+
+
+NAMED = {"observation": np.zeros(SIZE, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("state", "action", "extras", "problem"),
+    [
+        (NAMED["observation"], {"action": 0}, {LOG_PROB: 0.0}, "the states are one array without"),
+        (NAMED, 0, {LOG_PROB: 0.0}, "push each action as a dict name -> array"),
+        (NAMED, {"action": 0}, {}, r"log_prob is missing, expected \[2\], .*push_additional_info"),
+        (NAMED, {"action": 0}, {LOG_PROB: [0.0]}, r"log_prob has shape \[2, 1\], expected \[2\]"),
+    ],
+)
+def test_a_buffer_without_names_or_probabilities_is_refused(state, action, extras, problem):
+    buffer = Buffer(0.9, 0.9)
+    for _ in range(2):
+        buffer.push(state, action, reward=1.0, value=0.0)
+        buffer.push_additional_info(extras)
+    buffer.end_trajectory(0.0)
+    with pytest.raises(InvalidInputError, match=problem):
+        make_optim(make_config()).optimize(buffer)
 
 
 def test_it_learns_as_a_policy_of_rollouts_does():

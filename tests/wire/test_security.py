@@ -66,6 +66,14 @@ def test_a_role_may_what_lower_ones_may(path: Path, token: str, needed: Role, wa
     assert not token or token not in text
 
 
+@pytest.mark.parametrize("token", ["", AGENT + "x"])
+def test_the_tokens_file_is_named_as_a_key_and_as_the_coordinator_s_flag(
+    path: Path, token: str
+) -> None:
+    text = describe_missing_role(Tokens(path), token, Role.LEARNER)
+    assert "(security.tokens_file, or --tokens-file of `relaax jobs serve`)" in text
+
+
 def test_only_digests_are_kept(path: Path) -> None:
     tokens = Tokens(path)
     assert not any(token.encode() in repr(tokens._digests.get()).encode() for token in ALL_TOKENS)
