@@ -162,8 +162,8 @@ class GymValues(SpaceValues):
         """See `SpaceValues`; takes nested values.
 
         Raises:
-          InvalidInputError: a leaf is missing, or the first one consists of lists of different
-            lengths.
+          InvalidInputError: a leaf is missing, or the first leaf, or one with an offset, consists
+            of lists of different lengths.
         """
         return super().count_slots(self._flatten(values, field), field)
 
