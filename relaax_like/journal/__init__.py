@@ -1,5 +1,6 @@
 """Records on disk, in the order in which they were written: the journal of a folder.
 
 `Journal` appends them, `JournalReader` reads and checks them, `check_journal` reports damage, and
-`cut_journal` moves a damaged part away. The head (`JournalHead`) shows whether the end is missing.
+`cut_journal` moves the damaged record and everything after it away. The head (`JournalHead`) shows
+whether the end is missing.
 """

@@ -105,9 +105,10 @@ class _Agreement:
         self._lock = threading.Lock()  # guards spaces
 
     def propose(self, proposal: RunSpaces | None) -> RunSpaces | None:
-        """Returns the run's spaces: the proposed ones, if there are none yet.
+        """Makes the first proposal the run's spaces, and returns the run's spaces.
 
-        Without a proposal (None), returns None if there are none yet.
+        Writes the first proposal to the run's folder, and sets `reached`. Ignores later ones.
+        Without a proposal (None), returns the spaces, or None if there are none yet.
 
         Raises:
           InvalidInputError: the algorithm cannot use the proposed spaces.
