@@ -297,7 +297,7 @@ class Replay:
     def __post_init__(self) -> None:
         _validate_least(
             self,
-            capacity=1,
+            capacity=2,
             minibatch_size=1,
             warm_up_steps=0,
             updates_at_once=1,

@@ -13,7 +13,7 @@ from relaax_like.config.plan import Overload, Replay
 class ReplayConfig(EncoderConfig):
     """Base of the `Config` of replay algorithms: keys of the YAML's `algorithm` section."""
 
-    capacity: int = Field(default=1_000_000, ge=1)
+    capacity: int = Field(default=1_000_000, ge=2)
     """Number of steps that the replay table holds, the last observation of an episode counting as
     one more; the oldest ones make room for new ones."""
     batch_size: int = Field(default=64, ge=1)

@@ -46,6 +46,7 @@ POLL_SEC = 10.0
 _WATCH_SEC = 0.25
 _LOG_SEC = 10.0
 _TASKS_PER_REPLY = 16
+_REPLY_BYTES = 3 << 20  # of its tasks; a client receives messages of up to 4 MiB
 _MAX_OPEN_TASKS = 64  # of programs, by `send_task`
 _MAX_PROGRESS_BYTES = 4096
 _MAX_SHOWN = 8  # names in an error
@@ -331,7 +332,12 @@ class Coordinator:
             if tasks or ended or left <= 0 or self._closing.is_set():
                 answered.set()
                 reply = pb.PollReply(coordinator=self.incarnation)
-                reply.tasks.extend(tasks[:_TASKS_PER_REPLY])
+                size = 0
+                for task in tasks[:_TASKS_PER_REPLY]:
+                    size += task.ByteSize()
+                    if size > _REPLY_BYTES:  # the others are in the next reply
+                        break
+                    reply.tasks.append(task)
                 return reply
             slave.changed.wait(left)
 

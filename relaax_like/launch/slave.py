@@ -27,6 +27,7 @@ def run_slave(address: str, name: str, folder: Path, security: ClientSecurity) -
       NotAllowedError: the coordinator does not accept the token or certificate.
       InvalidInputError: the coordinator refuses the slave.
       ProtocolError: something else listens at the address.
+      RelaaxError: the guardian process cannot be started.
     """
     place = str(parse_address(address, COORDINATOR_PORT))
     shutdown = Shutdown()

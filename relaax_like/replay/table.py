@@ -341,7 +341,8 @@ class Table:
             first difference; or the state is incomplete or damaged. The table stays empty.
         """
         with self._changed:
-            kinds = state.get("kinds", {})
+            kinds = state.get("kinds")
+            kinds = kinds if isinstance(kinds, Mapping) else {}
             for part, name in self._name_parts().items():
                 if kinds.get(part) != name:
                     there, here = (
@@ -359,7 +360,7 @@ class Table:
             except InvalidInputError:
                 self._set_parts(empty)
                 raise
-            except (KeyError, TypeError, ValueError) as error:
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
                 self._set_parts(empty)
                 raise InvalidInputError(
                     f"replay: the saved table is incomplete or damaged: {error!r:.200}; resume "

@@ -366,8 +366,8 @@ def test_broken_algorithm_folder_does_not_hide_other_problems(
         ),
         ("OnPolicy(rollout_steps=4, epochs=0)", "ValueError: OnPolicy: epochs is 0, expected 1 or"),
         (
-            "Replay(capacity=0, minibatch_size=1)",
-            "ValueError: Replay: capacity is 0, expected 1 or",
+            "Replay(capacity=1, minibatch_size=1)",
+            "ValueError: Replay: capacity is 1, expected 2 or",
         ),
         ("Replay(capacity=9, minibatch_size=1, n_step=0)", "ValueError: Replay: n_step is 0, exp"),
         (

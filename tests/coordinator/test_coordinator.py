@@ -388,6 +388,18 @@ def test_tasks_of_a_program_do_not_keep_a_job_from_a_slave(site: Site, slave: Se
     assert task.name == "learner_close_task"
 
 
+def test_large_tasks_come_in_several_replies(site: Site, slave: Session) -> None:
+    slave.poll(runs_jobs=False)
+    for number in range(10):
+        site.coordinator.send_task("slave", "resource", {"n": number, "x": "x" * 500_000})
+    numbers: list[int] = []
+    while len(numbers) < 10:
+        tasks = slave.poll(runs_jobs=False, wait_ms=5000)
+        assert tasks
+        numbers += [json.loads(task.payload)["n"] for task in tasks]
+    assert numbers == list(range(10))
+
+
 def test_a_result_that_cannot_be_read_fails_its_task(site: Site, slave: Session) -> None:
     slave.poll(runs_jobs=False)
     for payload, problem in (

@@ -139,6 +139,15 @@ def test_another_table_s_state_is_refused_with_the_numbers():
         Table(storage, Transitions(4), Uniform(), minibatch_size=4).set_state(state)
 
 
+@pytest.mark.parametrize("part", ["kinds", "counts", "storage"])
+def test_a_damaged_state_is_refused_and_the_table_stays_empty(part):
+    state = {**make_table().get_state(), part: []}
+    table, untouched = make_table(), make_table()
+    with pytest.raises(InvalidInputError, match="saved table"):
+        table.set_state(state)
+    assert_equal(table.get_state(), untouched.get_state())
+
+
 def test_a_state_is_arrays_and_json():
     """So that it can be saved without pickle."""
 
