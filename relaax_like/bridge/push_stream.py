@@ -215,15 +215,19 @@ class _Deadlines:
         while True:
             self._some.wait()
             time.sleep(_POLL_SEC)
-            now = time.monotonic()
-            for call, end in list(self._ends.items()):
-                if now > end:
-                    self._ends.pop(call, None)
-                    call.cancel()
+            self._cancel_late()
             if not self._ends:
                 self._some.clear()
                 if self._ends:  # one came in between
                     self._some.set()
+
+    def _cancel_late(self) -> None:
+        # Not in `_watch`, whose variables would hold a call, and its memory, until the next push.
+        now = time.monotonic()
+        for call, end in list(self._ends.items()):
+            if now > end:
+                self._ends.pop(call, None)
+                call.cancel()
 
 
 _deadlines = _Deadlines()

@@ -15,7 +15,7 @@ import pytest
 from support.bridge import ONES, make_backend, serve
 from support.threads import Caller, wait_until
 
-from relaax_like.bridge import mailbox
+from relaax_like.bridge import mailbox, push_stream
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.mailbox import Mailbox
@@ -321,13 +321,43 @@ def test_a_push_by_mailbox_is_refused_in_words(backend, address):
         np.testing.assert_array_equal(client.push_pull(ONES)[1], [-2, -2, -2])
 
 
+def count_mappings():
+    with open("/proc/self/maps") as maps:
+        return maps.read().count("/memfd:relaax vectors")
+
+
+def test_a_call_whose_deadline_was_watched_holds_no_memory(backend, address, monkeypatch):
+    """Its error has a traceback, whose frames know the memory."""
+    looked, look, push = threading.Event(), push_stream._deadlines._cancel_late, backend.push
+
+    def look_and_tell():
+        look()
+        looked.set()
+
+    def push_slowly(record, timeout_sec):
+        for _ in range(2):  # the first look might have begun before this push
+            looked.clear()
+            assert looked.wait(30)
+        return push(record, timeout_sec)
+
+    monkeypatch.setattr(push_stream._deadlines, "_cancel_late", look_and_tell)
+    monkeypatch.setattr(backend, "push", push_slowly)
+    link, client = connect(address)
+
+    def fail():
+        call, shared = client._push_stream._call, client._push_stream._shared
+        shared.requests.put(b"\xff garbage")
+        with pytest.raises(grpc.RpcError, match="expected the header"):
+            next(call)
+
+    with link, client:
+        client.push_pull(ONES)
+        fail()
+    wait_until(lambda: gc.collect() >= 0 and not count_mappings(), "the end of the memory")
+
+
 def test_a_refused_push_holds_no_memory(backend, address):
     """An error of gRPC is the call itself, and would keep what its frames know of."""
-
-    def count_mappings():
-        with open("/proc/self/maps") as maps:
-            return maps.read().count("/memfd:relaax vectors")
-
     wait_until(lambda: gc.collect() >= 0 and not count_mappings(), "the end of earlier streams")
     link, client = connect(address)
     gc.disable()
