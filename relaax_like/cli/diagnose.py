@@ -1,5 +1,6 @@
 """`relaax diagnose`: finds the cause of an update that was not finite, from training_error.npz."""
 
+import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.manifest import TRAINABLE
 from relaax_like.core.prediction import TASK
 from relaax_like.launch.algorithm_code import get_make_algorithms, load_model_module, make_model
 from relaax_like.learn.training_error import (
@@ -163,7 +165,9 @@ def compute_gradient_norms(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Recomputes the gradient with the weights of the file, unclipped.
 
-    Loads TensorFlow, and the algorithm folder that the settings name.
+    Of an algorithm with phases, the gradient of each phase is computed with these weights, so also
+    of those that come after the one that failed. Loads TensorFlow, and the algorithm folder that
+    the settings name.
 
     Returns:
       The norm of each trainable variable's gradient, and the costs.
@@ -178,7 +182,7 @@ def compute_gradient_norms(
         experiment = load_experiment(file)
     config, folder_of_code = experiment.algorithm, experiment.algorithm_folder
     with without_native_stderr():
-        from relaax_like.learn.computation_task import ComputationTask
+        from relaax_like.learn.gradients import GradientTask
 
         name = str(arrays.get("task", TASK))
         module = load_algorithm_module(folder_of_code, "algorithm")
@@ -187,17 +191,26 @@ def compute_gradient_norms(
             algorithm = module.make_algorithm(config, model, config.seed)
         else:
             algorithm = get_make_algorithms(module)(config, config.seed)[name]
-        task = ComputationTask(algorithm, clips=False, task=name)
-        names = [variable.name for variable in task.get_variables()]
-        task.set_values([arrays[f"value/{name}"] for name in names])
-        gradients, costs = task.compute_gradients(
+        task = GradientTask(algorithm, clips=False, task=name)
+        variables = task.get_variables()
+        task.set_values([arrays[f"value/{variable.name}"] for variable in variables])
+        # The next update is one in which all phases are due.
+        task.num_gradients = math.lcm(*(phase.every for phase in algorithm.phases)) - 1
+        norms: dict[str, float] = {}
+        costs: dict[str, float] = {}
+        for gradient in task.compute_epochs(
             **_unpack_batch(arrays), global_t=int(arrays["global_t"])
-        )
-    # Trainable variables come first.
-    return {
-        name: float(np.linalg.norm(gradient.astype(np.float64)))
-        for name, gradient in zip(names, gradients, strict=False)
-    }, costs
+        ):
+            names = [
+                variable.name
+                for variable in variables
+                if variable.kind == TRAINABLE
+                and (not gradient.groups or variable.group in gradient.groups)
+            ]
+            for one, array in zip(names, gradient.arrays, strict=True):
+                norms[one] = float(np.linalg.norm(array.astype(np.float64)))
+            costs.update(gradient.numbers)
+    return norms, costs
 
 
 def _unpack_batch(arrays: Mapping[str, np.ndarray]) -> Any:

@@ -45,8 +45,7 @@ class GradientTask(ComputationTask):
 
     Args:
       algorithm: what to learn.
-      compile_in_background: see `ComputationTask`.
-      task: see `ComputationTask`.
+      compile_in_background, clips, task: see `ComputationTask`.
 
     Raises:
       ConfigError: the model has no trainable variables, or phases or frozen groups do not fit its
@@ -54,9 +53,16 @@ class GradientTask(ComputationTask):
     """
 
     def __init__(
-        self, algorithm: Algorithm, *, compile_in_background: bool = False, task: str = TASK
+        self,
+        algorithm: Algorithm,
+        *,
+        compile_in_background: bool = False,
+        clips: bool = True,
+        task: str = TASK,
     ):
-        super().__init__(algorithm, compile_in_background=compile_in_background, task=task)
+        super().__init__(
+            algorithm, compile_in_background=compile_in_background, clips=clips, task=task
+        )
         self.wants_rows = False
         self._phases = find_phases(algorithm, list(self._group_variables()))
 

@@ -135,3 +135,7 @@ def _validate(array: np.ndarray, length: int, what: str) -> None:
             f"compute_rewards returned {what} of shape {list(np.shape(array))}, expected "
             f"[{length}], one element for each pair of goals"
         )
+    if np.asarray(array).dtype.kind not in "fiub":
+        raise ConfigError(
+            f"compute_rewards returned {what} of dtype {np.asarray(array).dtype}, expected numbers"
+        )

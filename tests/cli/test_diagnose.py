@@ -18,6 +18,7 @@ from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_learning_tasks
 from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.replay_policy import ReplayPolicy
 from relaax_like.learn.training_error import load_training_error, save_training_error
 from relaax_like.learn.updates import LearningTask, NotFiniteError
 
@@ -99,6 +100,49 @@ def test_of_several_tasks_it_shows_the_one_that_failed(tmp_path, capsys):
     text = capsys.readouterr().out
     assert text.startswith("task goal\n")
     assert re.search(r"logits\.W\s*│\s*(inf|nan|[0-9])", text)  # gradients, computed again
+
+
+def test_gradients_of_all_phases_are_computed(tmp_path, capsys):
+    sets = [f"run_dir={tmp_path}", "algorithm.state_size=4", "algorithm.action_size=1"]
+    sets += ["algorithm.action_low=-1", "algorithm.action_high=1", "algorithm.updates_at_once=1"]
+    experiment = load_experiment(ROOT / "algorithms" / "td3" / "td3.yaml", sets)
+    (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
+    config = experiment.algorithm
+    model = load("model", "td3").make_model(config, 0)
+    algorithm = load("algorithm", "td3").make_algorithm(config, model, 0)
+    policy = ReplayPolicy(
+        LearningTask(algorithm, config.optimizers), config.plan, 0, run_dir=tmp_path
+    )
+    rows, random = config.batch_size, np.random.default_rng(0)
+    rewards = np.ones((rows, 1), np.float32)
+    rewards[3] = np.inf
+    arguments = {
+        "inputs": {"observation": random.standard_normal((rows, 4), np.float32)},
+        "next_inputs": {"observation": random.standard_normal((rows, 4), np.float32)},
+        "next_alive": {"alive": np.ones(rows, np.float32)},
+        "rewards": {"reward": rewards},
+        "actions": {
+            "action": random.uniform(-1, 1, (rows, 1)).astype(np.float32),
+            "log_prob": np.zeros(rows, np.float32),
+        },
+        "states": {},
+        "extras": {
+            "discount": np.full(rows, 0.98, np.float32),
+            "weights": np.ones(rows, np.float32),
+        },
+    }
+    with pytest.raises(NotFiniteError):
+        policy.forward(arguments)
+    assert show_diagnosis(tmp_path) == 0
+    text = capsys.readouterr().out
+    assert "gradients: not computed" not in text
+    arrays = load_training_error(tmp_path)
+    arrays["batch/rewards/reward"] = np.ones((rows, 1), np.float32)
+    norms, costs = compute_gradient_norms(arrays)
+    # The actor is updated with every second update of the critics.
+    learning = {name.split(".")[0] for name, norm in norms.items() if norm > 0}
+    assert learning >= {"policy", "critic1", "critic2"}
+    assert costs.keys() >= {"actor", "critic"}
 
 
 def test_gradients_are_those_of_the_weights_in_the_file(run_dir):

@@ -178,6 +178,12 @@ def test_a_folder_s_own_rewards_are_checked():
     with pytest.raises(ConfigError, match=r"did not return two arrays.*NoneType"):
         draw(make_table(compute=lambda achieved, desired: None), [slots.play(4)])
 
+    def compute_texts(achieved, desired):
+        return np.full(len(achieved), "far"), np.zeros(len(achieved), np.bool_)
+
+    with pytest.raises(ConfigError, match=r"rewards of dtype <U3, expected numbers"):
+        draw(make_table(compute=compute_texts), [slots.play(4)])
+
 
 def test_what_cannot_work_is_refused():
     compute = make_sparse_rewards(0.1, False)
