@@ -56,7 +56,7 @@ class ScalarBuffer:
         return self.full or self._clock() - self._sent_at >= self._interval_sec
 
     def append(self, name: str, y: float, x: float | None = None) -> None:
-        """Adds a point.
+        """Adds a point. If the buffer is full, the oldest one is dropped, and counted.
 
         Raises:
           InvalidInputError: the name does not have 1 to 200 characters, or a number is not finite.
@@ -67,9 +67,12 @@ class ScalarBuffer:
                 f"{_MAX_NAME_LENGTH}",
                 "name",
             )
-        if not _is_finite(y) or (x is not None and not _is_finite(x)):
-            shown = f"y={str(y)[:60]}, x={str(x)[:60]}"
-            raise InvalidInputError(f"scalar {name!r}: {shown}, expected finite numbers", "y")
+        for field, number in (("y", y), ("x", 0.0 if x is None else x)):
+            if not _is_finite(number):
+                raise InvalidInputError(
+                    f"scalar {name!r}: {field} is {str(number)[:60]}, expected a finite number",
+                    field,
+                )
         self.dropped += len(self._points) == _MAX_POINTS
         self._points.append(metrics_pb2.Scalar(name=name, y=y, x=x))
 

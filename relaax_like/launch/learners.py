@@ -396,7 +396,8 @@ def make_offline_learner(
     if hasattr(module, "make_data_handler"):
         raise ConfigError(
             f"{describe_function(module.make_data_handler)}: make_data_handler changes what agents "
-            "collect, but a run that learns from files (learner.offline) has no agents; remove it"
+            "collect, but a run that learns from files (learner.offline) has no agents; remove the "
+            "function"
         )
     policy, model = _make_policy(experiment, plan)
     seed = derive_seed(experiment.algorithm.seed, "learn")

@@ -256,7 +256,11 @@ class CheckedSlots:
 
     @property
     def partial_step(self) -> Callable[..., interactor.Transition]:
-        """Steps some slots, if the environments support that; see `EnvironmentSlots`."""
+        """The function that steps some of the slots; see `EnvironmentSlots`.
+
+        Raises:
+          AttributeError: the environments can only step all slots together.
+        """
         return functools.partial(self._step, self._env_slots.partial_step)
 
     def _step(

@@ -380,7 +380,11 @@ class Session:
             raise self._translate(error) from error
 
     def request(self) -> Request | None:
-        """Returns the rows of the pending step that need actions; None if it needs no actions."""
+        """Returns the rows of the pending step that need actions; None if it needs no actions.
+
+        Raises:
+          ProtocolError: see the class.
+        """
         assert self._batch_agents is not None
         try:
             return self._batch_agents.request()
@@ -396,11 +400,14 @@ class Session:
 
         Args:
           prediction: None if `request` returned None.
-          began: when the prediction began.
-          ended: when the prediction ended.
+          began: when the prediction began, in monotonic seconds.
+          ended: when it ended.
 
         Returns:
           The answer; PENDING if the agent has another request first.
+
+        Raises:
+          ProtocolError: see the class.
         """
         assert self._batch_agents is not None
         self._predicted_at, self._prediction_sec = began, ended - began

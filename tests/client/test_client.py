@@ -787,12 +787,22 @@ def test_scalars_go_out_in_messages_that_the_server_reads(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(
-    ("y", "x"), [(float("nan"), None), (float("inf"), 1), (10**400, None), (0.0, -(10**400))]
+    ("y", "x", "field"),
+    [
+        (float("nan"), None, "y"),
+        (float("inf"), 1, "y"),
+        (10**400, None, "y"),
+        (0.0, -(10**400), "x"),
+    ],
 )
-def test_a_scalar_that_is_no_finite_number_is_refused(y: float, x: float | None) -> None:
+def test_a_scalar_that_is_no_finite_number_is_refused(
+    y: float, x: float | None, field: str
+) -> None:
     buffer = ScalarBuffer()
-    with pytest.raises(InvalidInputError, match=r"scalar 'a': y=.*, expected finite numbers"):
+    text = rf"scalar 'a': {field} is .*, expected a finite number"
+    with pytest.raises(InvalidInputError, match=text) as caught:
         buffer.append("a", y, x)
+    assert caught.value.field == field
     assert len(buffer) == 0
 
 
