@@ -76,7 +76,8 @@ def make_slots(
 
     Raises:
       ConfigError: there is no such mode or environment, its module cannot be imported, it cannot be
-        made, it has no such form, or its vectorised form is requested with an action repeat.
+        made, it has no such form, or its vectorised form is requested with an action repeat, as
+        "auto" requests it for an Atari game.
     """
     if mode not in MODES:
         raise ConfigError(f"mode: {mode!r:.60}, expected one of {', '.join(MODES)}")
@@ -117,6 +118,12 @@ def _make(
             f"action_repeat (--action-repeat): {action_repeat}, but the vectorised form of "
             f"environment {name:.100} steps all slots together, including slots whose episode ends "
             "between two repeats; use mode sync or auto (--vectorization-mode), or action_repeat 1"
+        )
+    if mode == "auto" and action_repeat > 1 and gym_atari.is_atari(name):
+        raise ConfigError(
+            f"action_repeat (--action-repeat): {action_repeat}, but Atari games skip frames by "
+            "themselves; set frameskip in environment.args (--env-arg frameskip=N, by default 4) "
+            "instead, or use mode sync (--vectorization-mode), whose frames are not preprocessed"
         )
     # The other form of Atari games returns frames without preprocessing.
     better = slots > 1 or gym_atari.is_atari(name)

@@ -35,14 +35,14 @@ class ComputationDataProcessor:
         processor.submit(rollout, episodes, on_learned)
         processor.stop()
 
-    `predict` runs in its caller's thread, one caller at a time. Rollouts go to the learner; the
-    actor adopts the values that the learner returns between two predictions.
+    `predict` runs in its caller's thread; only one thread can call it at a time. Rollouts go to the
+    learner; the actor adopts the values that the learner returns between two predictions.
 
     Args:
       actor: computes actions.
       learner: of the task.
       metrics: the recorder.
-      name: unique among the processors of the run.
+      name: part of its agents' ids; unique among the processors of the run that learn.
 
     Attributes:
       name: as the argument.

@@ -276,8 +276,8 @@ def trace_policy(model: Model, function: Callable[..., Any], **options: Any) -> 
 class _Subset:
     """The variables that a policy is allowed to read: `Model.acting`. Others are NaN while it acts.
 
-    So if the subset lacks a variable, the first prediction is refused, wherever the agents run;
-    they never act with values that they did not receive.
+    So if the subset lacks a variable that the policy reads, the first prediction is refused,
+    wherever the agents run; they never act with values that they did not receive.
     """
 
     def __init__(self, model: Model, whole: bool = False):

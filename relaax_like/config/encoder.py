@@ -115,7 +115,8 @@ class EncoderConfig(AlgorithmConfig):
             raise ValueError(
                 f"observations: a leaf named {RETURN_STATISTIC!r} cannot be normalised, "
                 "because the statistic of returns has the same name; rename the leaf in the "
-                f"environment, or set {self.normalizing_keys} to false"
+                "environment (and in algorithm.observations, if it is named there), or set "
+                f"{self.normalizing_keys} to false"
             )
 
     def find_nonlinear_keys(self) -> list[str]:

@@ -394,8 +394,7 @@ def _find_statistics(segments: Iterable[Segment]) -> dict[str, StatisticSegments
     if num_bytes > MAX_STATISTIC_BYTES:
         raise InvalidInputError(
             f"statistics: the running statistics have {num_bytes} bytes together, but at most "
-            f"{MAX_STATISTIC_BYTES} fit into a push; normalise fewer or smaller inputs, or use one "
-            "number per channel, not per element",
+            f"{MAX_STATISTIC_BYTES} fit into a push; normalise fewer or smaller inputs",
             "statistics",
         )
     return statistics

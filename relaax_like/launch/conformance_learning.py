@@ -136,8 +136,9 @@ def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
     ):
         if not spaces:
             raise NotApplicable(
-                f"the algorithm's Config has no {name}_spaces, so the environment is not known; "
-                f"define them, or a task in {TASK_NAME}"
+                f"the settings do not define the {name}s ({name}_spaces of the Config is empty), "
+                "so the environment is not known; set the keys that define them, or define the "
+                f"property {name}_spaces, or a task in {TASK_NAME}"
             )
         found.append(spaces[name] if spaces.keys() == {name} else spaces)
     return found[0], found[1]

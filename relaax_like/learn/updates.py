@@ -222,8 +222,8 @@ class LearningTask(ComputationTask):
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: an array is missing, lengths are inconsistent, the batch cannot be
-            split by `minibatch_of`, or a number is out of range.
+          InvalidInputError: an array is missing or has a shape other than its spec, lengths are
+            inconsistent, the batch cannot be split by `minibatch_of`, or a number is out of range.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         tensors = self._make_batch(**batch)
@@ -258,7 +258,8 @@ class LearningTask(ComputationTask):
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: an array is missing, or lengths do not fit together.
+          InvalidInputError: an array is missing or has a shape other than its spec, lengths are
+            inconsistent, `minibatch` is out of range, or the batch is not a multiple of it.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         tensors = self._make_batch(**batch)

@@ -119,7 +119,8 @@ class LearnerLease:
             )
         raise LeasedError(
             f"term {term} of the lease has ended: {self.holder} at {self.address} learns with term "
-            f"{self.term}; stop this learner"
+            f"{self.term}; this learner cannot publish any more: do not restart it while the other "
+            "one learns"
         )
 
     def _read(self, path: Path) -> None:

@@ -58,12 +58,13 @@ def make_group_steps(
     for name, follow in follows.items():
         target, source = segments[name], segments.get(follow.source)
         if source is None or source.kind != TRAINABLE or source.shape != target.shape:
-            found = "does not exist"
+            found = "is not a variable of the run"
             if source is not None:
                 found = f"is of kind {source.kind} and shape {list(source.shape)}"
             raise ConfigError(
                 f"{name} follows {follow.source!r}, which {found}; expected a trainable variable "
-                f"of shape {list(target.shape)}"
+                f"of shape {list(target.shape)}; in the model, make a Target only of modules whose "
+                "variables are trainable, other than those of a Normalizer"
             )
         try:
             rule = TargetRule(name=name, source=source.name, every=follow.every, tau=follow.tau)

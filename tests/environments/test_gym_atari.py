@@ -56,6 +56,11 @@ def test_one_game_is_prepared_just_so_and_can_be_drawn():
     slots.close()
 
 
+def test_frames_are_skipped_by_the_game_and_not_by_action_repeat():
+    with pytest.raises(ConfigError, match=r"action_repeat.*: 2, but Atari games skip.*frameskip"):
+        MAKE.make_slots("ALE/Pong-v5", 2, action_repeat=2)
+
+
 def test_arguments_of_ale_are_handed_on_and_a_wrong_one_is_named():
     slots = MAKE.make_slots("ALE/Pong-v5", 2, env_args={"stack_num": 3, "img_height": 42})
     assert slots.reset().shape == (2, 42, 84, 3)
