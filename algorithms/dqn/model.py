@@ -40,8 +40,8 @@ class QNetwork(Module):
 
     def __init__(self, config: Config, seed: int):
         super().__init__()
-        assert config.num_actions is not None
         self.encoder = Encoder(config, seed=seed)
+        assert config.num_actions is not None
         features, distribution = self.encoder.features, config.distribution
         atoms = 1 if distribution is None else distribution.atoms
         self._kind = "" if distribution is None else distribution.kind

@@ -20,8 +20,8 @@ class LinearModel(Model):
 
     def __init__(self, config: Config, seed: int):
         super().__init__()
-        assert config.num_actions is not None
         self.encoder = Encoder(config, seed=seed)
+        assert config.num_actions is not None
         width, actions = self.encoder.features, config.num_actions
         self.values = Dense("q", width, actions, seed=seed, use_bias=False, gain=0.0)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from relaax_like.algorithm.model import Specs, Tensors
-from relaax_like.config.encoder import OBSERVATION_KEYS, EncoderConfig
+from relaax_like.config.encoder import EncoderConfig
 from relaax_like.nn.layers import Values, make_one_hot
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import Branch, make_network
 from relaax_like.nn.normalization import Normalizer
-from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import OBSERVATION
 
 
@@ -119,20 +118,7 @@ def get_inputs(config: EncoderConfig) -> tuple[int, ...] | dict[str, Branch]:
       ConfigError: the settings do not define observations, actions, or mirror images that they
         need.
     """
-    if config.lacks_spaces:
-        what, cure = "mirror images", "mirror_observation and mirror_action"
-        if not config.observation_spaces:
-            what, cure = "observations", " or ".join(OBSERVATION_KEYS)
-        elif not config.action_spaces:
-            keys = ("num_actions", "actions", "action_size")
-            known = [key for key in keys if key in type(config).model_fields]
-            what, cure = "actions", " or ".join(known)
-            if "action_size" in known:
-                cure += " (with action_low and action_high if the actions are bounded)"
-        raise ConfigError(
-            f"algorithm: the {what} are not defined; set {cure}, or take them from an environment "
-            "(add_spaces)"
-        )
+    config.require_spaces()
     shapes = config.input_shapes
     shapes |= {leaf: (sum(sizes),) for leaf, sizes in config.num_values.items()}
     if config.observations is None:

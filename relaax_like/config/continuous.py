@@ -102,7 +102,13 @@ class ContinuousConfig(EncoderConfig):
 
     @property
     def action_space(self) -> Box:
-        """The space of the action, with its bounds; only if its size is known."""
+        """The space of the action, with its bounds.
+
+        Raises:
+          ConfigError: its size is not known yet.
+        """
+        if self.action_size is None:
+            self.require_spaces()
         space = self._get_action().space
         assert isinstance(space, Box)
         return space

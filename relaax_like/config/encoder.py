@@ -16,6 +16,7 @@ from relaax_like.config.spaces import (
     validate_leaves,
     validate_vector,
 )
+from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import OBSERVATION, Box, Discrete, MultiDiscrete, Spaces
 
 OBSERVATION_KEYS = ("state_size", "image", "num_states", "observations")
@@ -144,6 +145,28 @@ class EncoderConfig(AlgorithmConfig):
     @property
     def _lacks_observations(self) -> bool:
         return all(getattr(self, key) is None for key in OBSERVATION_KEYS)
+
+    def require_spaces(self) -> None:
+        """Checks that the settings define all that a model needs to be built.
+
+        Raises:
+          ConfigError: they lack observations, actions, or mirror images; see `lacks_spaces`.
+        """
+        if not self.lacks_spaces:
+            return
+        what, cure = "mirror images", "mirror_observation and mirror_action"
+        if not self.observation_spaces:
+            what, cure = "observations", " or ".join(OBSERVATION_KEYS)
+        elif not self.action_spaces:
+            keys = ("num_actions", "actions", "action_size")
+            known = [key for key in keys if key in type(self).model_fields]
+            what, cure = "actions", " or ".join(known)
+            if "action_size" in known:
+                cure += " (with action_low and action_high if the actions are bounded)"
+        raise ConfigError(
+            f"algorithm: the {what} are not defined; set {cure}, or take them from an environment "
+            "(add_spaces)"
+        )
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
         """Returns the keys of observations that the file does not set.

@@ -7,6 +7,7 @@ import inspect
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.batch import load
 
 from relaax_like.algorithm import (
     Algorithm,
@@ -285,3 +286,15 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_with_file_and_line(tmp_pat
     file.write_text("run_dir: run\nlearner: {placement: agent}\nalgorithm: {path: ./mine}\n")
     with pytest.raises(ConfigError, match=r"because .*mine/config.py:5: plan is Offline; set"):
         load_experiment(file)
+
+
+@pytest.mark.parametrize(
+    "name", ["a2c", "bc", "cql", "ddpg", "dqn", "impala", "ppo", "q_learning", "sac", "td3_bc"]
+)
+def test_a_model_without_spaces_is_refused(name):
+    make_model, config = load("model", name).make_model, load("config", name).Config()
+    with pytest.raises(ConfigError, match="the observations are not defined; set state_size or"):
+        make_model(config, 1)
+    config = type(config)(state_size=4)
+    with pytest.raises(ConfigError, match=r"the actions are not defined; set .*(size|num)"):
+        make_model(config, 1)
