@@ -89,7 +89,7 @@ define generate
 		relaax_like/bridge/bridge.proto
 endef
 
-protos: $(PROTOC_VENV)/.installed  ## Generate the protobuf modules anew.
+protos: $(PROTOC_VENV)/.installed  ## Generate the protobuf modules again.
 	$(call generate,.)
 
 protos-current: $(PROTOC_VENV)/.installed

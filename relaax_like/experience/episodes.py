@@ -292,7 +292,7 @@ class EpisodeCollector(Collector):
         if not self.dropped_steps:
             logger.info(
                 "dropping an episode that cannot be completed, as after a crash or when its "
-                "client leaves, or that a data handler cannot use; later ones are dropped without "
+                "client disconnects, or that a data handler cannot use; later ones are dropped without "
                 "a log line"
             )
         self.dropped_steps += steps

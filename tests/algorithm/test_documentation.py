@@ -36,6 +36,18 @@ def test_an_excerpt_is_what_its_file_says(path, excerpt):
     assert excerpt in (ROOT / path).read_text("utf-8")
 
 
+def test_the_tutorial_shows_what_its_files_say():
+    folder = ROOT / "algorithms" / "policy_gradient_tutorial"
+    files = [*folder.glob("*.py"), ROOT / "relaax_like" / "bridge" / "tutorial_servicer.py"]
+    files.append(ROOT / "tests" / "bridge" / "tutorial_client.py")
+    text = "".join(file.read_text("utf-8") for file in files)
+    page = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
+    excerpts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(excerpts) > 10
+    for excerpt in excerpts:
+        assert excerpt in text
+
+
 def test_the_minimal_algorithm_needs_few_names():
     names = set()
     for path in MINIMAL.glob("*.py"):
