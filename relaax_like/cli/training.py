@@ -129,8 +129,9 @@ def resume(
       accept_loss: see `begin_processes` and `begin_training`.
 
     Raises:
-      ConfigError: there is no such run, a flag is not one of its keys, the settings are wrong, the
-        folder cannot be written to, or `accept_loss` is True without `ray`.
+      ConfigError: there is no such run, a flag is not one of its keys, the settings are wrong or
+        name another folder, the folder cannot be written to, or `accept_loss` is True without
+        `ray`.
       SnapshotError: see `validate_not_held`.
       RelaaxError, ModuleNotFoundError, Exception, Stopped: see `begin_processes` and
         `begin_training`.
@@ -141,6 +142,12 @@ def resume(
     file, folders = find_experiment(find_config(run).parent)
     overrides = [*folders, *flags_to_overrides(file, flags), *sets]
     experiment = load_experiment(file, overrides)
+    if experiment.run_dir.absolute() != file.parent.absolute():
+        raise ConfigError(
+            f"run_dir: a run is resumed in its own folder, {file.parent}, but a flag or --set "
+            f"names {experiment.run_dir}; omit it; or move the folder first; or begin another run "
+            "from these weights: relaax train CONFIG --previous RUN"
+        )
 
     def take_folder() -> None:
         validate_not_held(experiment)

@@ -20,6 +20,7 @@ from relaax_like.config.algorithm_folder import (
 )
 from relaax_like.config.aliases import get_aliases, get_key
 from relaax_like.config.base import Settings
+from relaax_like.config.base_learner import BaseLearnerConfig
 from relaax_like.config.models import (
     MINARI,
     EnvironmentConfig,
@@ -406,6 +407,10 @@ class _ExperimentLoader:
         """
         if learner is None or algorithm is None:
             return learner
+        try:
+            BaseLearnerConfig.model_validate({"hook": learner.hook})
+        except ValidationError as error:
+            self._problems.add_validation((LEARNER,), BaseLearnerConfig, error)
         try:
             plan = get_plan(algorithm)
         except Exception as error:  # from the code of the algorithm's folder

@@ -292,8 +292,8 @@ class EpisodeCollector(Collector):
         if not self.dropped_steps:
             logger.info(
                 "dropping an episode that cannot be completed, as after a crash or when its "
-                "client disconnects, or that a data handler cannot use; later ones are dropped without "
-                "a log line"
+                "client disconnects, or that a data handler cannot use; later ones are dropped "
+                "without a log line"
             )
         self.dropped_steps += steps
 

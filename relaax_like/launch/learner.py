@@ -1,8 +1,8 @@
 """The learner's process of a run with `learner.placement: standalone`."""
 
-import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 _POLL_SEC = 0.2
 _WAIT_SEC = 2.0
+# Until the first log line about a parameter server that does not answer, and between two of them.
+_FIRST_NOTE_SEC, _NOTE_SEC = 2.0, 10.0
 # Grace period at the end for streams of experience.
 _GRACE_SEC = 3.0
 # Once the training has finished and the parameter server has been silent for so long, this process
@@ -155,9 +157,9 @@ def run_learner(experiment: Experiment) -> int:
         if experiment.algorithm.lacks_spaces:
             logger.info("waiting for the spaces of the first environment")
             reporter.report(Event.READY)
-            spaces = _wait(lambda: link.propose_spaces(None), shutdown)
+            spaces = _wait(lambda: link.propose_spaces(None), address, shutdown)
             experiment, _ = add_spaces(experiment, *spaces)
-        manifest = _wait(lambda: link.wait(_WAIT_SEC), shutdown)
+        manifest = _wait(lambda: link.wait(_WAIT_SEC), address, shutdown)
         _validate_model(experiment, manifest)
         logger.info("connected to the parameter server at %s", address)
         metrics = make_agent_metrics(experiment, link)
@@ -232,11 +234,23 @@ def _describe_segment(segment: Segment | None) -> str:
     return f"{segment.name} {segment.dtype} {list(segment.shape)} of group {segment.group!r}"
 
 
-def _wait(ask: Callable[[], _Answer | None], shutdown: Shutdown) -> _Answer:
+def _wait(ask: Callable[[], _Answer | None], address: str, shutdown: Shutdown) -> _Answer:
     """Asks the parameter server until it answers; ends the process if a signal comes first."""
+    began = time.monotonic()
+    noted = began + _FIRST_NOTE_SEC - _NOTE_SEC
     while not shutdown.requested.wait(_POLL_SEC):
-        with contextlib.suppress(ServerUnavailableError):
+        try:
             answer = ask()
             if answer is not None:
                 return answer
+        except ServerUnavailableError:
+            now = time.monotonic()
+            if now - noted >= _NOTE_SEC:
+                noted = now
+                logger.info(
+                    "waiting for the parameter server at %s (%.0f s); start it with "
+                    "relaax-parameter-server",
+                    address,
+                    now - began,
+                )
     end_now(shutdown.exit_status)

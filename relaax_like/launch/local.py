@@ -18,7 +18,7 @@ from relaax_like.client.outcome import validate_outcome
 from relaax_like.client.values import SpaceValues, Values
 from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
 from relaax_like.config.loader import add_spaces, require_spaces
-from relaax_like.config.models import Experiment
+from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.rlx_server.batch_slots import BatchSlots
@@ -316,6 +316,21 @@ def _find_ended(terminated: np.ndarray | None, truncated: np.ndarray | None) -> 
     return ended if ended.any() else None
 
 
+def require_program(experiment: Experiment) -> tuple[EnvironmentConfig, Path]:
+    """Returns the section `environment` and the environment's program.
+
+    Raises:
+      ConfigError: there is no environment.
+    """
+    environment, program = experiment.environment, experiment.environment_program
+    if environment is None or program is None:
+        raise ConfigError(
+            f"{experiment.file}: there is no `environment` section, but this command steps "
+            "environments in its own process; add the section"
+        )
+    return environment, program
+
+
 @contextlib.contextmanager
 def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlots]:
     """Makes the experiment's environments in this process, and closes them afterwards.
@@ -332,12 +347,7 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
         function `make_slots`, or its observation space is not valid.
       Exception: an error of `make_slots` or, at the end, of `close`.
     """
-    environment, program = experiment.environment, experiment.environment_program
-    if environment is None or program is None:
-        raise ConfigError(
-            f"{experiment.file}: there is no `environment` section, but this command steps "
-            "environments in its own process; add the section"
-        )
+    environment, program = require_program(experiment)
     module = load_folder_module(program.parent, Path(SLOTS).stem)
     if not hasattr(module, "make_slots"):
         raise ConfigError(

@@ -54,6 +54,7 @@ class OfflineTrainer(BaseTrainer):
             learner = make_offline_learner(self.experiment, server, self._recordings)
         try:
             learner.load()
+            self.note_ready()
             learner.run(lambda: bool(learner.newest.finished) or stop.is_set())
         finally:
             learner.close()

@@ -13,7 +13,7 @@ from relaax_like.config.loader import add_spaces, load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
 from relaax_like.launch.base_trainer import BaseTrainer
-from relaax_like.launch.local import ask_environment
+from relaax_like.launch.local import ask_environment, require_program
 from relaax_like.launch.offline_trainer import OfflineTrainer
 from relaax_like.launch.recordings import find_recorded_spaces
 from relaax_like.launch.trainer import Trainer
@@ -104,6 +104,8 @@ def make_trainer(
         trainer_class = _load_trainer_class(experiment.algorithm_folder)
     elif experiment.learner.offline is not None:
         trainer_class = OfflineTrainer
+    else:
+        require_program(experiment)
     overrides = [*overrides, *found, *fix_run_dir(experiment.run_dir)]
     return trainer_class(experiment, overrides, log)
 

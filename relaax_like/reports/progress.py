@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from relaax_like.config.algorithm_folder import SLOTS
 from relaax_like.config.models import Experiment
 from relaax_like.core.records import Status
 from relaax_like.metrics.names import EPISODE_LENGTH, EPISODES, MEAN_RETURN
@@ -117,10 +118,14 @@ def print_summary(experiment: Experiment, status: Status, serves: bool = True) -
     logger.info("curves      tensorboard --logdir %s", _quote(curves))
     logger.info("picture     relaax plot %s", _quote(experiment.run_dir))
     logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
-    if not status.finished:
+    config = experiment.run_dir / "config.yaml"
+    plays, program = experiment.environment is not None, experiment.environment_program
+    if not status.finished and (plays or experiment.learner.offline is not None):
         logger.info("continue    relaax resume %s", _quote(experiment.run_dir))
-    if experiment.environment is not None:
-        logger.info("evaluate    relaax eval %s", _quote(experiment.run_dir / "config.yaml"))
+    elif not status.finished:  # its environments are started by hand, and so are its servers
+        logger.info("continue    relaax-parameter-server --config %s", _quote(config))
+    if program is not None and (program.parent / SLOTS).is_file():
+        logger.info("evaluate    relaax eval %s", _quote(config))
 
 
 def _quote(path: Path) -> str:

@@ -10,10 +10,34 @@ from relaax_like.config.loader import ALGORITHM, ENVIRONMENT, load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import find_experiment
 from relaax_like.core.manifest import Variable, make_manifest
+from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import describe_difference, read_latest
 from relaax_like.wire.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+
+
+def read_previous(previous: Path) -> tuple[Experiment, State]:
+    """Returns another run's experiment and newest snapshot.
+
+    Args:
+      previous: folder of the run, or its YAML file.
+
+    Raises:
+      ConfigError: there is no such run, its settings are not valid, or it has no snapshot.
+      SnapshotError: its snapshots cannot be read.
+    """
+    try:
+        other = load_experiment(*find_experiment(previous))
+    except ConfigError as error:
+        raise ConfigError(f"learner.previous: {error}") from None
+    checkpoints = other.parameter_server.checkpoint_dir
+    state = read_latest(checkpoints)
+    if state is None:
+        raise ConfigError(
+            f"learner.previous: {checkpoints} contains no snapshot; train that run first"
+        )
+    return other, state
 
 
 def load_previous(
@@ -33,16 +57,7 @@ def load_previous(
         another model.
       SnapshotError: the snapshots of the run cannot be read.
     """
-    try:
-        other = load_experiment(*find_experiment(previous))
-    except ConfigError as error:
-        raise ConfigError(f"learner.previous: {error}") from None
-    checkpoints = other.parameter_server.checkpoint_dir
-    state = read_latest(checkpoints)
-    if state is None:
-        raise ConfigError(
-            f"learner.previous: {checkpoints} contains no snapshot; train that run first"
-        )
+    other, state = read_previous(previous)
     own = make_manifest(variables)
     if state.manifest.fingerprint != own.fingerprint:
         raise ConfigError(

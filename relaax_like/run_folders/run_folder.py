@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.mirror_remote import hide_password
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.snapshots import list_names
+from relaax_like.run_folders.previous import read_previous
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 EXPERIMENT_NAME = "experiment.yaml"
@@ -61,8 +62,9 @@ def begin_run(experiment: Experiment, force: bool) -> None:
 
     Raises:
       ConfigError: there is an older run, and `force` is False; or `force` is True, but a folder of
-        the older run cannot be renamed or contains the working directory or the YAML file, or the
-        settings name a mirror; or the spaces.json of a start without progress cannot be removed.
+        the older run cannot be renamed or contains the working directory, the YAML file or the run
+        of `learner.previous`, or that run cannot be read, or the settings name a mirror; or the
+        spaces.json of a start without progress cannot be removed.
       SnapshotError: see `validate_not_held` and `find_progress`; or the snapshots or journals of a
         start without progress cannot be removed.
       JournalError: see `find_progress`.
@@ -75,7 +77,10 @@ def begin_run(experiment: Experiment, force: bool) -> None:
         return
     if force:
         validate_not_held(experiment)
-        _move_aside(experiment)
+        places = _find_movable(experiment)
+        if experiment.learner.previous is not None:
+            read_previous(experiment.learner.previous)
+        _move_aside(places)
         return
     run_dir = experiment.run_dir
     has_mirror = experiment.parameter_server.mirror_url is not None
@@ -247,8 +252,18 @@ def is_described(experiment: Experiment) -> bool:
 
 
 def read_command(folder: Path) -> str:
-    """Returns how the newest recorded start was made: TRAIN, RUN, or SERVERS (also if unknown)."""
-    starts = _read_starts(folder / EXPERIMENT_NAME)
+    """Returns how the newest recorded start was made: TRAIN, RUN, or SERVERS.
+
+    Logs a warning and returns SERVERS if that is not known.
+    """
+    path = folder / EXPERIMENT_NAME
+    starts = _read_starts(path)
+    if not starts:
+        logger.warning(
+            "%s: missing or damaged, so it is not known whether relaax train or relaax run started "
+            "the run; it is resumed as by relaax run",
+            path,
+        )
     return str(starts[-1].get("command", SERVERS)) if starts else SERVERS
 
 
@@ -257,13 +272,12 @@ def _split_names(checkpoints: Path) -> Iterator[list[str]]:
     return (name.split("-") for name in list_names(checkpoints))
 
 
-def _move_aside(experiment: Experiment) -> None:
-    """Renames the run's folder, and its checkpoint and metrics folders outside of it.
+def _move_aside(places: Mapping[Path, str]) -> None:
+    """Renames the folders that `_find_movable` returned.
 
     Raises:
-      ConfigError: a folder cannot be renamed; or see `_find_movable`.
+      ConfigError: a folder cannot be renamed.
     """
-    places = _find_movable(experiment)
     for place in places:
         try:
             place.rename(_find_free_name(place))
@@ -278,8 +292,8 @@ def _find_movable(experiment: Experiment) -> dict[Path, str]:
     """Returns the folders that --force renames, with the names of their settings.
 
     Raises:
-      ConfigError: a folder contains the working directory or the YAML file; or the settings name a
-        mirror.
+      ConfigError: a folder contains the working directory, the YAML file or the run of
+        `learner.previous`; or the settings name a mirror.
     """
     settings = experiment.parameter_server
     if settings.mirror_url is not None:
@@ -300,10 +314,12 @@ def _find_movable(experiment: Experiment) -> dict[Path, str]:
         if not any(absolute.is_relative_to(other) for other in places):
             places[absolute] = key
     places = {place: key for place, key in places.items() if place.exists()}
+    previous = experiment.learner.previous
     for place, key in places.items():
         for what, kept in (
             ("current directory", Path.cwd()),
             ("experiment file", _make_absolute(experiment.file)),
+            *([] if previous is None else [("run of learner.previous,", _make_absolute(previous))]),
         ):
             if kept.is_relative_to(place):
                 raise ConfigError(

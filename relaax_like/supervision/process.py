@@ -128,17 +128,18 @@ def clear_traces(experiment: Experiment) -> None:
 
 
 class _HiddenStderr:
-    """Discards standard error while at least one thread requests it."""
+    """Discards standard error while at least one thread requests it, until `stop`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wanted = 0
         self._saved = -1
+        self._stopped = False
 
     def begin(self) -> None:
         with self._lock:
             self._wanted += 1
-            if self._wanted == 1:
+            if self._wanted == 1 and not self._stopped:
                 sys.stderr.flush()
                 self._saved = os.dup(2)
                 null = os.open(os.devnull, os.O_WRONLY)
@@ -149,8 +150,19 @@ class _HiddenStderr:
         with self._lock:
             self._wanted -= 1
             if not self._wanted:
-                os.dup2(self._saved, 2)
-                os.close(self._saved)
+                self._show()
+
+    def stop(self) -> None:
+        """Shows standard error from now on, whichever thread requests the opposite."""
+        with self._lock:
+            self._stopped = True
+            self._show()
+
+    def _show(self) -> None:
+        if self._saved >= 0:
+            os.dup2(self._saved, 2)
+            os.close(self._saved)
+            self._saved = -1
 
 
 _hidden_stderr = _HiddenStderr()
@@ -386,7 +398,11 @@ def run_main(main: Callable[[], int]) -> None:
     written, as on a full disk, with status 1.
     """
     try:
-        status = main()
+        try:
+            status = main()
+        except BaseException:
+            _hidden_stderr.stop()  # another thread might still be loading TensorFlow
+            raise
     except (ConfigError, NotAllowedError) as error:
         print(f"error: {error}", file=sys.stderr)
         status = EXIT_USAGE

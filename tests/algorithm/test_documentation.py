@@ -41,11 +41,12 @@ def test_the_tutorial_shows_what_its_files_say():
     files = [*folder.glob("*.py"), ROOT / "relaax_like" / "bridge" / "tutorial_servicer.py"]
     files.append(ROOT / "tests" / "bridge" / "tutorial_client.py")
     text = "".join(file.read_text("utf-8") for file in files)
+    text = "".join(text.split())  # the formatter indents excerpts of methods differently
     page = (ROOT / "docs" / "tutorial.md").read_text("utf-8")
     excerpts = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(excerpts) > 10
     for excerpt in excerpts:
-        assert excerpt in text
+        assert "".join(excerpt.split()) in text
 
 
 def test_the_minimal_algorithm_needs_few_names():

@@ -228,6 +228,12 @@ _BAD_FILES = {
         "cartpole.yaml:3: learner.placement: 'standalone', but the algorithm declares no plan, "
         "which a learner there needs for its updates; set it to 'agent'",
     ),
+    "a hook that is no section": (
+        MINIMAL + "learner:\n  hook:\n    foo: 3\n",
+        "cartpole.yaml:3: learner.hook: foo: expected a section with type and position, got 3; "
+        "only the shorthands load_ckpt_before_run, save_ckpt_after_iter, save_ckpt_after_run, "
+        "log_show_after_iter, log_reduce_after_iter have other values",
+    ),
     "unknown placement": (
         MINIMAL + "learner:\n  placement: moon\n",
         "cartpole.yaml:3: learner.placement: expected 'agent', 'server' or 'standalone', got "

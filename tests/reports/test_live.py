@@ -173,6 +173,28 @@ def test_commands_in_the_summary_can_be_pasted_into_a_shell(
         assert command in caplog.text
 
 
+def test_the_summary_names_only_commands_that_work(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = dataclasses.replace(
+        load_experiment(cluster.config), environment=None, environment_program=None
+    )
+    with caplog.at_level(logging.INFO):
+        print_summary(alone, Status())
+    assert "relaax-parameter-server --config" in caplog.text
+    assert "relaax resume" not in caplog.text
+    assert "relaax eval" not in caplog.text
+    caplog.clear()
+    program = cluster.folder / "game" / "main"
+    with caplog.at_level(logging.INFO):
+        print_summary(
+            dataclasses.replace(load_experiment(cluster.config), environment_program=program),
+            Status(),
+        )
+    assert "relaax resume" in caplog.text
+    assert "relaax eval" not in caplog.text  # it plays in its own process, with slots.py
+
+
 def test_the_summary_names_the_metrics_server_s_folder(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

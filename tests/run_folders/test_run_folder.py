@@ -219,7 +219,41 @@ def test_force_does_not_move_what_is_needed_or_used(cluster, monkeypatch):
     assert find_progress(checkpoints) == 5
 
 
-def test_each_start_is_described_for_people_and_for_programs(cluster, monkeypatch):
+def test_force_moves_nothing_if_the_previous_run_cannot_be_used(cluster):
+    checkpoints = load(cluster).parameter_server.checkpoint_dir
+    make_snapshot(checkpoints, 5, 5)
+    run = cluster.folder / "run"
+    for previous, text in (
+        (cluster.folder / "nowhere", "learner.previous: .*nowhere: no such file"),
+        (run, f"--force cannot move {run}: it contains the run of learner.previous, {run}; set"),
+    ):
+        shutil.copy(cluster.config, run / "config.yaml")
+        with pytest.raises(ConfigError, match=text):
+            begin_run(load(cluster, f"learner.previous={previous}"), force=True)
+        assert find_progress(checkpoints) == 5
+
+
+def test_force_moves_nothing_if_there_is_no_environment_to_train_on(cluster):
+    experiment = load(cluster)
+    make_snapshot(experiment.parameter_server.checkpoint_dir, 5, 5)
+    text = cluster.config.read_text()
+    cluster.config.write_text(text[: text.index("environment:")])
+    refused = start(cluster, "train", cluster.config, "--force")
+    assert refused.wait() == 2
+    assert "there is no `environment` section" in refused.output
+    assert find_progress(experiment.parameter_server.checkpoint_dir) == 5
+
+
+def test_a_run_is_resumed_in_its_own_folder_only(cluster):
+    assert start(cluster, "train", cluster.config, BUDGET, 100).wait() == 0
+    refused = start(cluster, "resume", "run", "--run-dir", "other", BUDGET, 200)
+    assert refused.wait() == 2
+    (line,) = refused.lines
+    assert line.startswith("error: run_dir: a run is resumed in its own folder, run, but a flag")
+    assert not (cluster.folder / "other").exists()
+
+
+def test_each_start_is_described_for_people_and_for_programs(cluster, monkeypatch, caplog):
     experiment = load(cluster, "seed=5")
     folder = experiment.run_dir
     folder.mkdir()
@@ -245,6 +279,7 @@ def test_each_start_is_described_for_people_and_for_programs(cluster, monkeypatc
     # A damaged one is replaced.
     (folder / "experiment.yaml").write_text("[")
     assert read_command(folder) == SERVERS
+    assert "it is resumed as by relaax run" in caplog.text
     describe_start(experiment, TRAIN)
     assert read_command(folder) == TRAIN
     assert sorted(path.name for path in folder.iterdir()) == ["experiment.info", "experiment.yaml"]

@@ -175,6 +175,28 @@ def test_standard_error_is_hidden_until_the_last_has_left(
     assert capfd.readouterr().err == "seen"
 
 
+def test_an_error_is_shown_while_another_thread_hides_standard_error():
+    code = (
+        "import threading\n"
+        "from relaax_like.supervision.process import run_main, without_native_stderr\n"
+        "from relaax_like.wire.errors import ConfigError\n"
+        "hidden = threading.Event()\n"
+        "def load():\n"
+        "    with without_native_stderr():\n"
+        "        hidden.set()\n"
+        "        threading.Event().wait()\n"
+        "def main():\n"
+        "    threading.Thread(target=load, daemon=True).start()\n"
+        "    hidden.wait()\n"
+        "    raise ConfigError('a mistake')\n"
+        "run_main(main)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (2, "error: a mistake\n")
+
+
 @pytest.mark.parametrize(("code", "status"), [("0", 1), ("3", 3)])
 def test_output_on_a_full_disk_is_a_line_without_a_stack_trace(code: str, status: int):
     program = (

@@ -175,6 +175,21 @@ def test_a_learner_with_another_model_ends_before_it_takes_the_lease(
     assert_no_trace(learner, ps)
 
 
+@pytest.mark.parametrize(
+    "sets", [(), ("algorithm.state_size=4", "algorithm.num_actions=2")], ids=["asks", "knows"]
+)
+def test_a_learner_says_that_it_waits_for_the_parameter_server(
+    cluster: StandaloneCluster, sets: tuple[str, ...]
+) -> None:
+    learner = cluster.start_learner(*sets)
+    learner.wait_for(
+        r"waiting for the parameter server at localhost:\d+ \(\d+ s\); start it with "
+        "relaax-parameter-server"
+    )
+    assert learner.stop() == 128 + signal.SIGTERM
+    assert_no_trace(learner)
+
+
 def test_a_learner_tells_operators_to_ask_the_parameter_server(cluster: StandaloneCluster) -> None:
     spaces = ("algorithm.state_size=4", "algorithm.num_actions=2")
     ps = cluster.start_parameter_server(*spaces)
