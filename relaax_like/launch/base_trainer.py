@@ -40,6 +40,7 @@ from relaax_like.run_folders.version_copies import open_version_copies
 from relaax_like.supervision.log_file import keeping_log
 from relaax_like.supervision.process import Shutdown
 from relaax_like.wire import tracing
+from relaax_like.wire.errors import ConfigError, ProtocolError
 
 logger = logging.getLogger(__name__)
 
@@ -167,8 +168,8 @@ class BaseTrainer(abc.ABC):
           stop: see `LocalAgents`; as passed to `train`, or another event.
 
         Raises:
-          ConfigError: the algorithm's folder cannot be loaded, or its agents cannot learn there.
-          ProtocolError: the algorithm cannot use the environments' spaces.
+          ConfigError: the algorithm's folder cannot be loaded, its agents cannot learn there, or it
+            cannot use the environments' spaces.
           RelaaxError, Exception: see `AgentHost.make_slot_agents`.
         """
         with tracing.span(tracing.START):
@@ -182,7 +183,15 @@ class BaseTrainer(abc.ABC):
                 host = make_serial_host(self.experiment, make_client, server, "local")
             else:
                 host = make_agent_host(self.experiment, make_client, "local")
-            agents = LocalAgents(slots, host, stop=stop)
+            try:
+                agents = LocalAgents(slots, host, stop=stop)
+            except ProtocolError as error:
+                begun = server.version > 0
+                cure = (
+                    ". A run that has begun keeps its spaces: choose the environment with which it "
+                    "was started, or begin another run"
+                )
+                raise ConfigError(f"{error}{cure * begun}") from error
         self.note_ready()
         return agents
 

@@ -244,13 +244,16 @@ def test_force_moves_nothing_if_there_is_no_environment_to_train_on(cluster):
     assert find_progress(experiment.parameter_server.checkpoint_dir) == 5
 
 
-def test_a_run_is_resumed_in_its_own_folder_only(cluster):
+def test_a_run_is_resumed_in_its_own_folder_and_with_its_spaces_only(cluster):
     assert start(cluster, "train", cluster.config, BUDGET, 100).wait() == 0
     refused = start(cluster, "resume", "run", "--run-dir", "other", BUDGET, 200)
     assert refused.wait() == 2
     (line,) = refused.lines
     assert line.startswith("error: run_dir: a run is resumed in its own folder, run, but a flag")
     assert not (cluster.folder / "other").exists()
+    refused = start(cluster, "resume", "run", "--set", "environment.env=Pendulum-v1", BUDGET, 200)
+    assert refused.wait() == 2
+    assert "A run that has begun keeps its spaces" in refused.output
 
 
 def test_each_start_is_described_for_people_and_for_programs(cluster, monkeypatch, caplog):
