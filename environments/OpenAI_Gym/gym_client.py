@@ -16,12 +16,13 @@ from relaax_like.client import (
     RunSummary,
     SlotEpisode,
     add_security_arguments,
+    find_exit_status,
     make_security,
     parse_count,
     parse_positive,
 )
 from relaax_like.extras import describe_missing
-from relaax_like.wire import ConfigError, NotAllowedError, ProtocolError, RelaaxError
+from relaax_like.wire import ConfigError, RelaaxError
 
 from .gym_display import Display
 
@@ -165,7 +166,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             summary = run(args)
     except RelaaxError as error:
         print(f"{args.env}: {error}", file=sys.stderr)
-        return 1 if _may_pass(error) else 2
+        return find_exit_status(error)
     except KeyboardInterrupt:
         return 130
     except _Terminated:
@@ -173,13 +174,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     reason = summary.finished or "done"
     print(f"{args.env}: {reason}; {summary.episodes} episodes, {summary.steps} steps", flush=True)
     return 0
-
-
-def _may_pass(error: RelaaxError) -> bool:
-    """Returns whether the user's settings are not the cause, so that a retry might succeed."""
-    if isinstance(error, ProtocolError):
-        return error.code not in ("SPACE_MISMATCH", "VERSION_MISMATCH")
-    return not isinstance(error, ConfigError | NotAllowedError)
 
 
 @contextlib.contextmanager

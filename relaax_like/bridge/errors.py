@@ -83,6 +83,10 @@ class ClosedChannelError(ServerUnavailableError):
     """This process has closed its channel; a retry on the same channel would fail, too."""
 
 
+class NoAnswerError(ServerUnavailableError):
+    """Nothing listens at the address, the connection was lost, or something else listens there."""
+
+
 # What a link leads to, for messages.
 PARAMETER_SERVER, LEARNER = "the parameter server", "the learner"
 
@@ -99,6 +103,7 @@ def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SER
       InvalidInputError: the server refused the request as invalid.
       LeasedError: the run learns in another place, with another learner or with other tasks.
       NotAllowedError: the token, or its role, is not sufficient.
+      NoAnswerError: the server could not be reached, or does not speak gRPC.
       ServerUnavailableError: no answer in time, or the server is not ready or too busy.
       ProtocolError: something else listens at the address, or the server has failed.
     """
@@ -116,7 +121,8 @@ def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SER
         own = OWN_TEXT in (error.trailing_metadata() or ())
         if own or code not in _REASONS:  # it has answered, or refuses calls at the moment
             return ServerUnavailableError(f"{server} at {address}: {details}")
-        return ServerUnavailableError(f"no answer from {server} at {address}: {_REASONS[code]}")
+        kind = NoAnswerError if code is grpc.StatusCode.UNAVAILABLE else ServerUnavailableError
+        return kind(f"no answer from {server} at {address}: {_REASONS[code]}")
     cure = "check the address, and see the log of the server"
     if code is grpc.StatusCode.UNIMPLEMENTED:
         cure = "check the address, and run the same version of relaax_like on both ends"

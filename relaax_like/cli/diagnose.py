@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,13 +99,33 @@ def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
             )
         elif name.startswith("value/") and not _is_statistic(name) and largest > _LARGE_WEIGHT:
             lines.append(f"{name} reaches {largest:g}: lower the learning rates.")
-    if not lines:
+    if not lines and (costs := _find_costs(arrays)):
+        lines.append(_describe_costs(costs, int(arrays["updates"])))
+    elif not lines:
         lines.append(
             "All inputs are finite and of ordinary size, so the update itself overflowed: "
             "lower the learning rates, or, if the algorithm has these keys, set max_gradient_norm, "
             "or kl, which ends an iteration early."
         )
     return lines
+
+
+def _find_costs(arrays: Mapping[str, np.ndarray]) -> list[str]:
+    """Returns the costs that are not finite; each has the name of its variable group."""
+    groups = [name.removeprefix("slots/") for name in arrays if name.startswith("slots/")]
+    costs = {group: arrays[f"cost/{group}"] for group in groups if f"cost/{group}" in arrays}
+    return [group for group, cost in costs.items() if not np.isfinite(cost).all()]
+
+
+def _describe_costs(costs: Sequence[str], updates: int) -> str:
+    """Describes costs that are not finite although all that they are computed from is."""
+    line = (
+        f"The cost was already not finite ({', '.join(costs)}), with finite inputs and weights: "
+        "check the algorithm's `learn` for a division by zero, or a logarithm of 0 or less"
+    )
+    if updates:  # those before can have led to it
+        line += ". If there is none, an exponential overflowed: lower the learning rates"
+    return f"{line}."
 
 
 def _is_statistic(name: str) -> bool:

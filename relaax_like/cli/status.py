@@ -1,5 +1,6 @@
 """`relaax status`: shows the parameter server's status, for people."""
 
+import socket
 import time
 from collections.abc import Iterator
 from typing import NoReturn
@@ -11,12 +12,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from relaax_like.bridge.control import BridgeControl, Link
-from relaax_like.config.address import parse_address
+from relaax_like.bridge.errors import NoAnswerError
+from relaax_like.config.address import Address, parse_address
 from relaax_like.core.records import Status
 from relaax_like.reports.modes import SPARE_COLUMNS
+from relaax_like.wire.errors import ProtocolError
 from relaax_like.wire.security import ClientSecurity
 
 _INTERVAL_SEC = 1.0
+_CONNECT_SEC = 2.0
 _MAX_CLIENTS = 12
 
 
@@ -130,12 +134,22 @@ def show_status(text: str, watch: bool, security: ClientSecurity | None = None) 
 
     Raises:
       ConfigError: `text` is not an address, or a file that `security` names cannot be used.
+      ProtocolError: another kind of server listens there; or see `Link.status`.
       RelaaxError: see `Link.status`.
     """
     address = str(parse_address(text, 7000))
     console = Console()
     with BridgeControl().connect(address, security) as link:
-        table = make_table(address, link.status())
+        try:
+            table = make_table(address, link.status())
+        except NoAnswerError:
+            if _is_listening(parse_address(address)):
+                raise ProtocolError(
+                    f"{address}: a process listens there, but it does not answer as a parameter "
+                    "server; is this the address of an rlx server? Pass that of the parameter "
+                    "server (relaax-parameter-server.bind, by default port 7000)"
+                ) from None
+            raise
         if not watch:
             console.print(table)
             return 0
@@ -146,6 +160,15 @@ def show_status(text: str, watch: bool, security: ClientSecurity | None = None) 
             while True:
                 time.sleep(_INTERVAL_SEC)
                 live.update(Constrain(make_table(address, link.status()), width))
+
+
+def _is_listening(address: Address) -> bool:
+    """Returns whether a TCP connection can be opened."""
+    try:
+        socket.create_connection((address.host, address.port), _CONNECT_SEC).close()
+    except OSError:
+        return False
+    return True
 
 
 def _print_for_ever(console: Console, link: Link, address: str, table: Table) -> NoReturn:

@@ -24,6 +24,7 @@ from relaax_like.client.client import (
     Timings,
 )
 from relaax_like.client.connection import Connection
+from relaax_like.client.exit_status import find_exit_status
 from relaax_like.client.interactor import (
     EnvironmentSlots,
     Interactor,
@@ -49,6 +50,7 @@ __all__ = [
     "Timings",
     "Transition",
     "add_security_arguments",
+    "find_exit_status",
     "make_security",
     "parse_count",
     "parse_positive",

@@ -13,6 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relaax_like.client.argument_types import (
+    FLAG,
+    FUNCTION,
+    INTEGER,
+    NUMBER,
+    TEXT,
+    validate_type,
+)
 from relaax_like.client.arrays import validate_array
 from relaax_like.client.connection import MAX_WAIT_SEC, Connection
 from relaax_like.client.fast_path import EMPTY, ActionsReader, pack_step
@@ -92,8 +100,8 @@ class Retry:
         as the two are often started together; after that it reports each attempt.
 
     Raises:
-      ConfigError: a sleep is negative or above 1e9, `min_sleep_sec` is above `max_sleep_sec`, or
-        `max_attempts` is below 1.
+      ConfigError: an attribute has a wrong type, a sleep is negative or above 1e9,
+        `min_sleep_sec` is above `max_sleep_sec`, or `max_attempts` is below 1.
     """
 
     min_sleep_sec: float = 1.0
@@ -102,6 +110,10 @@ class Retry:
     quiet_sec: float = 30.0
 
     def __post_init__(self) -> None:
+        for name in ("min_sleep_sec", "max_sleep_sec", "quiet_sec"):
+            validate_type(f"retry: {name}", getattr(self, name), NUMBER)
+        if self.max_attempts is not None:
+            validate_type("retry: max_attempts", self.max_attempts, INTEGER)
         if not 0 <= self.min_sleep_sec <= self.max_sleep_sec <= MAX_WAIT_SEC:
             raise ConfigError(
                 f"retry (--retry-sleep): min_sleep_sec is {self.min_sleep_sec} and max_sleep_sec "
@@ -254,8 +266,19 @@ class RlxClient:
         self._observations = make_space_values(observation_space, OBSERVATION)
         self._actions = make_space_values(action_space, ACTION)
         self.slots = _validate_slots(slots)
+        if name is not None:
+            validate_type("name", name, TEXT)
         self.name = _validate_name(name or f"{socket.gethostname()[:80]}-{os.getpid()}")
         self._address = address
+        validate_type("token", token, TEXT, is_secret=True)
+        validate_type("exploit", exploit, FLAG)
+        for argument, value, kind in (
+            ("security", security, ClientSecurity),
+            ("retry", retry, Retry),
+            ("report", report, FUNCTION),
+        ):
+            if value is not None:
+                validate_type(argument, value, kind)
         if token and security is not None:
             raise ConfigError(
                 "token and security are both set, expected one of them; pass the token in "
@@ -264,7 +287,7 @@ class RlxClient:
         self._security = security or ClientSecurity(token=token)
         _validate_limits(max_wait_ms, answer_timeout_sec)
         self._max_wait_ms = max_wait_ms
-        self._answer_timeout_sec = answer_timeout_sec
+        self._answer_timeout_sec = None if answer_timeout_sec is None else float(answer_timeout_sec)
         self._hello = self._make_hello(exploit)
         self._timeout_sec = timeout_sec
         self._connect_timeout_sec = connect_timeout_sec
@@ -474,7 +497,7 @@ class RlxClient:
         stop: threading.Event | None,
         at_most_sec: float = float("inf"),
     ) -> bool:
-        seconds = random.uniform(self._retry.min_sleep_sec, self._retry.max_sleep_sec)
+        seconds = float(random.uniform(self._retry.min_sleep_sec, self._retry.max_sleep_sec))
         if seconds > at_most_sec:
             seconds = at_most_sec * random.uniform(0.5, 1.0)
         if not self._is_quiet:
@@ -588,7 +611,7 @@ class RlxClient:
         outcome = self._validate_reward("reward_and_reset", reward, not truncated, truncated)
         pack_outcome(message, *outcome)
         if success is not None:
-            pack_success(message, 1, [int(success)])
+            pack_success(message, 1, [success])
         if state is not None:
             leaves = self._observations.row_to_leaves(state, "state")
             pack_arrays(leaves, message.final_observations)
@@ -1096,16 +1119,19 @@ def _make_timings(numbers: Mapping[str, int]) -> Timings:
 
 
 def _validate_limits(max_wait_ms: int | None, answer_timeout_sec: float | None) -> None:
-    if max_wait_ms is not None and not 1 <= max_wait_ms <= _MAX_WAIT_MS:
-        raise ConfigError(
-            f"max_wait_ms: {max_wait_ms}, expected 1 to {_MAX_WAIT_MS}, or None for no limit"
-        )
+    if max_wait_ms is not None:
+        validate_type("max_wait_ms", max_wait_ms, INTEGER)
+        if not 1 <= max_wait_ms <= _MAX_WAIT_MS:
+            raise ConfigError(
+                f"max_wait_ms: {max_wait_ms}, expected 1 to {_MAX_WAIT_MS}, or None for no limit"
+            )
     if answer_timeout_sec is None:
         return
     if max_wait_ms is None:
         raise ConfigError(
             f"answer_timeout_sec: {answer_timeout_sec}, but max_wait_ms is not set; set both"
         )
+    validate_type("answer_timeout_sec", answer_timeout_sec, NUMBER)
     if not 0 < answer_timeout_sec <= MAX_WAIT_SEC:
         raise ConfigError(
             f"answer_timeout_sec: {answer_timeout_sec}, expected more than 0, and at most 1e9"
@@ -1117,6 +1143,7 @@ def _print_line(line: str) -> None:
 
 
 def _validate_slots(slots: int) -> int:
+    validate_type("slots", slots, INTEGER)
     if not 1 <= slots < 2**32:  # a field of the hello
         raise ConfigError(f"slots: {slots}, expected 1 to {2**32 - 1}")
     return slots

@@ -7,6 +7,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from relaax_like.client.argument_types import NUMBER, TEXT, validate_type
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import (
     ConfigError,
@@ -38,6 +39,7 @@ def parse_address(address: str) -> tuple[str, int]:
     Raises:
       ConfigError: it is not such an address.
     """
+    validate_type("address", address, TEXT)
     expected = (
         f"expected HOST:PORT with a port of 1 to 65535, for example localhost:{DEFAULT_PORT} or "
         f"[::1]:{DEFAULT_PORT}"
@@ -104,13 +106,12 @@ class Connection:
         self.address = address
         self.max_send_bytes = max_message_bytes
         self._max_message_bytes = max_message_bytes
-        self._timeout_sec = timeout_sec
         self._tls = tls
         self._heard = False
         self._buffer = bytearray()
         self._socket: socket.socket | None = None
-        _validate_time("connect_timeout_sec", connect_timeout_sec)
-        _validate_time("timeout_sec (--timeout)", timeout_sec)
+        connect_timeout_sec = _validate_time("connect_timeout_sec", connect_timeout_sec)
+        self._timeout_sec = _validate_time("timeout_sec (--timeout)", timeout_sec)
         self._socket = self._connect(connect_timeout_sec)
 
     def _connect(self, timeout_sec: float) -> socket.socket:
@@ -355,9 +356,11 @@ class Connection:
         return find_tls_mistake(host, port, None)
 
 
-def _validate_time(name: str, seconds: float) -> None:
+def _validate_time(name: str, seconds: float) -> float:
+    validate_type(name, seconds, NUMBER)
     if not 0 < seconds <= MAX_WAIT_SEC:
         raise ConfigError(f"{name}: {seconds} s, expected more than 0, and at most 1e9")
+    return float(seconds)  # sockets do not take all of NumPy's numbers
 
 
 def _error_to_exception(

@@ -14,8 +14,9 @@ from relaax_like.client.arguments import (
     parse_positive,
 )
 from relaax_like.client.client import Retry, RlxClient
+from relaax_like.client.exit_status import find_exit_status
 from relaax_like.client.interactor import EnvironmentSlots, Interactor, RunSummary
-from relaax_like.wire.errors import ConfigError, NotAllowedError, ProtocolError, RelaaxError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 # Arguments by name, number of slots, seed or None -> the environments.
 MakeSlots = Callable[[Mapping[str, Any], int, int | None], EnvironmentSlots]
@@ -31,15 +32,14 @@ def run_program(program: str, description: str, make_slots: MakeSlots, arguments
       arguments: describes the keys of `--env-arg`.
 
     Returns:
-      0: done; 2: the configuration, the credentials, the spaces or the protocol version are wrong,
-      so a retry would fail, too; 1: any other error; 130: Ctrl-C.
+      0: done; 130: Ctrl-C; after an error, see `find_exit_status`.
     """
     args = _parse(program, description, arguments)
     try:
         summary = _play(args, make_slots)
     except RelaaxError as error:
         print(f"{program}: {error}", file=sys.stderr)
-        return _find_status(error)
+        return find_exit_status(error)
     except KeyboardInterrupt:
         return 130
     reason = summary.finished or "done"
@@ -128,9 +128,3 @@ def _parse_env_arg(text: str) -> tuple[str, object]:
         raise argparse.ArgumentTypeError(
             f"{text!r:.100}, expected KEY=VALUE with a VALUE in JSON, such as 4 or true"
         ) from None
-
-
-def _find_status(error: RelaaxError) -> int:
-    if isinstance(error, ProtocolError):
-        return 2 if error.code in ("SPACE_MISMATCH", "VERSION_MISMATCH") else 1
-    return 2 if isinstance(error, ConfigError | NotAllowedError) else 1

@@ -59,8 +59,11 @@ class ScalarBuffer:
         """Adds a point. If the buffer is full, the oldest one is dropped, and counted.
 
         Raises:
-          InvalidInputError: the name does not have 1 to 200 characters, or a number is not finite.
+          InvalidInputError: the name is not a text of 1 to 200 characters, or `y` or `x` is not a
+            finite number.
         """
+        if not isinstance(name, str):
+            raise InvalidInputError(f"scalar: name is {name!r:.60}, expected a text", "name")
         if not 1 <= len(name) <= _MAX_NAME_LENGTH:
             raise InvalidInputError(
                 f"scalar: name {name[:60]!r} of {len(name)} characters, expected 1 to "
@@ -126,5 +129,5 @@ class LatencyMeter:
 def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # an int that no float can represent
+    except (TypeError, OverflowError):  # no number, or an int that no float can represent
         return False

@@ -82,7 +82,8 @@ def record(
 ) -> Recorded:
     """Plays the experiment's environments, and writes exactly `steps` steps of all slots together.
 
-    What was recorded before an error or an interruption is kept; `append` adds `steps` more.
+    What was recorded before an error or an interruption is kept, and logged; `append` adds `steps`
+    more.
 
     Args:
       experiment: defines environments, algorithm and, unless `policy` is "random", the snapshots.
@@ -137,8 +138,11 @@ def record(
         with contextlib.closing(agents):
             try:
                 _play(experiment, slots, agents)
-            finally:
+            except BaseException:
                 recorder.flush()
+                logger.info("ended early: recorded %s to %s", recorder.recorded, folder)
+                raise
+            recorder.flush()
     return recorder.recorded
 
 

@@ -6,6 +6,8 @@ the client into leaves whose names are the path to them ("camera", "arm/joints",
 
 import heapq
 import math
+import numbers
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,8 +53,9 @@ class Space:
         only differ in this are equal.
 
     Raises:
-      InvalidInputError: an unknown dtype, a shape with too many or negative axes, or a mirror that
-        is too long. Subclasses raise it for their own attributes, too.
+      InvalidInputError: an unknown dtype, a shape that does not consist of integers or has too many
+        or negative axes, or a mirror that does not consist of numbers or is too long. Subclasses
+        raise it for their own attributes, too.
     """
 
     dtype: str
@@ -60,11 +63,12 @@ class Space:
     mirror: tuple[float, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if self.dtype not in DTYPES:
+        if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
             raise InvalidInputError(
                 f"space: unknown dtype {self.dtype!r:.60}, expected one of {', '.join(DTYPES)}",
                 "dtype",
             )
+        object.__setattr__(self, "shape", _read_integers("shape", self.shape))
         if len(self.shape) > MAX_AXES:
             raise InvalidInputError(
                 f"space: a shape of {len(self.shape)} axes, expected at most {MAX_AXES}", "shape"
@@ -73,7 +77,10 @@ class Space:
             raise InvalidInputError(
                 f"space: shape {list(self.shape)} has a negative axis, expected 0 or more", "shape"
             )
-        if self.mirror is not None and len(self.mirror) > MAX_COMPONENTS:
+        if self.mirror is None:
+            return
+        _validate_numbers("mirror", self.mirror)
+        if len(self.mirror) > MAX_COMPONENTS:
             raise InvalidInputError(
                 f"space: a mirror of {len(self.mirror)} numbers, expected at most {MAX_COMPONENTS}",
                 "mirror",
@@ -228,6 +235,8 @@ class Discrete(Space):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("n", "start"):
+            object.__setattr__(self, name, _read_integer(name, getattr(self, name)))
         if not 1 <= self.n <= MAX_DISCRETE or self.shape != ():
             raise InvalidInputError(
                 f"space: Discrete with n={self.n}, shape {list(self.shape)}; expected n from 1 to "
@@ -259,6 +268,7 @@ class MultiDiscrete(Space):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "n", _read_integers("n", self.n))
         if not _has_components(self.shape, len(self.n)):
             raise InvalidInputError(
                 f"space: MultiDiscrete {_describe_count(self.n, self.shape)}", "n"
@@ -290,6 +300,35 @@ class MultiBinary(Space):
         wrong = (array != 0) & (array != 1)
         if wrong.any():
             raise InvalidInputError(f"{field}: {array[wrong][0]}, expected 0 or 1", field)
+
+
+def _read_integer(name: str, value: Any) -> int:
+    """Returns an attribute, or one number of it, as Python's integer."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidInputError(
+            f"space: {name} is {value!r:.80}, expected an integer", name
+        ) from None
+
+
+def _read_integers(name: str, values: Any) -> tuple[int, ...]:
+    """Returns an attribute as a tuple of Python's integers."""
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise InvalidInputError(
+            f"space: {name} is {values!r:.80}, expected a tuple of integers, such as (4,)", name
+        ) from None
+
+
+def _validate_numbers(name: str, values: Any) -> None:
+    """Refuses an attribute that is not a sequence of numbers."""
+    is_sequence = isinstance(values, Sequence) and not isinstance(values, str)
+    if not is_sequence or not all(isinstance(value, numbers.Real) for value in values):
+        raise InvalidInputError(
+            f"space: {name} is {values!r:.80}, expected a tuple of numbers, such as (-1, 1)", name
+        )
 
 
 def _is_numeric(bound: Any) -> bool:

@@ -75,6 +75,26 @@ def test_it_shows_what_is_not_finite_and_why(run_dir, capsys):
     assert re.search(r"batch/rewards/reward\s*│ 32 x 8 x 1\s*│\s*1 │", text)
 
 
+@pytest.mark.parametrize("updates", [0, 3])
+def test_a_cost_that_is_not_finite_with_finite_inputs_is_that_of_learn(run_dir, updates):
+    arrays = load_training_error(run_dir)
+    arrays["batch/rewards/reward"] = np.ones((32, 8, 1), np.float32)
+    arrays["updates"] = np.array(updates)
+    [line] = find_causes(arrays)
+    assert line.startswith("The cost was already not finite (critic), with finite inputs and weig")
+    assert "check the algorithm's `learn` for a division by zero, or a logarithm of 0" in line
+    assert ("lower the learning rates" in line) == (updates > 0)
+
+
+def test_with_finite_costs_the_update_itself_overflowed(run_dir):
+    arrays = load_training_error(run_dir)
+    arrays["batch/rewards/reward"] = np.ones((32, 8, 1), np.float32)
+    arrays["cost/critic"] = np.array(1.5)
+    arrays["cost/of nothing"] = np.array(np.nan)  # a metric
+    [line] = find_causes(arrays)
+    assert "the update itself overflowed" in line
+
+
 def test_of_several_tasks_it_shows_the_one_that_failed(tmp_path, capsys):
     sets = ("learner.placement=server", "algorithm.rollouts={goal: 4, control: 4}")
     file = tmp_path / "experiment.yaml"

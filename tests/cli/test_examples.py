@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.cluster import find_command
+from support.cluster import ROOT, find_command
 
 import relaax_like
 from relaax_like.cli.examples import copy_examples, list_examples
@@ -40,6 +40,20 @@ def test_examples_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         "environments: OpenAI_Gym, bandit,",
     ):
         assert line in text
+
+
+def test_clients_and_slots_in_the_descriptions_are_those_of_the_files() -> None:
+    number_of = {"one": 1, "two": 2, "four": 4, "eight": 8, "sixteen": 16}
+    described = 0
+    for file in sorted((ROOT / "algorithms").glob("*/*.yaml")):
+        found = re.match(r"#.*: (\w+) clients? (?:that steps?|of) (\w+) ", file.read_text())
+        if found:
+            described += 1
+            environment = load_experiment(file).environment
+            assert environment is not None
+            numbers = [number_of[word] for word in found.groups()]
+            assert numbers == [environment.clients, environment.slots], file
+    assert described >= 4
 
 
 def test_examples_are_copied_and_nothing_is_overwritten(

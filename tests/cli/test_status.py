@@ -1,11 +1,15 @@
 """What `relaax status` says that a crash costs, and about environments."""
 
+import socket
+import threading
+
 import pytest
 from rich.console import Console
 
 from relaax_like.bridge.messages import message_to_status, status_to_message
-from relaax_like.cli.status import make_table
+from relaax_like.cli.status import make_table, show_status
 from relaax_like.core.records import ServedClient, Status
+from relaax_like.wire.errors import ProtocolError, ServerUnavailableError
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,25 @@ def show(status: Status) -> str:
         table = make_table("localhost:7000", message_to_status(status_to_message(status)))
         console.print(table)
     return capture.get()
+
+
+def test_a_server_of_another_kind_is_named_so() -> None:
+    def refuse() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=refuse, daemon=True).start()
+        port = listener.getsockname()[1]
+        with pytest.raises(ProtocolError, match=r"a process listens there, but .* rlx server"):
+            show_status(f"127.0.0.1:{port}", watch=False)
+        listener.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(ServerUnavailableError, match="nothing listens there"):
+        show_status(f"127.0.0.1:{port}", watch=False)
 
 
 def test_overdue_updates_are_there_with_a_replay_table_alone() -> None:

@@ -348,6 +348,79 @@ def test_a_bad_option_is_refused(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"slots": 1.0}, "slots: 1.0, a value of type float, expected an integer"),
+        ({"slots": True}, "slots: True, a value of type bool, expected an integer"),
+        ({"max_wait_ms": 1.5}, "max_wait_ms: 1.5, .* expected an integer"),
+        ({"max_wait_ms": "20"}, "max_wait_ms: '20', .* expected an integer"),
+        ({"max_wait_ms": True}, "max_wait_ms: True, .* expected an integer"),
+        ({"max_wait_ms": 5, "answer_timeout_sec": "1"}, "answer_timeout_sec: '1', .* a number"),
+        ({"timeout_sec": "a"}, r"timeout_sec \(--timeout\): 'a', .* expected a number"),
+        ({"connect_timeout_sec": None}, "connect_timeout_sec: None, .* expected a number"),
+        ({"name": 5}, "name: 5, .* expected a text"),
+        ({"name": 0}, "name: 0, .* expected a text"),
+        ({"exploit": "no"}, "exploit: 'no', .* expected True or False"),
+        ({"security": "x"}, "security: 'x', .* expected an instance of ClientSecurity"),
+        ({"retry": 3}, "retry: 3, .* expected an instance of Retry"),
+        ({"report": 3}, "report: 3, .* expected a function"),
+        ({"address": None}, "address: None, .* expected a text"),
+        ({"address": b"127.0.0.1:1"}, "address: b'127.0.0.1:1', .* expected a text"),
+    ],
+)
+def test_an_option_of_a_wrong_type_is_refused(options: dict[str, Any], expected: str) -> None:
+    arguments = {
+        "address": "127.0.0.1:1",
+        "observation_space": STATE,
+        "action_space": MOVE,
+        **options,
+    }
+    with pytest.raises(ConfigError, match=expected):
+        RlxClient(**arguments)
+
+
+@pytest.mark.parametrize("token", [12345, b"12345", None])
+def test_a_token_of_a_wrong_type_is_refused_and_not_shown(token: Any) -> None:
+    with pytest.raises(ConfigError, match=r"token: a value of type .* expected a text") as raised:
+        RlxClient("127.0.0.1:1", STATE, MOVE, token=token)
+    assert "12345" not in str(raised.value)
+
+
+def test_numbers_of_numpy_are_options(serve: Serve) -> None:
+    options: dict[str, Any] = {
+        "slots": np.int64(2),
+        "timeout_sec": np.float32(5),
+        "connect_timeout_sec": np.int32(5),
+        "exploit": np.bool_(True),
+    }
+    server = serve()
+    with make_client(server, **options):
+        assert server.sessions[0].hello.slots == 2
+        assert server.sessions[0].hello.mode == rlx_pb2.EXPLOIT
+
+
+@pytest.mark.parametrize("success", ["yes", "1", 0.5, 2, [True]])
+def test_a_success_that_is_none_is_refused_and_nothing_is_sent(serve: Serve, success: Any) -> None:
+    server = serve()
+    with make_client(server) as client:
+        client.act(ZEROS)
+        with pytest.raises(InvalidInputError, match=r"success: .*expected") as raised:
+            client.reward_and_reset(1.0, success=success)
+        assert raised.value.field == "success"
+        assert client.reward_and_reset(1.0, success=np.bool_(True)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("point", "field"),
+    [((5, 1.0), "name"), (("lives", "b"), "y"), (("lives", None), "y"), (("lives", 1, "c"), "x")],
+)
+def test_a_point_of_wrong_types_is_refused(point: Any, field: str) -> None:
+    with pytest.raises(InvalidInputError, match="expected a") as raised:
+        ScalarBuffer().append(*point)
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
     ("address", "want"),
     [
         ("localhost:7002", ("localhost", 7002)),
@@ -684,6 +757,16 @@ def test_sleeps_are_drawn_between_the_bounds(monkeypatch: pytest.MonkeyPatch) ->
 def test_impossible_sleeps_are_refused(bounds: tuple[float, float]) -> None:
     with pytest.raises(ConfigError, match="min_sleep_sec <= max_sleep_sec"):
         Retry(min_sleep_sec=bounds[0], max_sleep_sec=bounds[1])
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"min_sleep_sec": "1"}, {"max_sleep_sec": None}, {"quiet_sec": "a"}, {"max_attempts": 1.5}],
+)
+def test_sleeps_and_attempts_of_a_wrong_type_are_refused(attributes: dict[str, Any]) -> None:
+    [name] = attributes
+    with pytest.raises(ConfigError, match=f"retry: {name}: .* expected a"):
+        Retry(**attributes)
 
 
 @pytest.mark.parametrize("attempts", [0, -1])

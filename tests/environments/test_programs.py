@@ -255,6 +255,15 @@ def test_bandit_pays_best_at_the_arm_of_its_seed(serve: Serve, start: Start) -> 
     assert max(means[:2] + means[3:]) < 0.3
 
 
+def test_bandit_exits_with_2_when_its_settings_are_wrong(serve: Serve, start: Start) -> None:
+    code, _, err = finish(start(BANDIT, "--rlx-server", "localhost"))
+    assert code == 2
+    assert err.startswith("bandit: address 'localhost': port missing")
+    server = serve(Role(refuse=(rlx_pb2.SPACE_MISMATCH, "this algorithm needs 4 numbers")))
+    code, _, err = finish(start(BANDIT, "--rlx-server", server.address))
+    assert (code, err) == (2, "bandit: this algorithm needs 4 numbers\n")
+
+
 # The window.
 
 

@@ -159,8 +159,12 @@ def test_the_seed_decides(tmp_path: Path) -> None:
 
 
 def test_what_was_played_is_kept_when_it_is_interrupted(
-    pendulum: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pendulum: Experiment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level("INFO")
     submit = recording._Recorder.submit
 
     def interrupt(self: Any, work: Any) -> None:
@@ -172,6 +176,9 @@ def test_what_was_played_is_kept_when_it_is_interrupted(
     with pytest.raises(KeyboardInterrupt):
         record(pendulum, tmp_path, 100_000, "random")
     assert count(read(tmp_path)) == 768
+    [line] = [text for text in caplog.messages if "ended early" in text]
+    assert line.startswith("ended early: recorded 768 steps, 15 episodes ended, mean return ")
+    assert line.endswith(f" to {tmp_path}")
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(

@@ -50,6 +50,33 @@ def test_space_survives_the_wire(space: Space) -> None:
     assert message_to_space(message, "observation") == space
 
 
+@pytest.mark.parametrize(
+    ("make", "want"),
+    [
+        (lambda: Box(dtype="float32", shape=4), r"shape is 4, expected a tuple of integers"),
+        (lambda: Box(dtype="float32", shape="4"), r"shape is '4', expected a tuple of integers"),
+        (lambda: Box(dtype="float32", shape=(4.0,)), r"shape is \(4.0,\), expected a tuple of"),
+        (lambda: Box(dtype=["float32"], shape=(4,)), r"unknown dtype \['float32'\]"),
+        (lambda: Box(dtype="float32", shape=(1,), mirror=3), "mirror is 3, expected a tuple of"),
+        (lambda: Box(dtype="float32", shape=(1,), mirror="a"), "mirror is 'a', expected a tuple"),
+        (lambda: Discrete(n="3"), "n is '3', expected an integer"),
+        (lambda: Discrete(n=2.0), "n is 2.0, expected an integer"),
+        (lambda: Discrete(n=2, start="a"), "start is 'a', expected an integer"),
+        (lambda: MultiDiscrete(n=3, shape=(1,)), "n is 3, expected a tuple of integers"),
+        (lambda: MultiDiscrete(n=(2.0,), shape=(1,)), r"n is \(2.0,\), expected a tuple of"),
+    ],
+)
+def test_attributes_of_a_wrong_type_are_refused(make: Any, want: str) -> None:
+    with pytest.raises(InvalidInputError, match=want):
+        make()
+
+
+def test_a_shape_can_be_a_list_and_have_numbers_of_numpy() -> None:
+    space: Any = Box(dtype="float32", shape=[np.int64(2)], low=0)  # type: ignore[arg-type]
+    assert space == Box(dtype="float32", shape=(2,), low=0)
+    assert hash(space) == hash(BOX)
+
+
 @settings(deadline=None)
 @given(
     n=st.lists(st.integers(1, 2**31), min_size=1, max_size=6), start=st.integers(-(2**31), 2**31)
