@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import abc
+import operator
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from relaax_like.config.places import describe_attribute, describe_place
 from relaax_like.core.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Follow, Variable
@@ -129,6 +132,69 @@ def _find_names(part: Any) -> set[str]:
     holder = Module()
     holder.part = part  # type: ignore[attr-defined]
     return {get_name(variable) for variable in holder.find_variables()}
+
+
+def validate_model(model: Model) -> None:
+    """Checks that a model was initialized, and that its specs have the right form.
+
+    Raises:
+      ConfigError: `__init__` does not call that of `Model`, or a method returns invalid specs; the
+        error names the line.
+    """
+    kind = type(model)
+    if not hasattr(model, "lock"):
+        raise ConfigError(
+            f"{describe_place(kind, '__init__')}: __init__ of class {kind.__name__} does not call "
+            "that of Model; begin it with super().__init__()"
+        )
+    for method in (
+        "get_input_specs",
+        "get_privileged_specs",
+        "get_state_specs",
+        "get_action_specs",
+        "get_reward_specs",
+    ):
+        mistake = _find_mistake(getattr(model, method)())
+        if mistake:
+            raise ConfigError(
+                f"{describe_place(kind, method)}: {method} returned {mistake}; return a list such "
+                'as [("name", {"shape": [4], "dtype": "float32"})]'
+            )
+
+
+def _find_mistake(specs: Any) -> str:
+    """Returns what is wrong with specs, as the object of a sentence; "" if they are valid."""
+    if not isinstance(specs, Sequence) or isinstance(specs, str):
+        return f"{specs!r:.200}, expected a list"
+    for spec in specs:
+        if not (
+            isinstance(spec, Sequence)
+            and len(spec) == 2
+            and isinstance(spec[0], str)
+            and isinstance(spec[1], Mapping)
+            and "shape" in spec[1]
+        ):
+            return f"{spec!r:.200}, expected a name and a dict with the key 'shape'"
+        shape, dtype = spec[1]["shape"], spec[1].get("dtype", "float32")
+        if not _is_shape(shape):
+            return f"the shape {shape!r:.200} of {spec[0]!r}, expected a list of integers"
+        if not _is_dtype(dtype):
+            return f"the dtype {dtype!r:.200} of {spec[0]!r}, expected one such as 'int64'"
+    return ""
+
+
+def _is_shape(shape: Any) -> bool:
+    try:
+        return all(operator.index(length) >= 0 for length in shape)
+    except TypeError:
+        return False
+
+
+def _is_dtype(dtype: Any) -> bool:
+    try:  # It can be one of TensorFlow's.
+        return np.dtype(getattr(dtype, "as_numpy_dtype", dtype)).kind in "biufV"
+    except TypeError:
+        return False
 
 
 def get_learning_specs(model: Model) -> Specs:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.model import get_acting_names, get_variables
 from relaax_like.bridge.client import make_client_id
@@ -21,6 +22,7 @@ from relaax_like.launch.algorithm_code import (
     load_agent_class,
     load_model_module,
     make_actors,
+    validate_steps,
 )
 from relaax_like.launch.learners import (
     make_iteration_learners,
@@ -32,9 +34,11 @@ from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
+from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.supervision.process import EXIT_USAGE, Shutdown, without_native_stderr
-from relaax_like.wire.errors import ConfigError, RelaaxError, ServerUnavailableError
+from relaax_like.wire.errors import ConfigError, ProtocolError, RelaaxError, ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity
+from relaax_like.wire.spaces import Spaces
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
@@ -146,6 +150,49 @@ def make_beside_learner(
     return LearnerLink(link, metrics, learner.max_rollouts_ahead or 0, learner.max_segment_sec)
 
 
+class _LearningHost(BatchHost):
+    """A host that compares the policy's outputs with the action spaces of each client.
+
+    Only for `SimpleRLAgent`: a folder's own agents can change the policy's actions.
+
+    Args:
+      actors: task -> its actor.
+      config: see `BatchHost`, also for all other arguments.
+      make_processors: its argument.
+      agent_class: its argument.
+      others: its other arguments.
+    """
+
+    def __init__(
+        self,
+        actors: "Mapping[str, Actor]",
+        config: Any,
+        make_processors: Callable[[], Mapping[str, ComputationDataProcessor]],
+        agent_class: Any,
+        *others: Any,
+    ):
+        super().__init__(config, make_processors, agent_class, *others)
+        self._compared = actors if agent_class is SimpleRLAgent else {}
+
+    def make_slot_agents(
+        self, observation_spaces: Spaces, action_spaces: Spaces, slots: int, **options: Any
+    ) -> SlotAgents:
+        """Builds one agent for all slots; see `BatchHost`.
+
+        Raises:
+          ProtocolError: the policy can choose actions that the environment does not have; or see
+            `BatchHost.make_slot_agents`, also for the other errors.
+        """
+        agents = super().make_slot_agents(observation_spaces, action_spaces, slots, **options)
+        for actor in self._compared.values():
+            try:
+                actor.expect_actions(action_spaces)
+            except ConfigError as error:
+                agents.close()
+                raise ProtocolError(str(error), "SPACE_MISMATCH", "action_spaces") from error
+        return agents
+
+
 def make_agent_host(
     experiment: Experiment, make_client: MakeClient, client_id: str = ""
 ) -> AgentHost:
@@ -169,6 +216,7 @@ def make_agent_host(
         return _make_plain_host(experiment, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
     _load_learning_code(experiment)
+    validate_steps(experiment.algorithm)
     actors = make_actors(experiment, client_id, agent_class)
     processors: dict[str, ComputationDataProcessor] = {}
 
@@ -184,7 +232,7 @@ def make_agent_host(
             )
         return processors
 
-    return BatchHost(experiment.algorithm, make_processors, agent_class)
+    return _LearningHost(actors, experiment.algorithm, make_processors, agent_class)
 
 
 def make_serial_host(
@@ -207,7 +255,8 @@ def make_serial_host(
     _load_learning_code(experiment)
     require_plans(experiment)
     actors = make_actors(experiment, client_id, agent_class)
-    return BatchHost(
+    return _LearningHost(
+        actors,
         experiment.algorithm,
         lambda: _make_serial_processors(experiment, publisher, actors, client_id),
         agent_class,
@@ -234,6 +283,7 @@ def make_linked_host(
     if not is_batch_native(agent_class):
         return _make_plain_host(experiment, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
+    validate_steps(experiment.algorithm)
     link = beside.link
     if isinstance(link, ChildLearner):
         link.start()  # first, because it takes the longest to start
@@ -246,7 +296,8 @@ def make_linked_host(
         )
         for task, actor in actors.items()
     }
-    return BatchHost(
+    return _LearningHost(
+        actors,
         experiment.algorithm,
         lambda: processors,
         agent_class,

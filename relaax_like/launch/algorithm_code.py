@@ -9,16 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
+from relaax_like.algorithm.model import Model, validate_model
+from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
-from relaax_like.config.places import describe_error
+from relaax_like.config.places import describe_error, describe_function, describe_place
+from relaax_like.config.plan import get_plan
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.prediction import TASK
 from relaax_like.supervision.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
-if TYPE_CHECKING:  # It imports TensorFlow.
+if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
+    from relaax_like.algorithm.algorithm import Algorithm
 
 
 @contextlib.contextmanager
@@ -59,12 +63,64 @@ def make_model(experiment: Experiment) -> Any:
     """Builds the Model of an algorithm with one task.
 
     Raises:
-      ConfigError: the model cannot be built; the error names the line of the folder's code.
+      ConfigError: the model cannot be built, or is not a valid one; the error names the line of
+        the folder's code.
     """
     config, module = experiment.algorithm, load_model_module(experiment)
     assert module is not None, "the algorithm has one task"
     with locate_errors(experiment.algorithm_folder):
-        return module.make_model(config, config.seed)
+        model = module.make_model(config, config.seed)
+        _validate_kind(model, Model, module.make_model)
+        validate_model(model)
+    return model
+
+
+def make_algorithm(experiment: Experiment, model: Any, seed: int) -> "Algorithm":
+    """Loads TensorFlow, and makes the Algorithm of an algorithm with one task.
+
+    Args:
+      experiment: names the folder.
+      model: from `make_model`.
+      seed: of the algorithm's random numbers.
+
+    Raises:
+      ConfigError: `algorithm.py` cannot be loaded, its function fails, or returns something else;
+        the error names the line.
+    """
+    with without_native_stderr():
+        from relaax_like.algorithm.algorithm import Algorithm
+
+        module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
+    with locate_errors(experiment.algorithm_folder):
+        algorithm: Algorithm = module.make_algorithm(experiment.algorithm, model, seed)
+    _validate_kind(algorithm, Algorithm, module.make_algorithm)
+    return algorithm
+
+
+def _validate_kind(value: object, kind: type, make: Any) -> None:
+    if not isinstance(value, kind):
+        raise ConfigError(
+            f"{describe_function(make)}: {make.__name__} returned {value!r:.200}, expected an "
+            f"object of a class that derives from {kind.__name__}; return one"
+        )
+
+
+def validate_steps(config: AlgorithmConfig) -> None:
+    """Checks that an algorithm with batch-native agents says how many steps they send at once.
+
+    Raises:
+      ConfigError: there is neither a plan nor the key `rollout_steps`; the error names the line.
+      Exception: see `get_plan`.
+    """
+    if get_plan(config) is None and getattr(config, "rollout_steps", None) is None:
+        own = any("plan" in vars(kind) for kind in type(config).__mro__)
+        what = "plan returns None" if own else "there is no plan"
+        raise ConfigError(
+            f"{describe_place(type(config), 'plan')}: {what}, but agents that learn by "
+            "algorithm.py need one, because it contains the number of steps that they send at "
+            "once; return a plan such as OnPolicy (see relaax_like.config.plan), or, if each batch "
+            "is one gradient, define the key rollout_steps"
+        )
 
 
 def get_make_algorithms(algorithm_module: Any) -> Any:
@@ -143,7 +199,10 @@ def make_actors(
             "define a class Agent(BatchAgent) in agent.py that decides when each task is asked"
         )
     with locate_errors(folder):
+        algorithms = make_algorithms(config, seed)
+        for algorithm in algorithms.values():
+            validate_model(algorithm.model)
         return {
             task: make_actor(algorithm.model, derive_seed(seed, task), algorithm.config)
-            for task, algorithm in make_algorithms(config, seed).items()
+            for task, algorithm in algorithms.items()
         }

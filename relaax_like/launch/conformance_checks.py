@@ -18,6 +18,7 @@ from relaax_like.config.plan import Offline, OnPolicy, Replay, get_plan, name_pl
 from relaax_like.core.manifest import TRAINABLE, find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.experience.collector import TrainingData
+from relaax_like.launch.algorithm_code import has_plain_agents, validate_steps
 from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subject, make_zeros
 from relaax_like.learn.tally import Tally
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -45,6 +46,7 @@ _FROM_BATCH = "compute costs only from the batch, the model's variables and self
 def check_specs(subject: Subject) -> None:
     """Checks that the policy matches the specs, and that the variable groups can be trained.
 
+    Agents that learn by algorithm.py must have a plan, or a number of steps.
     Each group must have an optimizer and, with a plan, at least one must not be frozen.
     """
     model = subject.make_model()
@@ -64,6 +66,8 @@ def check_specs(subject: Subject) -> None:
                 f"as in get_{what}_specs"
             )
     _ = subject.optimizers
+    if not has_plain_agents(subject.experiment):
+        validate_steps(subject.config)
     if get_plan(subject.config) is not None:
         algorithm = subject.make_algorithm()
         if not algorithm.trained_groups:

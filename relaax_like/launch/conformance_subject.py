@@ -20,7 +20,12 @@ from relaax_like.config.plan import (
 )
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
-from relaax_like.launch.algorithm_code import has_plain_agents, load_model_module, make_model
+from relaax_like.launch.algorithm_code import (
+    has_plain_agents,
+    load_model_module,
+    make_algorithm,
+    make_model,
+)
 from relaax_like.supervision.process import without_native_stderr
 
 if TYPE_CHECKING:  # They import TensorFlow.
@@ -85,7 +90,7 @@ class Subject:
         module = load_algorithm_module(self.folder, "algorithm")
         if not hasattr(module, "make_algorithm"):
             raise NotApplicable("there is no make_algorithm in algorithm.py")
-        return module.make_algorithm(self.config, model, self.config.seed)
+        return make_algorithm(self.experiment, model, self.config.seed)
 
     @property
     def plan(self) -> LearningPlan:

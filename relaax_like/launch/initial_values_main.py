@@ -16,7 +16,7 @@ from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import Variable
-from relaax_like.launch.algorithm_code import locate_errors
+from relaax_like.launch.algorithm_code import locate_errors, make_model
 from relaax_like.parameter_server.initial_values import save_variables
 from relaax_like.supervision.process import run_main, setup_logging, without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
@@ -84,7 +84,7 @@ def _make_initial_values(experiment: Experiment) -> list[Variable]:
     if hasattr(model, "make_model"):
         from relaax_like.algorithm.model import get_variables
 
-        return get_variables(model.make_model(config, seed))
+        return get_variables(make_model(experiment))
     algorithm = _load(folder, "algorithm")
     if hasattr(algorithm, "make_algorithms"):
         from relaax_like.learn.tasks import Tasks

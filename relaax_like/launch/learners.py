@@ -38,7 +38,9 @@ from relaax_like.launch.algorithm_code import (
     get_make_algorithms,
     load_model_module,
     locate_errors,
+    make_algorithm,
     make_model,
+    validate_steps,
 )
 from relaax_like.launch.online_tester import (
     CloseHook,
@@ -105,17 +107,20 @@ def make_learners(
     is_joint = experiment.parameter_server.combine.method == "sync"
     if model_module is not None:
         model = make_model(experiment)
-        with locate_errors(experiment.algorithm_folder):
-            algorithm = algorithm_module.make_algorithm(config, model, seed)
+        algorithm = make_algorithm(experiment, model, seed)
         _refuse_beside_agents(experiment, algorithm, TASK)
+        with locate_errors(experiment.algorithm_folder):  # methods of the model are called
+            gradient_task = (
+                JointTask(algorithm)
+                if is_joint
+                else GradientTask(algorithm, compile_in_background=compile_in_background)
+            )
         client = make_client(client_id)
         writer = _make_trajectory_writer(experiment, client_id)
         data_handler = _make_data_handler(experiment)
 
         learner = GradientLearner(
-            JointTask(algorithm)
-            if is_joint
-            else GradientTask(algorithm, compile_in_background=compile_in_background),
+            gradient_task,
             _get_agents_plan(config, TASK),
             client,
             seed=derive_seed(config.seed, "learn"),
@@ -140,9 +145,14 @@ def make_learners(
     for task, algorithm in tasks.algorithms.items():
         _refuse_beside_agents(experiment, algorithm, task)
     _refuse_for_several_tasks(experiment, algorithm_module, len(tasks.algorithms))
+    with locate_errors(experiment.algorithm_folder):
+        gradient_tasks = {
+            name: GradientTask(algorithm, compile_in_background=compile_in_background, task=name)
+            for name, algorithm in tasks.algorithms.items()
+        }
     return {
         name: GradientLearner(
-            GradientTask(algorithm, compile_in_background=compile_in_background, task=name),
+            gradient_tasks[name],
             _get_agents_plan(config, name),
             tasks.make_client(name, make_client(f"{client_id}-{name}")),
             seed=derive_seed(derive_seed(config.seed, "learn"), name),
@@ -174,7 +184,12 @@ def _plan_replayed(
 
 
 def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes | Replay:
-    """Returns the plan of a learner beside its agents; without one, each batch is one gradient."""
+    """Returns the plan of a learner beside its agents; without one, each batch is one gradient.
+
+    Raises:
+      ConfigError: see `validate_steps`.
+    """
+    validate_steps(config)
     plan = get_task_plan(config, task)
     if plan is None:
         return OnPolicy(rollout_steps=get_rollout_steps(config, task), update_norm=True)
@@ -558,17 +573,14 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
       ConfigError: the folder's code cannot be loaded, or fails; or its algorithm overrides
         `predict` or `exploit`.
     """
-    config, folder = experiment.algorithm, experiment.algorithm_folder
     with without_native_stderr():
         from relaax_like.learn.updates import LearningTask
 
-        algorithm_module = load_algorithm_module(folder, "algorithm")
     model = make_model(experiment)
-    seed = derive_seed(config.seed, "learn")
-    with locate_errors(folder):
-        algorithm = algorithm_module.make_algorithm(config, model, seed)
+    algorithm = make_algorithm(experiment, model, derive_seed(experiment.algorithm.seed, "learn"))
     _refuse_own_predict(algorithm)
-    return LearningTask(algorithm, experiment.optimizers), model
+    with locate_errors(experiment.algorithm_folder):  # methods of the model are called
+        return LearningTask(algorithm, experiment.optimizers), model
 
 
 def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask", Any]]:
@@ -600,8 +612,9 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
     made = {}
     for name, algorithm in tasks.algorithms.items():
         _refuse_own_predict(algorithm)
-        optimizers = _choose_optimizers(experiment, name, algorithm.model)
-        made[name] = LearningTask(algorithm, optimizers, name), algorithm.model
+        with locate_errors(folder):
+            optimizers = _choose_optimizers(experiment, name, algorithm.model)
+            made[name] = LearningTask(algorithm, optimizers, name), algorithm.model
     return made
 
 

@@ -530,7 +530,7 @@ class ComputationTask:
     ) -> Callable[..., Any]:
         try:
             return compile_form(batch, specs, xla)
-        except RelaaxError:
+        except ConfigError:
             raise
         except Exception as error:
             raise self._locate(error, "learn") from error

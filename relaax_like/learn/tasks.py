@@ -13,7 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from relaax_like.algorithm.algorithm import Algorithm
-from relaax_like.algorithm.model import get_normalizers, get_variables, order_variables
+from relaax_like.algorithm.model import (
+    get_normalizers,
+    get_variables,
+    order_variables,
+    validate_model,
+)
 from relaax_like.bridge.task_client import TaskClient
 from relaax_like.core.manifest import Variable
 from relaax_like.core.roles import ParameterServerClient
@@ -39,7 +44,7 @@ class Tasks:
 
     Raises:
       ConfigError: `algorithms` is not a mapping, or is empty; or a task has a name that cannot be
-        part of variables' names, or something other than an Algorithm.
+        part of variables' names, or something other than an Algorithm; or see `validate_model`.
     """
 
     def __init__(self, algorithms: Mapping[str, Algorithm]):
@@ -52,6 +57,7 @@ class Tasks:
         _validate(self.algorithms)
         users: dict[Any, list[str]] = {}  # variable -> tasks
         for task, algorithm in self.algorithms.items():
+            validate_model(algorithm.model)
             for variable in order_variables(algorithm.model):
                 users.setdefault(variable.ref(), []).append(task)
         self._users = users

@@ -17,7 +17,7 @@ import numpy as np
 
 from relaax_like.nn.initializers import INITIALIZERS, InitializerName
 from relaax_like.nn.lazy_tensorflow import tf
-from relaax_like.nn.module import AnyVariable, LayerVariable, Module, is_variable
+from relaax_like.nn.module import AnyVariable, LayerVariable, Module, get_name, is_variable
 
 # A tf.Tensor, or an np.ndarray if the layer runs in NumPy.
 Values = Any
@@ -236,10 +236,29 @@ class Dense(Layer):
             if self._use_bias:
                 y += self.arrays["b"]
         else:
+            _validate_width(x, self.W)
             y = tf.matmul(x, self.W)
             if self._use_bias:
                 y += self.b
         return self._activation(y)
+
+
+def _validate_width(x: tf.Tensor, weights: tf.Variable) -> None:
+    """Checks that rows have as many numbers as a layer has inputs, if that is known.
+
+    TensorFlow's own error would name neither the layer nor the cure.
+
+    Raises:
+      ValueError: the numbers differ.
+    """
+    inputs = weights.shape[0]
+    width = x.shape[-1] if x.shape.rank else None
+    if width is not None and width != inputs:
+        name = get_name(weights).rpartition(".")[0]
+        raise ValueError(
+            f"layer {name} was built for {inputs} inputs, but receives {width} numbers; build the "
+            f"network for {width} inputs, or correct what it is called with"
+        )
 
 
 class NoisyDense(Layer):
@@ -300,6 +319,7 @@ class NoisyDense(Layer):
             if noise is not None:
                 y += (x * noise[0] @ self.arrays["W_noise"] + self.arrays["b_noise"]) * noise[1]
             return y
+        _validate_width(x, self.W)
         y = tf.matmul(x, self.W) + self.b
         if noise is None:
             return y

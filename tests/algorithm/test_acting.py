@@ -285,6 +285,69 @@ def test_a_worker_s_critic_is_not_in_the_subset_but_has_its_values():
     assert np.isfinite(actor.act(make_inputs(5)[0], {}).log_prob).all()
 
 
+class WrongModel(PolicyModel):
+    """A policy whose result is the argument."""
+
+    def __init__(self, result):
+        super().__init__(SPACES["discrete"])
+        self.result = result
+
+    def policy(self, inputs, states):
+        return self.result(*super().policy(inputs, states))
+
+
+@ACTORS
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (lambda distributions, memory: distributions, "one value, of type dict, expected two"),
+        (lambda distributions, memory: (distributions, memory, 0.0), "3 values, expected two"),
+        (lambda distributions, memory: (distributions["action"], memory), "a Categorical as dist"),
+        (lambda distributions, memory: ({"act": distributions["action"]}, memory), "no 'action'"),
+        (lambda distributions, memory: (distributions, {}), "no 'count' in memory"),
+        (lambda distributions, memory: ({"action": memory["count"]}, memory), "for 'action', exp"),
+    ],
+    ids=["one value", "three values", "no names", "another name", "no memory", "no distribution"],
+)
+def test_a_policy_with_another_result_is_refused_with_its_line(kind, result, words):
+    actor = kind(WrongModel(result), 0)
+    with pytest.raises(ConfigError, match=rf"test_acting\.py:\d+: policy returned .*{words}"):
+        actor.act(*make_inputs(2))
+
+
+# Name in SPACES -> environment's spaces that a policy for it does not fit.
+OTHERS = {
+    "discrete": Discrete(n=2),
+    "multi discrete": MultiDiscrete(n=(2, 2), shape=(2,)),
+    "multi binary": MultiBinary(shape=(2,)),
+    "box": Box(dtype="float32", shape=(3,)),
+}
+
+
+@ACTORS
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+def test_outputs_that_the_environment_lacks_are_refused_with_their_line(kind, is_first, name):
+    """As soon as both are known."""
+    actor = kind(PolicyModel(SPACES[name]), 0)
+    words = r"test_acting\.py:\d+: policy computes \d .* for 'action', expected .*; correct the"
+    if is_first:
+        actor.expect_actions({"action": OTHERS[name]})
+        with pytest.raises(ConfigError, match=words):
+            actor.act(*make_inputs(2))
+    else:
+        actor.expect_actions({"action": SPACES[name]})
+        actor.act(*make_inputs(2))
+        with pytest.raises(ConfigError, match=words):
+            actor.expect_actions({"action": OTHERS[name]})
+
+
+def test_a_policy_can_ignore_some_actions_of_the_environment():
+    actor = make_actor(PolicyModel(SPACES["discrete"]), 0)
+    actor.expect_actions({"action": Discrete(n=5)})
+    actor.act(*make_inputs(2))
+
+
 class ForkedModel(RawModel):
     """A policy with an `if` that depends on what is observed."""
 

@@ -122,6 +122,24 @@ def test_agents_that_learn_by_a_missing_file_fail(tmp_path: Path) -> None:
     assert "there is no algorithm.py, by which the agents of this folder learn" in result.reason
 
 
+@pytest.mark.parametrize(
+    ("key", "outcome"), [("", "failed"), ("rollout_steps: int = 16", "passed")]
+)
+def test_agents_that_learn_by_a_missing_plan_fail_unless_their_steps_are_known(
+    tmp_path: Path, key: str, outcome: str
+) -> None:
+    """With `rollout_steps`, each batch is one gradient."""
+    folder = tmp_path / "mine"
+    ignored = shutil.ignore_patterns("__*")
+    shutil.copytree(ROOT / "docs" / "examples" / "minimal", folder, ignore=ignored)
+    code = (folder / "config.py").read_text().replace("return OnPolicy(", "OnPolicy(")
+    (folder / "config.py").write_text(f"{code}\n    {key}\n")
+    (result,) = check_algorithm(find_folder_experiment(str(folder)), only=["specs"])
+    assert result.outcome == outcome, result
+    place = f"{folder / 'config.py'}:15: plan returns None, but agents that learn by algorithm.py"
+    assert result.reason.startswith(place if outcome == "failed" else "")
+
+
 def test_a_group_without_an_optimizer_is_named() -> None:
     experiment = find_folder_experiment("a2c", ["relaax-parameter-server.optimizers={actor: {}}"])
     (result,) = check_algorithm(experiment, only=["specs"])

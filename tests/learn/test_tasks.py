@@ -266,6 +266,16 @@ def test_what_make_algorithms_got_wrong_is_said(algorithms, want):
         Tasks(algorithms)
 
 
+def test_a_model_with_invalid_specs_is_refused_with_its_line():
+    class WithoutShape(LinearPolicy):
+        def get_action_specs(self):
+            return [("action", {"dtype": "int64"})]
+
+    algorithms = {"goal": Reinforce(WithoutShape("observation", "action", 0))}
+    with pytest.raises(ConfigError, match=r"test_tasks\.py:\d+: get_action_specs returned .*shape"):
+        Tasks(algorithms)
+
+
 def test_a_round_of_several_agents_and_tasks_gives_each_what_it_would_get_alone():
     with serve(CONFIG) as server:
         host = make_host(CONFIG, server)

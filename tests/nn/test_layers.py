@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from relaax_like.config.network import Activation, NetworkConfig
-from relaax_like.nn.layers import ACTIVATIONS, Layer
+from relaax_like.nn.layers import ACTIVATIONS, Dense, Layer, NoisyDense
 from relaax_like.nn.networks import make_network
 
 
@@ -93,3 +93,11 @@ def test_a_network_has_the_activation_behind_each_dense_layer_but_the_last(name)
         if isinstance(layer, Layer):
             layer.arrays = {k: v.numpy() for k, v in layer.get_variables().items()}
     np.testing.assert_allclose(network(x, None)[0], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Dense, NoisyDense])
+def test_a_layer_that_is_built_for_other_inputs_names_itself_and_the_cure(kind):
+    layer = kind("policy.0", 5, 2, seed=0)
+    layer(tf.zeros([3, 5]))
+    with pytest.raises(ValueError, match=r"^layer policy\.0 was built for 5 inputs, .* 4 numbers"):
+        layer(tf.zeros([3, 4]))
