@@ -24,7 +24,7 @@ from relaax_like.launch.learners import load_model_module, make_model
 from relaax_like.launch.local import open_slots
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.sampling.algo_sampler import AlgoSampler
-from relaax_like.wire.errors import ProtocolError
+from relaax_like.wire.errors import ConfigError
 
 _NETWORK = f"state_size: 5, actions: {ACTIONS}, network: {{layers: [32]}}"
 _PPO = (
@@ -187,5 +187,5 @@ def test_a_sampler_records_all_leaves(tmp_path: Path) -> None:
 
 def test_an_environment_with_other_leaves_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, f"name: a2c, {_NETWORK}", "", "OneLever-v0")
-    with pytest.raises(ProtocolError, match=r"algorithm\.actions names 'arm/aim', 'arm/grip/0"):
+    with pytest.raises(ConfigError, match=r"algorithm\.actions names 'arm/aim', 'arm/grip/0"):
         train(file)
