@@ -128,18 +128,17 @@ def clear_traces(experiment: Experiment) -> None:
 
 
 class _HiddenStderr:
-    """Discards standard error while at least one thread requests it, until `stop`."""
+    """Discards standard error while at least one thread requests it, or until `show`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wanted = 0
         self._saved = -1
-        self._stopped = False
 
     def begin(self) -> None:
         with self._lock:
             self._wanted += 1
-            if self._wanted == 1 and not self._stopped:
+            if self._wanted == 1:
                 sys.stderr.flush()
                 self._saved = os.dup(2)
                 null = os.open(os.devnull, os.O_WRONLY)
@@ -152,10 +151,9 @@ class _HiddenStderr:
             if not self._wanted:
                 self._show()
 
-    def stop(self) -> None:
-        """Shows standard error from now on, whichever thread requests the opposite."""
+    def show(self) -> None:
+        """Shows standard error, although threads request the opposite."""
         with self._lock:
-            self._stopped = True
             self._show()
 
     def _show(self) -> None:
@@ -401,7 +399,7 @@ def run_main(main: Callable[[], int]) -> None:
         try:
             status = main()
         except BaseException:
-            _hidden_stderr.stop()  # another thread might still be loading TensorFlow
+            _hidden_stderr.show()  # another thread might still be loading TensorFlow
             raise
     except (ConfigError, NotAllowedError) as error:
         print(f"error: {error}", file=sys.stderr)
