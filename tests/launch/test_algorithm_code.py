@@ -127,11 +127,13 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         "\n",
         "model.py:24: policy returned one value, of type dict, expected two; return",
     ),
-    "five inputs": (
+    # In `policy` itself: AutoGraph would take an equal function of another folder for this one, and
+    # would not know the line.
+    "three inputs": (
         "model.py",
-        "(4,), 2",
-        "(5,), 2",
-        "model.py:25: ValueError: layer policy.0 was built for 5 inputs, but receives 4 numbers",
+        'inputs["observation"]',
+        'inputs["observation"][..., :3]',
+        "model.py:25: ValueError: layer policy.0 was built for 4 inputs, but receives 3 numbers",
     ),
     "three outputs": (
         "model.py",
