@@ -6,7 +6,6 @@ Acting in NumPy does not import TensorFlow.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from relaax_like.algorithm.model import (
     get_variables,
     order_variables,
 )
+from relaax_like.algorithm.policy_outputs import PolicyOutputs
 from relaax_like.config.places import (
     describe_assignment,
     describe_attribute,
@@ -33,7 +33,7 @@ from relaax_like.nn.layers import Layer
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import get_name
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Spaces
+from relaax_like.wire.spaces import Spaces
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -63,7 +63,7 @@ class NumpyActor:
         self.model = model
         self.global_t = 0
         self._subset = _Subset(model, whole)
-        self._heads = _Heads(model)
+        self._outputs = PolicyOutputs(model)
         self._exploration = Exploration(model, config)
         self._random = np.random.default_rng(seed)
         self._layers = [module for module in model.submodules if isinstance(module, Layer)]
@@ -86,7 +86,7 @@ class NumpyActor:
           ConfigError: the policy can choose actions that the environment does not have; the error
             names the line.
         """
-        self._heads.expect(spaces)
+        self._outputs.expect(spaces)
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state of the random generator, which `act` changes."""
@@ -127,8 +127,8 @@ class NumpyActor:
             result = self.model.policy(inputs, states, explore)
         else:
             result = self.model.policy(inputs, states)
-        if not self._heads.are_known:
-            self._heads.learn(result)
+        if not self._outputs.are_known:
+            self._outputs.learn(result)
         distributions, next_states = result
         actions: dict[str, np.ndarray] = {}
         log_prob: Any = 0.0
@@ -180,7 +180,7 @@ class CompiledActor:
         self.model = model
         self.global_t = 0
         self._subset = _Subset(model)
-        self._heads = _Heads(model)
+        self._outputs = PolicyOutputs(model)
         self._exploration = Exploration(model, config)
         self._generator = make_generator(seed)
         self._inputs = _to_tensor_specs(model.get_input_specs())
@@ -200,7 +200,7 @@ class CompiledActor:
 
     def expect_actions(self, spaces: Spaces) -> None:
         """Compares the policy's outputs with the action spaces; see `NumpyActor`."""
-        self._heads.expect(spaces)
+        self._outputs.expect(spaces)
 
     def get_state(self) -> dict[str, Any]:
         """Returns the state of the random generator, which `act` changes."""
@@ -284,7 +284,7 @@ class CompiledActor:
     ) -> list[tf.Tensor]:
         result = self.model.policy(inputs, states, *explore)
         # AutoGraph would take time to convert it.
-        tf.autograph.experimental.do_not_convert(self._heads.learn)(result)
+        tf.autograph.experimental.do_not_convert(self._outputs.learn)(result)
         distributions, next_states = result
         actions, log_prob = {}, 0.0
         for name, distribution in distributions.items():
@@ -365,113 +365,6 @@ class _Subset:
                 "first prediction is NaN); add these attributes to `acting`, or correct `policy`"
             )
         self._is_valid = True
-
-
-class _Heads:
-    """The numbers of outputs of a policy, compared once with the environment's action spaces."""
-
-    def __init__(self, model: Model):
-        self._model = model
-        self._parameters: dict[str, dict[str, int]] = {}  # action -> parameter -> its length
-        self._spaces: Spaces = {}
-        self.are_known = False
-
-    def learn(self, result: Any) -> None:
-        """Checks the form of the policy's result, and compares it with the spaces, if known.
-
-        Raises:
-          ConfigError: the result is not as in `Model.policy`; or see `expect`.
-        """
-        mistake = self._find_mistake(result)
-        if mistake:
-            raise ConfigError(
-                f"{self._place}: policy returned {mistake}; return the distributions and the next "
-                "memory, such as {'action': distribution}, memory"
-            )
-        for name, distribution in result[0].items():
-            # A folder's own distribution can be any class with the methods.
-            get = getattr(distribution, "get_parameters", dict)
-            self._parameters[name] = {key: _count_numbers(array) for key, array in get().items()}
-        self.are_known = True
-        self._compare()
-
-    def expect(self, spaces: Spaces) -> None:
-        """Sets the action spaces, and compares them with the policy's outputs, if known.
-
-        Raises:
-          ConfigError: the policy can choose actions that the environment does not have.
-        """
-        self._spaces = spaces
-        if self.are_known:
-            self._compare()
-
-    @property
-    def _place(self) -> str:
-        return describe_place(type(self._model), "policy")
-
-    def _find_mistake(self, result: Any) -> str:
-        """Returns what is wrong with a result, as the object of a sentence; "" if it is valid."""
-        if not isinstance(result, Sequence):
-            return f"one value, of type {type(result).__name__}, expected two"
-        if len(result) != 2:
-            return f"{len(result)} values, expected two"
-        distributions, memory = result
-        for what, values, specs in (
-            ("distributions", distributions, self._model.get_action_specs()),
-            ("memory", memory, self._model.get_state_specs()),
-        ):
-            if not isinstance(values, Mapping):
-                return f"a {type(values).__name__} as {what}, expected a dict by name"
-            missing = [name for name, _ in specs if name not in values]
-            if missing:
-                return f"no {missing[0]!r} in {what}, expected all names of the specs"
-        for name, distribution in distributions.items():
-            if not hasattr(distribution, "log_prob"):
-                return f"a {type(distribution).__name__} for {name!r}, expected a distribution"
-        return ""
-
-    def _compare(self) -> None:
-        for name, space in self._spaces.items():
-            for parameter, length in self._parameters.get(name, {}).items():
-                expected = _count_expected(space, parameter)
-                is_subset = isinstance(space, Discrete) and 0 <= length < space.n
-                if expected is None or length in (expected, _UNKNOWN) or is_subset:
-                    continue
-                raise ConfigError(
-                    f"{self._place}: policy computes {length} {parameter} for {name!r}, expected "
-                    f"{expected} for the environment's action space, {_describe_space(space)}; "
-                    "correct the number of outputs (num_parameters of relaax_like.nn.action_heads "
-                    "returns it)"
-                )
-
-
-_UNKNOWN = -1  # a length that is not known while a function is traced
-
-
-def _count_numbers(array: Any) -> int:
-    """Returns the length of one row of an array or tensor `[B, ...]`."""
-    shape = array.shape
-    known = getattr(shape, "rank", 0) is not None and None not in tuple(shape[1:])
-    return math.prod(shape[1:]) if known else _UNKNOWN
-
-
-def _count_expected(space: Space, parameter: str) -> int | None:
-    """Returns the length of a distribution's parameter for a space; None: it can be any."""
-    if parameter == "mean":
-        return math.prod(space.shape) if isinstance(space, Box) else None
-    if isinstance(space, Discrete):
-        return space.n
-    if isinstance(space, MultiDiscrete):
-        return sum(space.n)
-    return math.prod(space.shape) if isinstance(space, MultiBinary) else None
-
-
-def _describe_space(space: Space) -> str:
-    if isinstance(space, Discrete):
-        return f"Discrete({space.n})"
-    if isinstance(space, MultiDiscrete):
-        return f"MultiDiscrete({list(space.n)})"
-    return f"{type(space).__name__} of shape {list(space.shape)}"
 
 
 Actor = NumpyActor | CompiledActor
