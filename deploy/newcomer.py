@@ -2,10 +2,12 @@
 
 Builds the wheel, makes a fresh environment with it and its extra `all`, and runs in an empty folder
 what README.md tells under "Installed", as it stands there. Then trains and evaluates an environment
-of your own, whose observations are a Dict. Says what it does, and fails loudly. Needs nothing but
-the standard library, and a network for the libraries; takes some minutes.
+of your own, whose observations are a Dict; and plays for servers from an environment with only the
+base install and Gymnasium. Says what it does, and fails loudly. Needs nothing but the standard
+library, and a network for the libraries; takes some minutes.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -76,6 +78,10 @@ environment: {program: OpenAI_Gym, env: "signs:Signs-v0", slots: 8}
 """
 
 
+SERVERS = ("relaax-parameter-server", "relaax-rlx-server")
+BUDGET = "-c ppo --set algorithm.max_global_step=20000 --set run_dir=runs/remote"
+
+
 class NewcomerError(Exception):
     """Something did not go as the README says."""
 
@@ -114,6 +120,21 @@ def live(folder: Path) -> None:
     mean = json.loads(line)["mean"]
     if mean < 8.5:
         raise NewcomerError(f"the own environment was not learned: a mean return of {mean}")
+    play_for_servers_elsewhere(folder, wheel, day)
+
+
+def play_for_servers_elsewhere(folder: Path, wheel: Path, day: "Day") -> None:
+    """Trains from an environment that has no library of the servers."""
+    simulator = Day(folder / "simulator", folder / "simulator-venv")
+    simulator.run(f"pip install --quiet '{wheel}' gymnasium")
+    for command in ("--version", "--help", "doctor", "examples"):
+        simulator.run(f"relaax {command}")
+    with contextlib.ExitStack() as stack:
+        for server in SERVERS:
+            stack.enter_context(day.start(f"{server} {BUDGET}"))
+        *_, line = simulator.run("relaax gym --env CartPole-v1 --num-envs 8 --quiet")
+    if "budget of 20000 env steps" not in line.replace(",", "").replace(" 000", "000"):
+        raise NewcomerError(f"the client ended with {line!r}")
 
 
 def build_wheel(folder: Path) -> Path:
@@ -159,6 +180,18 @@ class Day:
         """Writes a file, and says so."""
         print(f"\n(writes {name})", flush=True)
         (self._folder / name).write_text(text, encoding="utf-8")
+
+    @contextlib.contextmanager
+    def start(self, command: str) -> Iterator[None]:
+        """Runs a command until the end of the block, or shortly longer if it ends by itself."""
+        print(f"\n$ {command} &", flush=True)
+        argv = ["timeout", str(LIMIT_SEC), *command.split()]
+        with subprocess.Popen(argv, cwd=self._folder, env=self._env) as process:
+            try:
+                yield
+                process.wait(60)
+            finally:
+                process.terminate()
 
     def run(self, command: str, status: int = 0) -> list[str]:
         """Runs a command in a shell, shows what it prints, and returns the lines.

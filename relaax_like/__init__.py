@@ -34,14 +34,17 @@ def train(
       return.
 
     Raises:
-      ConfigError: the file, or something that it names, is wrong; or the run's folder already has a
-        run, and `force` is False or the run cannot be moved.
+      ConfigError: the file, or something that it names, is wrong; the run's folder already has a
+        run, and `force` is False or the run cannot be moved; or the extra `server` is not
+        installed.
       RelaaxError: the training cannot start or continue; or this is not the main thread.
-      ModuleNotFoundError: a library of the extra `server` is not installed.
       SystemExit: a signal arrived before the training had begun.
       Exception: an error of the environment's code, of a hook or of a trainer's own code.
     """
-    from relaax_like.launch.training import train as train_here
+    from relaax_like.extras import naming_missing
+
+    with naming_missing():
+        from relaax_like.launch.training import train as train_here
 
     return train_here(Path(path), overrides, force)
 
@@ -79,12 +82,15 @@ def load(
 
     Raises:
       ConfigError: no such run, its algorithm cannot be loaded, its settings do not say which spaces
-        the environment has, `version` is something else, or a space is of an unsupported kind.
+        the environment has, `version` is something else, a space is of an unsupported kind, or
+        the extra `server` is not installed.
       InvalidInputError: a passed space has an invalid leaf, or the algorithm cannot use it.
       SnapshotError: there is no such snapshot (for a number, the error lists the existing ones), or
         it cannot be used.
-      ModuleNotFoundError: a library of the extra `server` is not installed.
     """
-    from relaax_like.launch.policy import load_policy
+    from relaax_like.extras import naming_missing
+
+    with naming_missing():
+        from relaax_like.launch.policy import load_policy
 
     return load_policy(Path(run), str(version), observation_space, action_space)

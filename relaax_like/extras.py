@@ -1,6 +1,10 @@
 """Libraries that the base install does not include, and the extra that installs each."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
+
+from relaax_like.wire.errors import ConfigError
 
 # Extra of pyproject.toml -> modules that it installs.
 _MODULES = {
@@ -32,3 +36,20 @@ def describe_missing(module: str | None) -> str | None:
         if library in modules.split():
             return f"{library} is not installed for {sys.executable}; {describe_cure(extra)}"
     return None
+
+
+@contextlib.contextmanager
+def naming_missing() -> Iterator[None]:
+    """Replaces the error of a library that only an extra installs by one line that says how.
+
+    Raises:
+      ConfigError: a library of an extra is missing. The ModuleNotFoundError of any other module
+        passes unchanged.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        line = describe_missing(error.name)
+        if line is None:
+            raise
+        raise ConfigError(line) from None

@@ -12,9 +12,10 @@ import zipfile
 from pathlib import Path
 
 import google.protobuf
+import gymnasium
 import numpy
 import pytest
-from support.cluster import ROOT
+from support.cluster import ROOT, Cluster
 
 sys.path.append(str(ROOT / "deploy"))
 
@@ -241,6 +242,83 @@ def test_what_the_base_install_lacks_is_one_line(
         (line,) = done.stderr.splitlines()
         assert re.search(re.escape(want).replace(r"\.\*", ".*"), line), line
         assert "; install it: pip install 'relaax_like[" in line
+
+
+RELAAX = "from relaax_like.cli.entry import relaax as run; run()"
+
+
+@pytest.fixture(scope="module")
+def beside_a_simulator(target: Path, base: tuple[Path, Path]) -> tuple[Path, str]:
+    """A Python and its PYTHONPATH, with the base install and Gymnasium."""
+    python, site = base
+    installed = Path(gymnasium.__file__).parents[1]
+    for name in ("gymnasium", "cloudpickle", "farama_notifications", "typing_extensions.py"):
+        (site / name).symlink_to(installed / name)
+    return python, f"{target}:{site}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "want"),
+    [
+        ("--version", 0, r"^\d"),
+        ("--help", 0, r"usage: relaax(.|\n)*gym(.|\n)*\[server\]"),
+        ("doctor", 0, r"ok    numpy(.|\n)*note  servers: .*\[server\]'\nok    gymnasium"),
+        ("examples", 0, "ppo +CartPole-v1 with ppo"),
+        ("examples --copy copied", 0, "environments, from"),
+        ("examples --copy copied", 2, "error: .*nothing is overwritten"),
+        ("gym --help", 0, "--rlx-server"),
+        ("train ppo", 2, r"error: relaax train: .* is not installed for .*\[server\]'$"),
+        ("", 2, r"error: relaax: .* is not installed for .*\[server\]'$"),
+    ],
+)
+def test_commands_beside_a_simulator_need_no_libraries_of_the_servers(
+    beside_a_simulator: tuple[Path, str],
+    arguments: str,
+    status: int,
+    want: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    python, path = beside_a_simulator
+    done = subprocess.run(
+        [python, "-c", RELAAX, *arguments.split()],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path_factory.getbasetemp(),
+        env={"PYTHONPATH": path},
+        timeout=60,
+    )
+    assert done.returncode == status, done
+    assert re.search(want, done.stdout + done.stderr), done
+
+
+def test_gym_plays_beside_a_simulator(beside_a_simulator: tuple[Path, str], tmp_path: Path) -> None:
+    python, path = beside_a_simulator
+    (tmp_path / "run").mkdir()
+    with Cluster(tmp_path / "run") as cluster:
+        cluster.start_both_servers()
+        flags = ["--rlx-server", f"localhost:{cluster.rlx_port}", "--episodes", 3]
+        argv = [python, "-c", RELAAX, "gym", "--env", "CartPole-v1", *flags]
+        client = cluster.start("gym", argv, PYTHONPATH=path)
+        assert client.wait() == 0, client
+        assert "3 episodes" in client.lines[-1]
+
+
+@pytest.mark.parametrize("call", ["load('runs/one')", "train('ppo')"])
+def test_python_calls_without_the_servers_libraries_end_with_the_cure(
+    beside_a_simulator: tuple[Path, str], call: str, tmp_path: Path
+) -> None:
+    python, path = beside_a_simulator
+    done = subprocess.run(
+        [python, "-c", f"import relaax_like; relaax_like.{call}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PYTHONPATH": path},
+        timeout=60,
+    )
+    *_, line = done.stderr.splitlines()
+    assert re.fullmatch(r"relaax_like\.\S*ConfigError: .* is not installed.*\[server\]'", line)
+    assert "ModuleNotFoundError" not in done.stderr
 
 
 def test_an_installed_wheel_is_a_complete_product(venv: Path, target: Path, tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from relaax_like.client import (
     parse_count,
     parse_positive,
 )
-from relaax_like.extras import describe_missing
-from relaax_like.wire import ConfigError, RelaaxError
+from relaax_like.extras import naming_missing
+from relaax_like.wire import RelaaxError
 
 from .gym_display import Display
 
@@ -238,13 +238,8 @@ def run(args: argparse.Namespace) -> RunSummary:
 
 
 def _make_slots(args: argparse.Namespace) -> "GymSlots":
-    try:
+    with naming_missing():
         from .gym_make import make_slots
-    except ModuleNotFoundError as error:
-        line = describe_missing(error.name)
-        if line is None:
-            raise
-        raise ConfigError(line) from None
     return make_slots(
         args.env,
         args.num_envs,

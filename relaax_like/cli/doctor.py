@@ -4,58 +4,73 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from rich.console import Console
-from rich.markup import escape
-
-from relaax_like.config.address import Address
 from relaax_like.extras import describe_cure, describe_missing
-from relaax_like.supervision.process import name_signal, validate_port_free
 from relaax_like.wire.errors import RelaaxError
 
 # Name of the distribution -> module.
-_LIBRARIES = {
-    "numpy": "numpy",
-    "protobuf": "google.protobuf",
+_BASE = {"numpy": "numpy", "protobuf": "google.protobuf"}
+_SERVER = {
     "grpcio": "grpc",
     "tensorflow": "tensorflow",
     "tensorboard": "tensorboard",
     "pydantic": "pydantic",
     "numba": "numba",
-    "gymnasium": "gymnasium",
 }
+# An installation without any of them is one for environments.
+_ONLY_OF_SERVERS = ("grpc", "numba", "tensorflow")
 _IMPORT_SEC = 300.0
+
+Check = tuple[str, bool, Callable[[], str]]
 
 
 def run_checks() -> int:
-    """Prints one line per check; returns 1 if something is missing that training needs, else 0."""
-    console = Console()
-    checks: list[tuple[str, bool, Callable[[], str]]] = [
+    """Prints one line per check; returns 1 if something is missing that is needed, else 0.
+
+    Training needs the servers' libraries; where none of them is installed, only environments run.
+    """
+    is_client = all(importlib.util.find_spec(module) is None for module in _ONLY_OF_SERVERS)
+    checks: list[Check] = [
         ("python", True, lambda: sys.version.split()[0]),
-        *((name, name != "gymnasium", _import_check(name)) for name in _LIBRARIES),
+        *_check_imports(_BASE, True),
+        *([("servers", False, _refuse_servers)] if is_client else _check_servers()),
+        *_check_imports({"gymnasium": "gymnasium"}, False),
+        ("display", False, _check_display),
+    ]
+    healthy = True
+    for name, is_needed, check in checks:
+        try:
+            print(f"ok    {name}: {check()}")
+        except Exception as error:
+            healthy = healthy and not is_needed
+            print(f"{'FAIL' if is_needed else 'note'}  {name}: {error}")
+    return 0 if healthy else 1
+
+
+def _check_servers() -> list[Check]:
+    return [
+        *_check_imports(_SERVER, True),
         ("optimizer kernels", True, _check_kernels),
         ("honcho", False, lambda: _check_command("honcho")),
         ("port 7000", False, lambda: _check_port(7000, "relaax-parameter-server")),
         ("port 7001", False, lambda: _check_port(7001, "relaax-rlx-server")),
-        ("display", False, _check_display),
     ]
-    healthy = True
-    for name, needed, check in checks:
-        try:
-            console.print(f"[green]ok[/]    {name}: {escape(check())}")
-        except Exception as error:
-            healthy = healthy and not needed
-            mark = "[red]FAIL[/]" if needed else "[yellow]note[/]"
-            console.print(f"{mark}  {name}: {escape(str(error))}", soft_wrap=True)
-    return 0 if healthy else 1
 
 
-def _import_check(name: str) -> Callable[[], str]:
+def _refuse_servers() -> str:
+    raise RelaaxError(f"this installation is for environments; to train, {describe_cure('server')}")
+
+
+def _check_imports(modules: Mapping[str, str], is_needed: bool) -> list[Check]:
+    return [(name, is_needed, _import_check(name, of)) for name, of in modules.items()]
+
+
+def _import_check(name: str, module: str) -> Callable[[], str]:
     """Returns a check that imports a library, in its own process: native code can crash it."""
-    module = _LIBRARIES[name]
 
     def check() -> str:
         if importlib.util.find_spec(module.partition(".")[0]) is None:
@@ -87,7 +102,7 @@ def _find_version(name: str, module: str) -> str:
 
 def _describe_failure(done: "subprocess.CompletedProcess[str]") -> str:
     if done.returncode < 0:
-        return f"its process was killed by {name_signal(-done.returncode)}"
+        return f"its process was killed by {signal.Signals(-done.returncode).name}"
     return (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
 
 
@@ -107,6 +122,9 @@ def _check_command(name: str) -> str:
 
 
 def _check_port(port: int, section: str) -> str:
+    from relaax_like.config.address import Address
+    from relaax_like.supervision.process import validate_port_free
+
     validate_port_free(Address("localhost", port), f"--set {section}.bind=HOST:PORT")
     return "free"
 

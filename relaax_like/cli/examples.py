@@ -5,11 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from rich.markup import escape
-from rich.table import Table
-
-from relaax_like.cli.tables import print_table
-from relaax_like.config.shipped import (
+from relaax_like.shipped import (
     ALGORITHMS,
     ENVIRONMENTS,
     get_shipped_folder,
@@ -22,13 +18,11 @@ _NOT_COPIED = shutil.ignore_patterns("__pycache__")
 
 def list_examples() -> int:
     """Prints the shipped experiments, and the names of the algorithms and environments."""
-    experiments = Table(title="experiments: relaax train NAME", title_justify="left")
-    for column in ("name", "file", "description"):
-        experiments.add_column(column)
-    root = get_shipped_folder(ALGORITHMS)
-    for name, file in list_experiments().items():
-        experiments.add_row(name, str(file.relative_to(root.parent)), escape(_describe(file)))
-    print_table(experiments)
+    experiments = list_experiments()
+    width = max(map(len, experiments))
+    print("experiments: relaax train NAME")
+    for name, file in experiments.items():
+        print(f"    {name:{width}}  {_describe(file)}")
     for kind in (ALGORITHMS, ENVIRONMENTS):
         folder = get_shipped_folder(kind)
         names = sorted(readme.parent.name for readme in folder.glob("*/README.md"))
@@ -80,4 +74,4 @@ def _describe(file: Path) -> str:
         if not line.startswith("# "):
             break
         lines.append(line[2:])
-    return re.split(r"(?<=\.)\s", " ".join(lines), maxsplit=1)[0]
+    return re.split(r"(?<=\.) ", " ".join(" ".join(lines).split()), maxsplit=1)[0]

@@ -1,6 +1,5 @@
 """`relaax`: run, train, resume, eval, record, serve, export, examples, keys, gym, plot, ..."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +7,7 @@ from typing import Annotated
 import typer
 
 from relaax_like import __version__
+from relaax_like.cli import base
 from relaax_like.cli.jobs import app as jobs_app
 from relaax_like.cli.keys import KeysCommand, show_keys
 from relaax_like.cli.options import (
@@ -27,7 +27,6 @@ from relaax_like.cli.options import (
     make_security,
     to_overrides,
 )
-from relaax_like.config.algorithm_folder import find_environment
 from relaax_like.config.flags import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.reports.modes import LogMode, XAxis
@@ -394,8 +393,7 @@ def check_algorithm(
 )
 def run_gym(context: typer.Context) -> None:
     """Run a Gymnasium environment as a client of an rlx server; see `relaax gym --help`."""
-    program = find_environment("OpenAI_Gym")
-    os.execv(sys.executable, [sys.executable, str(program), *context.args])
+    base.run_gym(context.args)
 
 
 @app.command()

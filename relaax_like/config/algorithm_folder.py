@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 
 from relaax_like.config.algorithm import AlgorithmConfig
-from relaax_like.config.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
 from relaax_like.extras import describe_missing
+from relaax_like.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
 from relaax_like.wire.errors import ConfigError
 
 PACKAGE = "relaax_algorithms"

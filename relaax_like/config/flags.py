@@ -9,8 +9,8 @@ from relaax_like.config.algorithm_folder import find_algorithm, load_config_clas
 from relaax_like.config.aliases import get_aliases, get_key
 from relaax_like.config.base import Settings
 from relaax_like.config.models import EnvironmentConfig, LearnerConfig, TopConfig, WandbConfig
-from relaax_like.config.shipped import find_experiment_file
 from relaax_like.config.yaml_document import read_yaml
+from relaax_like.shipped import find_experiment_file
 from relaax_like.wire.errors import ConfigError
 
 # The keys of these sections are flags for every file; "" stands for the keys outside of sections.

@@ -43,8 +43,8 @@ from relaax_like.config.models import TopConfig
 from relaax_like.config.network import LayerConfig
 from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.schedule import Schedule
-from relaax_like.config.shipped import find_experiment_file
 from relaax_like.config.yaml_document import YamlDocument, read_yaml
+from relaax_like.shipped import find_experiment_file
 from relaax_like.wire.errors import ConfigError
 
 _SECTIONS = (PARAMETER_SERVER, LEARNER, ALGORITHM, ENVIRONMENT)

@@ -48,8 +48,8 @@ from relaax_like.config.plan import (
 from relaax_like.config.problems import Problems, describe_errors, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
 from relaax_like.config.run_spaces import read_run_spaces
-from relaax_like.config.shipped import find_experiment_file
 from relaax_like.config.yaml_document import Loc, YamlDocument, is_flag, read_yaml, write_yaml
+from relaax_like.shipped import find_experiment_file
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Spaces
 

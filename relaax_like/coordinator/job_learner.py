@@ -27,7 +27,6 @@ from typing import IO, Any
 
 from relaax_like.config.algorithm_folder import ENTRY_POINTS
 from relaax_like.config.job_names import is_name
-from relaax_like.config.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
 from relaax_like.coordinator.job import (
     MAX_ATTEMPT,
     MAX_JOB,
@@ -40,6 +39,7 @@ from relaax_like.coordinator.slave import LearnerSlave
 from relaax_like.coordinator.tasks import RefusedAttemptError, TaskFail
 from relaax_like.coordinator.versions import pack_version, stage_folder, unpack_version
 from relaax_like.parameter_server.folder import lock_folder
+from relaax_like.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
 from relaax_like.supervision.guardian import Guardian
 from relaax_like.supervision.process import name_signal
 from relaax_like.v1 import coordinator_pb2 as pb

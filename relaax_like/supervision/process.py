@@ -18,7 +18,7 @@ from typing import NoReturn, TextIO
 
 from relaax_like.config.address import Address
 from relaax_like.config.models import Experiment
-from relaax_like.extras import describe_missing
+from relaax_like.extras import naming_missing
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, NotAllowedError, RelaaxError
 from relaax_like.wire.ports import bind_socket, describe_bind_failure
@@ -174,17 +174,12 @@ def without_native_stderr() -> Iterator[None]:
     discarded until the last one of them leaves its block.
 
     Raises:
-      ConfigError: a library of an extra is missing; the error names the extra. The
-        ModuleNotFoundError of any other module passes unchanged.
+      ConfigError: see `naming_missing`.
     """
     _hidden_stderr.begin()
     try:
-        yield
-    except ModuleNotFoundError as error:
-        line = describe_missing(error.name)
-        if line is None:
-            raise
-        raise ConfigError(line) from None
+        with naming_missing():
+            yield
     finally:
         _hidden_stderr.end()
 
@@ -390,14 +385,15 @@ def raise_descriptor_limit() -> None:
 def run_main(main: Callable[[], int]) -> None:
     """Runs a command and exits with its status; prints users' mistakes without a stack trace.
 
-    The status is 2 after a ConfigError or NotAllowedError, 1 after any other RelaaxError, and 2 if
-    a library of an extra is missing. If a command has not failed, but its output is no longer read,
+    The status is 2 after a ConfigError, a NotAllowedError, or if a library of an extra is missing;
+    1 after any other RelaaxError. If a command has not failed, but its output is no longer read,
     as with `| head -1`, it exits silently with status 141; if the end of its output cannot be
     written, as on a full disk, with status 1.
     """
     try:
         try:
-            status = main()
+            with naming_missing():
+                status = main()
         except BaseException:
             _hidden_stderr.show()  # another thread might still be loading TensorFlow
             raise
@@ -407,12 +403,6 @@ def run_main(main: Callable[[], int]) -> None:
     except RelaaxError as error:
         print(f"error: {error}", file=sys.stderr)
         status = EXIT_ERROR
-    except ModuleNotFoundError as error:
-        line = describe_missing(error.name)
-        if line is None:
-            raise
-        print(f"error: {line}", file=sys.stderr)
-        status = EXIT_USAGE
     except Stopped as stopped:
         status = stopped.args[0]
     except KeyboardInterrupt:

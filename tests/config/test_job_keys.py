@@ -21,7 +21,7 @@ from relaax_like.config.job_keys import (
 from relaax_like.config.job_names import is_name
 from relaax_like.config.loader import SECTION_MODELS, load_experiment
 from relaax_like.config.models import TopConfig
-from relaax_like.config.shipped import (
+from relaax_like.shipped import (
     ALGORITHMS,
     ENVIRONMENTS,
     get_shipped_folder,

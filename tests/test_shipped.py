@@ -6,7 +6,7 @@ import pytest
 from support.cluster import ROOT
 
 from relaax_like.config.loader import load_experiment
-from relaax_like.config.shipped import find_experiment_file, list_experiments
+from relaax_like.shipped import find_experiment_file, list_experiments
 from relaax_like.wire.errors import ConfigError
 
 PPO = ROOT / "algorithms" / "ppo" / "ppo.yaml"
