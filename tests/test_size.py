@@ -41,7 +41,7 @@ class Size(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A piece of work: the size at its start, and how many lines and classes it is allowed to add."""
+    """A piece of work: the size at its start, and the lines and classes that it can add."""
 
     work: str
     start: Size
