@@ -133,7 +133,7 @@ def play_for_servers_elsewhere(folder: Path, wheel: Path, day: "Day") -> None:
         for server in SERVERS:
             stack.enter_context(day.start(f"{server} {BUDGET}"))
         *_, line = simulator.run("relaax gym --env CartPole-v1 --num-envs 8 --quiet")
-    if "budget of 20000 env steps" not in line.replace(",", "").replace(" 000", "000"):
+    if "budget of 20000 env steps" not in line:
         raise NewcomerError(f"the client ended with {line!r}")
 
 
@@ -183,13 +183,12 @@ class Day:
 
     @contextlib.contextmanager
     def start(self, command: str) -> Iterator[None]:
-        """Runs a command until the end of the block, or shortly longer if it ends by itself."""
+        """Runs a command until the end of the block."""
         print(f"\n$ {command} &", flush=True)
         argv = ["timeout", str(LIMIT_SEC), *command.split()]
         with subprocess.Popen(argv, cwd=self._folder, env=self._env) as process:
             try:
                 yield
-                process.wait(60)
             finally:
                 process.terminate()
 
