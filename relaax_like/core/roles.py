@@ -33,6 +33,7 @@ from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
     ClientsReport,
     Counts,
+    EpisodeReport,
     Experience,
     GroupReply,
     GroupRequest,
@@ -289,12 +290,11 @@ class ParameterServerClient(abc.ABC):
         """
 
     @abc.abstractmethod
-    def add_episode(self, episode_return: float, length: int) -> None:
-        """Reports a finished training episode; sent with the next push.
+    def add_episodes(self, reports: Sequence[EpisodeReport]) -> None:
+        """Adds training episodes that have ended, and agents that play, for the next push.
 
         Raises:
-          InvalidInputError: the return is not finite, or the length is not within 1 to 2^40;
-            nothing was added.
+          InvalidInputError: see `validate_reports`; nothing was added.
         """
 
     @abc.abstractmethod
@@ -400,7 +400,13 @@ class ParameterServerClient(abc.ABC):
 
 
 class Publisher(abc.ABC):
-    """A parameter server as its learner uses it: the run's only learner, or that of one task."""
+    """A parameter server as its learner uses it: the run's only learner, or that of one task.
+
+    Attributes:
+      is_stopping: returns whether this process has been asked to end; set by its owner.
+    """
+
+    is_stopping: Callable[[], bool] = staticmethod(lambda: False)
 
     @abc.abstractmethod
     def lease(self) -> Lease:

@@ -117,6 +117,7 @@ class BaseTrainer(abc.ABC):
                 build = self._build_values if self._loads_tensorflow else None
                 server = make_parameter_server(experiment, self._overrides, newest, build)
             serving.append(server)
+            server.is_stopping = shutdown.requested.is_set
             with server:
                 # Not earlier: now the folder is locked.
                 write_config(experiment)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from relaax_like.config.models import Experiment
-from relaax_like.launch.evaluation import Evaluation
+from relaax_like.launch.evaluation import Evaluation, Patience
 from relaax_like.launch.rlx_server import end_server, serve_until_stopped
 from relaax_like.launch.serving import open_policy_server
 from relaax_like.rlx_server.episodes import SlotEpisode
@@ -39,20 +39,23 @@ class ClientEpisodes:
     def __init__(self, wanted: int):
         self._wanted = wanted
         self._lock = threading.Lock()  # guards all attributes below
+        self._patience: dict[str, Patience] = {}  # by session
         # Session -> episodes of each slot.
         self._open: dict[str, list[list[SlotEpisode]]] = {}
         self._left: list[list[SlotEpisode]] = []
         self._taken: list[SlotEpisode] = []
 
-    def join(self, session: str, slots: int) -> None:
+    def join(self, session: str, slots: int, client: str) -> None:
         """Adds a client's slots; `session` is the unique name of its connection."""
         with self._lock:
+            self._patience[session] = Patience(slots, client)
             self._open[session] = [[] for _ in range(slots)]
 
     def leave(self, session: str) -> None:
         """Notes that a client has left."""
         with self._lock:
             self._left += self._open.pop(session, [])
+            self._patience.pop(session, None)
             self._look()
 
     def add(self, session: str, episodes: Sequence[SlotEpisode]) -> None:
@@ -60,7 +63,14 @@ class ClientEpisodes:
         with self._lock:
             for episode in episodes:
                 self._open[session][episode.slot].append(episode)
+                self._patience[session].begin(episode.slot)
             self._look()
+
+    def check(self) -> None:
+        """Warns of slots that have not ended an episode for a long time."""
+        with self._lock:
+            for patience in self._patience.values():
+                patience.check()
 
     @property
     def taken(self) -> list[SlotEpisode]:
@@ -109,7 +119,7 @@ def evaluate_with_clients(
     def watch_session(session: Session) -> None:
         def report(event: Event, client: str) -> None:
             if event == Event.JOINED:
-                played.join(session.name, session.slots)
+                played.join(session.name, session.slots, client)
             elif event == Event.LEFT:
                 played.leave(session.name)
 
@@ -122,6 +132,7 @@ def evaluate_with_clients(
         async def wait_for_episodes() -> None:
             heard = time.monotonic()
             while not played.taken:
+                played.check()
                 greeted = [c.last_heard for c in server.connections if c.session.greeted]
                 heard = max([heard, *greeted])
                 if time.monotonic() - heard > timeout_sec:

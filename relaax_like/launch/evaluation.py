@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -152,12 +153,12 @@ def play_greedy(
     slots: EnvironmentSlots,
     agents: LocalAgents,
     episodes: int,
-    done: threading.Event | None = None,
+    is_stopping: Callable[[], bool] = lambda: False,
 ) -> list[SlotEpisode]:
     """Plays fresh episodes with agents that exploit.
 
     Each slot plays the same number of episodes: the first episodes to end, of all slots together,
-    would be short ones. Warns once if no episode has ended for a minute.
+    would be short ones. Warns once of each slot that has not ended an episode for a minute.
 
     Args:
       experiment: defines the random first actions and the step limit.
@@ -165,7 +166,7 @@ def play_greedy(
       agents: of the slots.
       episodes: number to play; if it is not a multiple of the slots, a few more are played and
         left out.
-      done: is set at the end; if it is set before, fewer are played.
+      is_stopping: returns whether to end before that; asked after each step.
 
     Returns:
       The episodes: the first one of each slot, then the next one of each slot, and so on.
@@ -179,15 +180,19 @@ def play_greedy(
     assert environment is not None
     each = -(-episodes // slots.slots)
     played: list[list[SlotEpisode]] = [[] for _ in range(slots.slots)]
-    done = threading.Event() if done is None else done
-
-    patience = _Patience()
+    done = threading.Event()
+    patience = Patience(slots.slots)
 
     def count(episode: SlotEpisode) -> None:
-        patience.begin()
+        patience.begin(episode.slot)
         if len(played[episode.slot]) < each:
             played[episode.slot].append(episode)
         if all(len(own) == each for own in played):
+            done.set()
+
+    def check() -> None:
+        patience.check()
+        if is_stopping():
             done.set()
 
     Interactor(
@@ -196,7 +201,7 @@ def play_greedy(
         random_steps=environment.random_steps,
         max_episode_steps=environment.max_episode_steps,
         on_episode=count,
-        on_step=patience.check,
+        on_step=check,
         stop=done,
         seed=experiment.seed,
     ).run()
@@ -204,26 +209,38 @@ def play_greedy(
     return rounds[:episodes]
 
 
-class _Patience:
-    """Warns once if no episode has ended for a long time."""
+class Patience:
+    """Warns once of each slot that has not ended an episode for a long time.
 
-    def __init__(self) -> None:
-        self._has_warned = False
-        self.begin()
+    Args:
+      slots: their number.
+      client: name of the client that plays them; "": this process plays.
+    """
 
-    def begin(self) -> None:
-        """Restarts the time, because an episode has ended."""
-        self._since = time.monotonic()
+    def __init__(self, slots: int, client: str = "") -> None:
+        self._of = f" of {client}" if client else ""
+        now = time.monotonic()
+        self._since = np.full(slots, now)
+        self._check_at = now + _PATIENCE_SEC
+
+    def begin(self, slot: int) -> None:
+        """Restarts the time of a slot, because its episode has ended."""
+        self._since[slot] = max(self._since[slot], time.monotonic())  # inf: it has been named
 
     def check(self) -> None:
         """Warns if it is time; call it after each step of the environments."""
-        if not self._has_warned and time.monotonic() - self._since > _PATIENCE_SEC:
-            self._has_warned = True
+        now = time.monotonic()
+        if now < self._check_at:
+            return
+        self._check_at = now + 1.0
+        late = np.flatnonzero(now - self._since > _PATIENCE_SEC)
+        if len(late):
+            self._since[late] = np.inf
             logger.warning(
-                "no episode has ended for %g s; if the policy never ends one, set "
+                "no episode of slot %s%s has ended for %g s; if the policy never ends one, set "
                 "environment.max_episode_steps, the number of steps after which an episode is cut "
                 "off",
-                _PATIENCE_SEC,
+                *(", ".join(map(str, late)), self._of, _PATIENCE_SEC),
             )
 
 

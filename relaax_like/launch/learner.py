@@ -179,6 +179,7 @@ def run_learner(experiment: Experiment) -> int:
             on_global_t=link.note_global_t,
             publishes_ahead=all(isinstance(one, Replay) for one in plans),
         )
+        publisher.is_stopping = shutdown.requested.is_set
         services = make_experience_services(experiment, publisher, end)
         server, port = BridgeControl().create_server(
             str(settings.bind),

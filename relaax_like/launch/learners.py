@@ -734,6 +734,6 @@ def _make_hooks(config: LearnerConfig) -> dict[str, Any]:
 def _add_tests(experiment: Experiment, base: Any, policy: Any, publisher: Publisher) -> None:
     config = experiment.learner
     require_environment(experiment)
-    tester = OnlineTester(experiment)
+    tester = OnlineTester(experiment, publisher.is_stopping)
     base.register_hook(TestHook(tester, policy, publisher, config.eval_freq, config.num_eval_eps))
     base.register_hook(CloseHook(tester))

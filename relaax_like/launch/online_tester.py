@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,10 +45,12 @@ class OnlineTester:
 
     Args:
       experiment: defines environment and algorithm.
+      is_stopping: returns whether to end a test that is being played.
     """
 
-    def __init__(self, experiment: Experiment):
+    def __init__(self, experiment: Experiment, is_stopping: Callable[[], bool]):
         self._experiment = experiment
+        self._is_stopping = is_stopping
         self._stack = contextlib.ExitStack()
         self._parts: Any = None
 
@@ -57,18 +59,17 @@ class OnlineTester:
         values: Sequence[np.ndarray],
         version: int,
         episodes: int,
-        done: threading.Event | None = None,
-    ) -> tuple[np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray] | None:
         """Plays fresh greedy episodes.
 
         Args:
           values: of all variables, in manifest order.
           version: of the values.
           episodes: number of episodes.
-          done: is set at the end; if it is set before, fewer are played.
 
         Returns:
-          Returns `[n] float64`, and lengths `[n] int64` in environment steps.
+          Returns `[n] float64`, and lengths `[n] int64` in environment steps; None: the test was
+          ended before there were as many.
 
         Raises:
           RelaaxError: the environment or the agents cannot be made, or the environment returned a
@@ -79,7 +80,9 @@ class OnlineTester:
             self._parts = self._open(values, version)
         fixed, slots, agents = self._parts
         fixed.set(values, version)
-        played = play_greedy(self._experiment, slots, agents, episodes, done)
+        played = play_greedy(self._experiment, slots, agents, episodes, self._is_stopping)
+        if len(played) < episodes:
+            return None
         return np.array([e.score for e in played]), np.array([e.length for e in played])
 
     def close(self) -> None:
@@ -165,9 +168,11 @@ class TestHook(LearnerHook):
             return
         began = time.monotonic()
         values = self._policy.get_values()
-        returns, lengths = self._tester.test(values, engine.updates, self._episodes)
+        tested = self._tester.test(values, engine.updates, self._episodes)
+        if tested is None:
+            return
         metrics, global_t = self._publisher.metrics(), self._policy.global_t
-        mean = _record_test(returns, lengths, global_t, began, metrics, engine.logger)
+        mean = _record_test(*tested, global_t, began, metrics, engine.logger)
         if self._best is None or mean > self._best:
             self._best = mean
             self._publisher.save_next_publication(mean)
@@ -195,12 +200,11 @@ class VersionTests:
     def __init__(self, experiment: Experiment, server: ParameterServer):
         self._every = experiment.learner.eval_freq
         self._episodes = experiment.learner.num_eval_eps
-        self._tester = OnlineTester(experiment)
+        self._closing = threading.Event()
+        self._tester = OnlineTester(experiment, self._closing.is_set)
         self._server = server
         self._train_return = BestReturn()
         self._train_return.is_beaten(server.train_return)  # the return before a resume
-        self._closing = threading.Event()
-        self._played = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tests", daemon=True)
 
     def close(self) -> None:
@@ -210,7 +214,6 @@ class VersionTests:
         changes nothing.
         """
         self._closing.set()
-        self._played.set()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SEC)
 
@@ -257,15 +260,11 @@ class VersionTests:
     def _judge(self, state: State) -> float | None:
         """Plays; returns the mean return if it is the best so far."""
         began = time.monotonic()
-        self._played = threading.Event()
-        if self._closing.is_set():
-            return None
         values = state.manifest.unpack(state.values)
-        returns, lengths = self._tester.test(values, state.version, self._episodes, self._played)
-        if len(returns) < self._episodes or self._closing.is_set():
+        tested = self._tester.test(values, state.version, self._episodes)
+        if tested is None or self._closing.is_set():
             return None
-        metrics = self._server.metrics()
-        mean = _record_test(returns, lengths, state.global_t, began, metrics, logger)
+        mean = _record_test(*tested, state.global_t, began, self._server.metrics(), logger)
         best = self._server.best_score
         return mean if best is None or mean > best else None
 

@@ -241,6 +241,8 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     with shutdown.interrupting(), tracing.span(tracing.START):
         server = make_parameter_server(experiment, overrides, metrics)
     serving.append(server)
+    stops = (shutdown.requested, server.stop_requested)
+    server.is_stopping = lambda: any(stop.is_set() for stop in stops)
     with contextlib.ExitStack() as ends:
         ends.callback(metrics.close)
         ends.callback(server.close, save=True)

@@ -229,6 +229,9 @@ class SignalEvent(threading.Event):
 class Shutdown:
     """Sets an event at the first SIGTERM or SIGINT; a second one ends the process immediately.
 
+    Python's handlers run between two steps of the main thread, so not while it executes a call of a
+    library, such as a step of an environment. The second signal is therefore handled in a thread.
+
     Create it in the main thread: only there can signal handlers be set.
 
         shutdown = Shutdown()
@@ -257,6 +260,10 @@ class Shutdown:
         self._signalled = False
         signal.signal(signal.SIGTERM, self._take)
         signal.signal(signal.SIGINT, self._take)
+        arrived, at = os.pipe()
+        os.set_blocking(at, False)
+        signal.set_wakeup_fd(at, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(arrived,), daemon=True).start()
 
     def request(self, exit_status: int) -> None:
         """Requests the process to end; only the first request has an effect. Thread-safe.
@@ -310,11 +317,26 @@ class Shutdown:
         finally:
             self._interrupting = False
 
+    def _watch(self, arrived: int) -> None:
+        """Ends the process at the second signal, also while the main thread executes a call."""
+        signalled = False
+        while True:
+            (number,) = os.read(arrived, 1)
+            # Later, the signals can belong to somebody else.
+            if signal.getsignal(number) == self._take:
+                if signalled:
+                    self._end_now(number)
+                signalled = True
+
+    def _end_now(self, number: int) -> None:
+        callbacks, self._last_callbacks = self._last_callbacks, []
+        for callback in callbacks:
+            callback()
+        os._exit(128 + number)
+
     def _take(self, number: int, frame: FrameType | None) -> None:
         if self._signalled:
-            for callback in self._last_callbacks:
-                callback()
-            os._exit(128 + number)
+            self._end_now(number)
         self._signalled = True
         self.request(128 + number)  # if nothing else has requested it
         if self._interrupting:

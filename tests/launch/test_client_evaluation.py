@@ -28,7 +28,7 @@ def get_returns(episodes: Sequence[SlotEpisode]) -> list[float]:
 
 def test_each_slot_counts_with_as_many_episodes() -> None:
     episodes = ClientEpisodes(4)
-    episodes.join("one", 2)
+    episodes.join("one", 2, "client")
     end(episodes, "one", (0, 1.0))
     end(episodes, "one", (0, 2.0))
     end(episodes, "one", (0, 3.0))
@@ -45,8 +45,8 @@ def test_each_slot_counts_with_as_many_episodes() -> None:
 
 def test_a_client_that_has_left_holds_nobody_up() -> None:
     episodes = ClientEpisodes(3)
-    episodes.join("one", 1)
-    episodes.join("other", 1)
+    episodes.join("one", 1, "client")
+    episodes.join("other", 1, "client")
     end(episodes, "one", (0, 1.0))
     end(episodes, "other", (0, 10.0))
     end(episodes, "one", (0, 2.0))
@@ -58,7 +58,7 @@ def test_a_client_that_has_left_holds_nobody_up() -> None:
 def test_episodes_count_when_all_clients_have_left() -> None:
     episodes = ClientEpisodes(2)
     for session in ("one", "other"):
-        episodes.join(session, 1)
+        episodes.join(session, 1, "client")
         end(episodes, session, (0, 1.0))
         episodes.leave(session)
     episodes.leave("never here")

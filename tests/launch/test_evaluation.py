@@ -1,6 +1,7 @@
 """`relaax eval` of a run's own environment: which snapshot, and what it says while nothing ends."""
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,16 +54,25 @@ def test_a_snapshot_with_nan_is_named(experiment: Experiment) -> None:
         open_server(experiment, replace(state, values=values))
 
 
-def test_it_says_once_that_no_episode_ends(
-    experiment: Experiment, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_each_slot_that_ends_no_episode_is_named_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    evaluate_snapshot(experiment, 4)
-    assert caplog.messages == []
-    monkeypatch.setattr(evaluation, "_PATIENCE_SEC", 0.0)
-    evaluate_snapshot(experiment, 4)
-    (message,) = caplog.messages
-    assert "set environment.max_episode_steps" in message
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    patience = evaluation.Patience(4)
+    named = []
+    for _ in range(200):
+        now += 1.0
+        patience.check()
+        patience.begin(0)
+        if now < 1100.0:
+            patience.begin(2)
+        named += re.findall(r"slot (.*) has ended.*set environment\.max_episode_steps", caplog.text)
+        caplog.clear()
+    assert named == ["1, 3", "2"]
+    evaluation.Patience(1, "arm").check()
+    assert caplog.text == ""
 
 
 def test_a_video_is_prepared_before_an_environment_is_made(

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cluster import ROOT, TRACE, Cluster, find_command, wait_until
+from support.cluster import ROOT, TRACE, Cluster, Processes, find_command, wait_until
 from support.durable import make_push, open_server
 from support.learning import (
     COLUMNS,
@@ -127,7 +127,7 @@ def test_beside_agents_a_judged_version_that_reaches_the_target_ends_the_trainin
     tmp_path: Path,
 ) -> None:
     # covers D8
-    def play(values: Any, version: int, episodes: int, done: Any) -> Any:
+    def play(values: Any, version: int, episodes: int) -> Any:
         return np.full(episodes, float(version)), np.full(episodes, 9)
 
     sequences = itertools.count(1)
@@ -310,7 +310,7 @@ def test_an_environment_that_cannot_be_closed_after_a_failure_ends_no_evaluation
 
 def test_a_tester_whose_environment_cannot_be_closed_makes_a_new_one() -> None:
     experiment: Any = None
-    tester = OnlineTester(experiment)
+    tester = OnlineTester(experiment, lambda: False)
     tester._parts = "closed"
     tester._stack.callback(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -324,7 +324,7 @@ def test_a_snapshot_that_cannot_be_written_ends_no_evaluations(
 ) -> None:
     """Each evaluation is the best so far, and the disk has no room for it."""
 
-    def play(values: Any, version: int, episodes: int, done: Any) -> Any:
+    def play(values: Any, version: int, episodes: int) -> Any:
         return np.full(episodes, float(version)), np.full(episodes, 9)
 
     sequences = itertools.count(1)
@@ -352,7 +352,7 @@ def test_a_snapshot_that_cannot_be_written_ends_no_evaluations(
 def test_an_evaluation_that_hangs_is_not_waited_for_and_changes_nothing(tmp_path: Path) -> None:
     begun, release = threading.Event(), threading.Event()
 
-    def hang(values: Any, version: int, episodes: int, done: Any) -> Any:
+    def hang(values: Any, version: int, episodes: int) -> Any:
         begun.set()
         assert release.wait(60)
         return np.full(episodes, 7.0), np.full(episodes, 9)
@@ -370,6 +370,42 @@ def test_an_evaluation_that_hangs_is_not_waited_for_and_changes_nothing(tmp_path
         assert not tests._thread.is_alive()
         assert list_names(tmp_path / "run") == names
         assert server.best_score is None
+
+
+ENDLESS = '''
+import gymnasium as gym, numpy as np
+class Same(gym.Env):
+    """Ends when an action differs from the one before: greedily, it never does."""
+    observation_space = gym.spaces.Box(0, 1, (4,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.actions = []
+        return np.zeros(4, np.float32), {}
+    def step(self, action):
+        self.actions.append(int(action))
+        if len(self.actions) == 2000:
+            open("endless", "w").close()
+        ended = len(set(self.actions)) > 1
+        return np.zeros(4, np.float32), 0.0, ended, False, {}
+gym.register(id="Same-v0", entry_point=Same)
+'''
+
+
+def test_ctrl_c_ends_a_test_that_never_ends(tested: tuple[Path, str], tmp_path: Path) -> None:
+    """The test gives no score, and the run's state is saved."""
+    (tmp_path / "same.py").write_text(ENDLESS)
+    sets = (f"algorithm.path={tested[0].parent / 'ppo'}", "environment.env=same:Same-v0")
+    argv = [find_command("relaax"), "train", PPO, *SMALL, "--eval-freq", "1", "--run-dir", "run"]
+    with Processes(tmp_path) as processes:
+        program = processes.start("train", [*argv, *(x for one in sets for x in ("--set", one))])
+        wait_until((tmp_path / "endless").exists, program)
+        assert program.stop(signal.SIGINT) == 128 + signal.SIGINT
+        assert "evaluation at step" not in program.output
+        assert TRACE not in program.output
+    state = read_latest(tmp_path / "run" / "checkpoints")
+    assert state is not None
+    assert state.global_t == 256
 
 
 class Fixed:

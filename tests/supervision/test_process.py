@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.cluster import Processes
 from support.threads import Caller
 
 from relaax_like.config.address import Address
@@ -250,3 +251,39 @@ def test_of_two_simultaneous_requests_one_counts():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[1] 1\n"
+
+
+def test_a_second_signal_does_not_wait_for_a_call_of_a_library(tmp_path: Path):
+    """Python's handlers would run after it, which is never."""
+    code = (
+        "import hashlib\n"
+        "from relaax_like.supervision.process import Shutdown\n"
+        "shutdown = Shutdown()\n"
+        "shutdown.on_repeat(lambda: print('last', flush=True))\n"
+        "print('ready', flush=True)\n"
+        "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"
+    )
+    with Processes(tmp_path) as processes:
+        program = processes.start("busy", [sys.executable, "-c", code])
+        program.wait_for("ready")
+        # Two equal ones can become one, and of two others either can be the second.
+        program.send(signal.SIGINT)
+        status = program.stop(signal.SIGTERM)
+        assert status in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+        assert program.lines[-1] == "last"
+
+
+def test_signals_that_belong_to_others_end_nothing():
+    code = (
+        "import os, signal, time\n"
+        "from relaax_like.supervision.process import Shutdown\n"
+        "shutdown, seen = Shutdown(), []\n"
+        "signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))\n"
+        "for count in range(1, 4):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    while len(seen) < count:\n"
+        "        time.sleep(0.01)\n"
+        "print(len(seen))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "3\n"
