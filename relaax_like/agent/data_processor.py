@@ -11,7 +11,7 @@ import numpy as np
 from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
-from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
+from relaax_like.core.records import EpisodeReport, LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner
 from relaax_like.experience.rollout import Rollout
 from relaax_like.wire.errors import RelaaxError
@@ -148,7 +148,7 @@ class ComputationDataProcessor:
     def submit(
         self,
         rollout: Rollout,
-        episodes: Sequence[Episode],
+        episodes: Sequence[EpisodeReport],
         on_done: Callable[[], None],
         env_steps: int | None = None,
         agent: str = "",
@@ -173,7 +173,7 @@ class ComputationDataProcessor:
         steps = rollout.env_steps if env_steps is None else env_steps
         self._submit(rollout, episodes, steps, on_done, agent, is_urgent)
 
-    def report(self, episodes: Sequence[Episode], env_steps: int) -> None:
+    def report(self, episodes: Sequence[EpisodeReport], env_steps: int) -> None:
         """Counts episodes and steps that were not learned from; raises the same as `submit`."""
         self._submit(None, tuple(episodes), env_steps)
 
@@ -202,7 +202,7 @@ class ComputationDataProcessor:
     def _submit(
         self,
         rollout: Rollout | None,
-        episodes: Sequence[Episode],
+        episodes: Sequence[EpisodeReport],
         env_steps: int,
         on_done: Callable[[], None] | None = None,
         agent: str = "",

@@ -4,15 +4,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.config.plan import OverriddenUse
+from relaax_like.core.episode_reports import pack_reports, unpack_reports
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
-from relaax_like.core.records import MAX_EPISODES, Episode
+from relaax_like.core.records import MAX_EPISODES, Episode, EpisodeReport, Playing
 from relaax_like.experience.magnitudes import MAX_RETURN, validate_rollout
 from relaax_like.experience.rollout import Executed, RolloutBuffer, make_agent_ids
 from relaax_like.wire.errors import InvalidInputError
@@ -111,13 +113,15 @@ class OnlineHelper:
         self.client = client
         self._refused_in_a_row = 0
         self._name = processor.name_agent()
-        agents = make_agent_ids(f"{processor.name}/{client}/{self._name}", slots)
+        self._player = f"{processor.name}/{client}/{self._name}"
+        agents = make_agent_ids(self._player, slots)
         self.overridden = overridden
         self._max_segment_sec = max_segment_sec
         self._due_at = 0.0  # of the unfinished rollout
         self._overlap = overlap
         self._buffer = RolloutBuffer(steps, agents, overridden, overlap)
-        self._episodes: list[Episode] = []
+        self._episodes: list[EpisodeReport] = []
+        self._is_known = False  # as a player
         self._uncounted = 0  # steps of discarded rollouts, to be counted with the next request
         # Two counters, each with one writer, so no lock is needed.
         self._submitted = 0
@@ -245,8 +249,8 @@ class OnlineHelper:
         if rollout.valid is not None and not rollout.valid.any():
             self._uncounted += taken
             if self._episodes or self.counts_steps:
-                self._processor.report(self._episodes, self._take_env_steps(0))
-                self._episodes = []
+                env_steps = self._take_env_steps(0)
+                self._processor.report(self._take_reports(env_steps), env_steps)
             return
         try:
             validate_rollout(rollout)
@@ -261,7 +265,6 @@ class OnlineHelper:
             self._uncounted += taken
             del self._episodes[:-MAX_EPISODES]
             return
-        ended, self._episodes = self._episodes, []
         self._submitted += 1
         longest = self._max_wait_sec
         if longest is None:
@@ -269,6 +272,7 @@ class OnlineHelper:
             longest = _WAIT_SEC if is_short else _LONG_WAIT_SEC
         self._wait_until = time.monotonic() + longest
         env_steps = self._take_env_steps(taken)
+        ended = self._take_reports(env_steps)
         self._processor.submit(
             rollout, ended, self._note_learned, env_steps, self._name, self._is_urgent
         )
@@ -279,13 +283,17 @@ class OnlineHelper:
         Episodes whose return is NaN, or too large to learn from, are left out: they would distort
         the mean.
         """
-        self._episodes.extend(e for e in episodes if abs(e.episode_return) <= MAX_RETURN)
+        self._episodes += [
+            replace(episode, player=self._player)
+            for episode in episodes
+            if abs(episode.episode_return) <= MAX_RETURN
+        ]
 
     def take_state(self) -> dict[str, Any]:
         """Removes and returns the unfinished rollout, for `set_state` of another helper."""
         state = {
             "buffer": self._buffer.get_state(),
-            "episodes": [[episode.episode_return, episode.length] for episode in self._episodes],
+            "episodes": pack_reports(self._episodes),
             "discarded_rollouts": self.discarded_rollouts,
             "discarded_steps": self.discarded_steps,
             "uncounted": self._uncounted,
@@ -298,7 +306,7 @@ class OnlineHelper:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Resumes from what `take_state` returned, before anything is stored."""
         self._buffer.set_state(state["buffer"])
-        self._episodes = [Episode(*episode) for episode in state["episodes"]]
+        self._episodes = unpack_reports(state["episodes"])
         self.discarded_rollouts = int(state["discarded_rollouts"])
         self.discarded_steps = int(state["discarded_steps"])
         self._uncounted = int(state["uncounted"])
@@ -318,9 +326,12 @@ class OnlineHelper:
           Exception: an error of the learner; see `Learner.submit`.
         """
         env_steps = self._take_env_steps(self.unfinished_steps)
-        if self._episodes or env_steps:
-            self._processor.report(self._episodes, env_steps)
-        self._episodes = []
+        if self._is_known or self._episodes or env_steps:
+            reports = self._take_reports(env_steps)
+            if self.counts_steps:
+                reports.append(Playing(self._player, 0, 0))
+                self._is_known = False
+            self._processor.report(reports, env_steps)
         self._buffer.discard()
         if self._submitted:
             self._processor.leave(self._name)
@@ -333,8 +344,8 @@ class OnlineHelper:
         """
         self.refused_rollouts += 1
         self._refused_in_a_row += 1
-        ended, self._episodes = self._episodes, []
-        self._processor.report(ended, self._take_env_steps(env_steps))
+        env_steps = self._take_env_steps(env_steps)
+        self._processor.report(self._take_reports(env_steps), env_steps)
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
                 f"{error}; {_MAX_REFUSED} rollouts in a row were refused; check what the "
@@ -355,6 +366,14 @@ class OnlineHelper:
         """Returns the steps to count with a request: its own, and those of discarded rollouts."""
         uncounted, self._uncounted = self._uncounted, 0
         return uncounted + env_steps if self.counts_steps else 0
+
+    def _take_reports(self, env_steps: int) -> list[EpisodeReport]:
+        """Returns the episodes that ended, and that the agent plays with its slots."""
+        reports, self._episodes = self._episodes, []
+        if self.counts_steps:
+            self._is_known = True
+            reports.append(Playing(self._player, self._slots, env_steps))
+        return reports
 
     def _make_for_slot(self) -> "OnlineHelper":
         helper = OnlineHelper(

@@ -3,7 +3,6 @@
 import abc
 import itertools
 import logging
-import math
 import os
 import secrets
 import socket
@@ -12,13 +11,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from relaax_like.core.episode_reports import validate_reports
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
     MAX_ENV_STEPS,
     MAX_EPISODES,
-    Episode,
+    EpisodeReport,
     GroupReply,
     GroupRequest,
     Push,
@@ -73,7 +73,7 @@ class BufferingClient(ParameterServerClient):
         self._incarnation = time.time_ns()
         self._sequence = 0
         self._env_steps = 0
-        self._episodes: list[Episode] = []
+        self._episodes: list[EpisodeReport] = []
         self._statistics: dict[str, Moments] = {}
         self._values: Values | None = None
         self._values_epoch = 0
@@ -146,23 +146,10 @@ class BufferingClient(ParameterServerClient):
             self._exchange(None, want_values=False)
         return self.global_t
 
-    def add_episode(self, episode_return: float, length: int) -> None:
-        """Reports a finished training episode; sent with the next push.
-
-        Raises:
-          InvalidInputError: the return is not finite, or the length is not within 1 to 2^40;
-            nothing was added.
-        """
-        episode = Episode(float(episode_return), int(length))
-        # The server would refuse each push that has it.
-        is_possible = 1 <= episode.length <= MAX_ENV_STEPS
-        if not math.isfinite(episode.episode_return) or not is_possible:
-            raise InvalidInputError(
-                f"episode: episode_return {episode.episode_return}, length {episode.length}; "
-                "expected a finite episode_return and a length of 1 to 2^40",
-                "episodes",
-            )
-        self._episodes.append(episode)
+    def add_episodes(self, reports: Sequence[EpisodeReport]) -> None:
+        """Adds what is sent with the next push; see `ParameterServerClient`, also for errors."""
+        validate_reports(reports)  # the server would refuse each push that has an invalid one
+        self._episodes += reports
 
     def add_statistics(self, name: str, moments: Moments) -> None:
         """Adds rows to a running statistic; see `ParameterServerClient`."""
@@ -248,7 +235,7 @@ class BufferingClient(ParameterServerClient):
 
     def _push(
         self,
-        episodes: Sequence[Episode],
+        episodes: Sequence[EpisodeReport],
         gradient: np.ndarray | None = None,
         want_values: bool = False,
         groups: Sequence[str] = (),

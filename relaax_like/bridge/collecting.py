@@ -12,6 +12,7 @@ import grpc
 from relaax_like.bridge import chunks, frames, messages
 from relaax_like.bridge.errors import PARAMETER_SERVER, to_exception, translate
 from relaax_like.core.buffers import BufferPool
+from relaax_like.core.episode_reports import write_reports
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import Experience, Reply, StreamProgress
 from relaax_like.v1 import experience_pb2
@@ -163,8 +164,7 @@ class CollectStream:
         header.sequence = experience.sequence
         header.agent = experience.agent
         header.columns = experience.columns
-        for episode in experience.episodes:
-            header.episodes.add(episode_return=episode.episode_return, length=episode.length)
+        write_reports(header, experience.episodes)
         header.leaves = experience.is_leaving
         header.env_steps = experience.env_steps
         header.sampling_sec = experience.sampling_sec

@@ -9,7 +9,8 @@ import grpc
 from relaax_like.bridge import chunks, errors, frames, messages
 from relaax_like.bridge.collecting import FORMAT
 from relaax_like.bridge.receive_budget import ReceiveBudget
-from relaax_like.core.records import MAX_EPISODES, Episode, Experience, Reply, StreamProgress
+from relaax_like.core.episode_reports import read_reports
+from relaax_like.core.records import Experience, Reply, StreamProgress
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.v1 import experience_pb2
 from relaax_like.wire.errors import InvalidInputError, LeasedError
@@ -223,12 +224,6 @@ class _Stream:
         return header
 
     def _read(self, header: experience_pb2.ExperienceHeader) -> Experience:
-        if len(header.episodes) > MAX_EPISODES:
-            raise InvalidInputError(
-                f"experience: {len(header.episodes)} episodes, but at most {MAX_EPISODES} are "
-                "allowed in one message; send several messages",
-                "episodes",
-            )
         limit = self._sink.max_rollout_bytes
         if header.rollout_bytes > limit:
             raise InvalidInputError(
@@ -284,7 +279,7 @@ def read_experience(
         agent=header.agent,
         columns=header.columns,
         rollout=rollout,
-        episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+        episodes=read_reports(header),
         is_leaving=header.leaves,
         env_steps=header.env_steps,
         sampling_sec=header.sampling_sec,

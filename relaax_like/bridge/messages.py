@@ -10,15 +10,14 @@ import numpy as np
 from relaax_like.bridge import chunks, frames
 from relaax_like.bridge.shared_memory import SharedVectors
 from relaax_like.core.buffers import BufferPool
+from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.manifest import MAX_STATISTICS, Manifest
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
-    MAX_EPISODES,
     MAX_SERVED_CLIENTS,
     ClientsReport,
     ClientStatus,
     Durability,
-    Episode,
     Outcome,
     Push,
     Reply,
@@ -95,7 +94,7 @@ def push_to_messages(
 
 def push_to_header(push: Push) -> pb.PushHeader:
     """Converts a push, without the bytes of its gradient."""
-    return pb.PushHeader(
+    header = pb.PushHeader(
         client_id=push.client_id,
         incarnation=push.incarnation,
         sequence=push.sequence,
@@ -103,9 +102,6 @@ def push_to_header(push: Push) -> pb.PushHeader:
         gradient_version=push.gradient_version,
         gradient_epoch=push.gradient_epoch,
         env_steps=push.env_steps,
-        episodes=[
-            pb.Episode(episode_return=e.episode_return, length=e.length) for e in push.episodes
-        ],
         fingerprint=push.fingerprint,
         statistics=[
             pb.StatisticDelta(
@@ -118,6 +114,8 @@ def push_to_header(push: Push) -> pb.PushHeader:
         ],
         groups=push.groups,
     )
+    write_reports(header, push.episodes)
+    return header
 
 
 def header_to_push(header: pb.PushHeader, gradient: np.ndarray | None) -> Push:
@@ -138,7 +136,7 @@ def header_to_push(header: pb.PushHeader, gradient: np.ndarray | None) -> Push:
         gradient_version=header.gradient_version,
         gradient_epoch=header.gradient_epoch,
         env_steps=header.env_steps,
-        episodes=tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+        episodes=read_reports(header),
         fingerprint=header.fingerprint,
         statistics=_messages_to_statistics(header.statistics),
         groups=tuple(header.groups),
@@ -189,12 +187,6 @@ def messages_to_push(
         )
     header = first.header
     gradient = None
-    if len(header.episodes) > MAX_EPISODES:
-        raise InvalidInputError(
-            f"push: {len(header.episodes)} episodes, but at most {MAX_EPISODES} are allowed in "
-            "one push",
-            "episodes",
-        )
     push = header_to_push(header, None)
     if header.gradient_bytes:
         num_bytes = _validate_gradient_header(header, manifest)
@@ -219,7 +211,8 @@ def count_awaited_bytes(first: frames.Request, manifest: Manifest) -> int:
     num_bytes = min(header.gradient_bytes, manifest.gradient_bytes)
     if header.shared_gradient or len(header.first_chunk) >= num_bytes:
         return 0
-    return num_bytes + header.ByteSize() + _EPISODE_BYTES * len(header.episodes)
+    reports = len(header.episodes) + len(header.players)
+    return num_bytes + header.ByteSize() + _EPISODE_BYTES * reports
 
 
 def _messages_to_statistics(deltas: Sequence[pb.StatisticDelta]) -> dict[str, Moments]:

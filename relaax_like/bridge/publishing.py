@@ -12,10 +12,10 @@ import numpy as np
 from relaax_like.bridge import chunks, errors, frames
 from relaax_like.bridge.messages import name_outcome, number_outcome
 from relaax_like.bridge.receive_budget import ReceiveBudget
+from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import (
     Counts,
-    Episode,
     Lease,
     Publication,
     PublishTicket,
@@ -24,7 +24,6 @@ from relaax_like.core.records import (
     RunState,
     TrainReturn,
 )
-from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import publisher_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 
@@ -144,16 +143,15 @@ class PublisherServicer:
                 "header",
             )
         header = first.header
-        if len(header.episodes) > MAX_EPISODES or len(header.received) > _MAX_RECEIVED:
+        if len(header.received) > _MAX_RECEIVED:
             raise InvalidInputError(
-                f"publish: {len(header.episodes)} episodes, expected at most {MAX_EPISODES}; "
-                f"{len(header.received)} clients in received, expected at most {_MAX_RECEIVED}; "
-                "run the same version of relaax_like on both ends",
-                "episodes",
+                f"publish: {len(header.received)} clients in received, expected at most "
+                f"{_MAX_RECEIVED}; run the same version of relaax_like on both ends",
+                "received",
             )
         fields: dict[str, Any] = {
             "env_steps": header.env_steps,
-            "episodes": tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+            "episodes": read_reports(header, MAX_EPISODES),
             "received": _read_received(header.received),
             "ticket": PublishTicket(header.term, header.sequence),
         }
@@ -421,11 +419,9 @@ def _item_to_parts(item: Publication | Counts) -> Iterator[Any]:
         term=item.ticket.term,
         sequence=item.ticket.sequence,
         env_steps=item.env_steps,
-        episodes=[
-            pb.Episode(episode_return=e.episode_return, length=e.length) for e in item.episodes
-        ],
         received=_received_to_messages(item.received),
     )
+    write_reports(header, item.episodes)
     if isinstance(item, Publication):
         header.number = item.number
         for group, steps in item.steps.items():

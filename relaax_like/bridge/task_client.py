@@ -7,6 +7,7 @@ import numpy as np
 from relaax_like.core.manifest import TRAINABLE, Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.moments import Moments
+from relaax_like.core.records import EpisodeReport
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.wire.errors import InvalidInputError
 
@@ -85,9 +86,9 @@ class TaskClient(ParameterServerClient):
         """Counts steps; see `ParameterServerClient`."""
         return self._client.increment_global_t(n)
 
-    def add_episode(self, episode_return: float, length: int) -> None:
-        """Reports a finished training episode; sent with the next push."""
-        self._client.add_episode(episode_return, length)
+    def add_episodes(self, reports: Sequence[EpisodeReport]) -> None:
+        """Adds what is sent with the next push; see `ParameterServerClient`."""
+        self._client.add_episodes(reports)
 
     def add_statistics(self, name: str, moments: Moments) -> None:
         """Adds rows to a running statistic of the task; see `ParameterServerClient`."""

@@ -259,7 +259,8 @@ class LearnerConfig(Settings):
     """Training ends when the mean return of the last target_episodes episodes reaches this
     value."""
     target_episodes: int = Field(default=100, ge=1)
-    """Number of most recent episodes whose mean return is compared with target_return."""
+    """Number of most recent episodes whose mean return is compared with target_return: the same
+    number of each slot that plays, so rounded up to a multiple of the number of slots."""
     max_episodes: int | None = Field(default=None, ge=1)
     """Training ends after this number of training episodes; null: no limit."""
     eval_freq: int = Field(default=0, ge=0)

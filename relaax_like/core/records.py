@@ -31,10 +31,33 @@ class Episode:
     Attributes:
       episode_return: undiscounted sum of rewards.
       length: environment steps.
+      slot: index of its slot among those of the player.
+      player: name of the agent that played it, unique in the run; "": the sender of the message.
     """
 
     episode_return: float
     length: int
+    slot: int = 0
+    player: str = ""
+
+
+@dataclass(frozen=True)
+class Playing:
+    """That an agent plays. It travels with the episodes, as the mean return is one over all slots.
+
+    Attributes:
+      player: name of the agent, unique in the run; "": the sender of the message.
+      slots: number of slots that it plays with; 0: it has left.
+      env_steps: environment steps of all its slots since its last report.
+    """
+
+    player: str
+    slots: int
+    env_steps: int
+
+
+# What agents report of their episodes.
+EpisodeReport = Episode | Playing
 
 
 # Agents and their learner.
@@ -58,7 +81,7 @@ class LearnRequest:
 
     number: int
     rollout: Rollout | None
-    episodes: Sequence[Episode] = ()
+    episodes: Sequence[EpisodeReport] = ()
     env_steps: int = 0
     agent: str = ""
     is_leaving: bool = False
@@ -120,7 +143,7 @@ class Push:
     gradient_version: int = 0
     gradient_epoch: int = 0
     env_steps: int = 0
-    episodes: tuple[Episode, ...] = ()
+    episodes: tuple[EpisodeReport, ...] = ()
     fingerprint: int = 0
     statistics: Mapping[str, Moments] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
@@ -277,7 +300,7 @@ class Experience:
     agent: str = ""
     columns: int = 0
     rollout: np.ndarray | None = None
-    episodes: tuple[Episode, ...] = ()
+    episodes: tuple[EpisodeReport, ...] = ()
     is_leaving: bool = False
     env_steps: int = 0
     sampling_sec: float = 0.0
@@ -400,7 +423,7 @@ class Publication:
     slots: Mapping[str, np.ndarray]
     steps: Mapping[str, int]
     env_steps: int = 0
-    episodes: tuple[Episode, ...] = ()
+    episodes: tuple[EpisodeReport, ...] = ()
     received: Mapping[str, Received] = field(default_factory=dict)
     ticket: PublishTicket | None = None
     score: float | None = None
@@ -418,7 +441,7 @@ class Counts:
     """
 
     env_steps: int
-    episodes: tuple[Episode, ...] = ()
+    episodes: tuple[EpisodeReport, ...] = ()
     received: Mapping[str, Received] = field(default_factory=dict)
     ticket: PublishTicket | None = None
 

@@ -23,7 +23,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import TASK, Prediction
-from relaax_like.core.records import LearnRequest
+from relaax_like.core.records import Episode, LearnRequest
 from relaax_like.experience.rollout import Arrays, Rollout, concatenate
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.launch.algorithm_code import (
@@ -178,7 +178,9 @@ class _Recorder(FrozenPolicy):
             if rollout.env_steps > missing:
                 rollout = _take_first(rollout, missing)
             self._steps += rollout.env_steps
-            self._returns += [episode.episode_return for episode in work.episodes]
+            self._returns += [
+                one.episode_return for one in work.episodes if isinstance(one, Episode)
+            ]
             self._rollouts.append(rollout)
             self._waiting += rollout.env_steps
             # So the last file is not a small one, which might have too few steps for an update.

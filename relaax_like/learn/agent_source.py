@@ -5,7 +5,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relaax_like.core.records import Episode, Origin, Received
+from relaax_like.core.episode_reports import pack_reports, unpack_reports
+from relaax_like.core.records import EpisodeReport, Origin, Received
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.rollout_layout import RolloutLayout
@@ -81,7 +82,7 @@ class AgentSource(Source):
     def add(
         self,
         rollout: Rollout,
-        episodes: Sequence[Episode],
+        episodes: Sequence[EpisodeReport],
         env_steps: int | None = None,
         origin: Origin | None = None,
         is_urgent: bool = False,
@@ -117,7 +118,7 @@ class AgentSource(Source):
         """Takes a rollout; returns its ticket. Raises the same as `add`."""
 
     def add_counts(
-        self, env_steps: int, episodes: Sequence[Episode] = (), origin: Origin | None = None
+        self, env_steps: int, episodes: Sequence[EpisodeReport] = (), origin: Origin | None = None
     ) -> None:
         """Accepts environment steps and episodes, to be counted with the next publication.
 
@@ -163,10 +164,10 @@ class AgentSource(Source):
         counts = self._tally.take()
         return {
             "env_steps": counts.env_steps,
-            "episodes": [[episode.episode_return, episode.length] for episode in counts.episodes],
+            "episodes": pack_reports(counts.episodes),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `take_state` returned; see `Source`."""
-        episodes = [Episode(*episode) for episode in state["episodes"]]
+        episodes = unpack_reports(state["episodes"])
         self._tally.add(int(state["env_steps"]), episodes)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from relaax_like.core.episode_reports import validate_reports
 from relaax_like.core.records import (
-    Episode,
     Experience,
     LearnerUpdate,
     Origin,
@@ -192,7 +192,7 @@ class ExperienceService(ExperienceSink):
     def add(self, experience: Experience) -> None:
         """Adds experience; see `ExperienceSink`."""
         _validate_name(experience.agent)
-        _validate_episodes(experience.episodes)
+        validate_reports(experience.episodes)
         source = self._wait_for_source()
         rollout = None
         if experience.rollout is not None and not self._is_known(experience):
@@ -415,21 +415,6 @@ class ExperienceService(ExperienceSink):
             if self._finished:
                 self._release(list(self._by_ticket))
             self._changed.notify_all()
-
-
-def _validate_episodes(episodes: Sequence[Episode]) -> None:
-    # A single NaN would permanently spoil the mean return, and prevent all further snapshots.
-    for index, episode in enumerate(episodes):
-        if not math.isfinite(episode.episode_return):
-            raise InvalidInputError(
-                f"episodes[{index}]: return {episode.episode_return}, expected a finite number",
-                "episodes",
-            )
-        if not 1 <= episode.length <= _MAX_EPISODE_LENGTH:
-            raise InvalidInputError(
-                f"episodes[{index}].length: {episode.length}, expected an integer from 1 to 2^40",
-                "episodes",
-            )
 
 
 def _validate_env_steps(env_steps: int, in_rollout: int) -> None:

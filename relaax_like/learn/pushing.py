@@ -150,8 +150,7 @@ class Pushing(Sink):
           RelaaxError: an error of `ParameterServerClient.increment_global_t`.
         """
         counts = self._tally.take()
-        for episode in counts.episodes:
-            self._client.add_episode(episode.episode_return, episode.length)
+        self._client.add_episodes(counts.episodes)
         self._client.increment_global_t(counts.env_steps)
 
     def report(self, tickets: Sequence[int], with_values: bool = False) -> LearnerUpdate:

@@ -14,7 +14,7 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import (
     Counts,
-    Episode,
+    EpisodeReport,
     Lease,
     Publication,
     PublishTicket,
@@ -42,7 +42,7 @@ class _Counted:
 
     sequence: int
     env_steps: int
-    episodes: tuple[Episode, ...]
+    episodes: tuple[EpisodeReport, ...]
 
 
 class RemotePublisher(Publisher):

@@ -20,7 +20,8 @@ from pathlib import Path
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from relaax_like.core.records import Episode, Origin
+from relaax_like.core.episode_reports import read_reports, write_reports
+from relaax_like.core.records import EpisodeReport, Origin
 from relaax_like.experience.rollout import Rollout
 from relaax_like.journal.files import list_segments
 from relaax_like.journal.head import JournalHead, path_of_head
@@ -72,7 +73,7 @@ class ReplayRecord:
     """
 
     rollout: Rollout | None
-    episodes: Sequence[Episode]
+    episodes: Sequence[EpisodeReport]
     env_steps: int
     origin: Origin | None
     steps: int
@@ -275,8 +276,7 @@ def _pack(record: ReplayRecord) -> Sequence[bytes | memoryview]:
         header.client_id = record.origin.client_id
         header.incarnation = record.origin.incarnation
         header.sequence = record.origin.sequence
-    for episode in record.episodes:
-        header.episodes.add(episode_return=episode.episode_return, length=episode.length)
+    write_reports(header, record.episodes)
     header.env_steps = record.env_steps
     rollout = b"" if record.rollout is None else rollout_to_bytes(record.rollout).data
     header.rollout_bytes = len(rollout)
@@ -318,7 +318,7 @@ def _unpack(payload: memoryview, index: int, directory: Path) -> ReplayRecord:
         origin = Origin(header.client_id, header.incarnation, header.sequence)
     return ReplayRecord(
         rollout,
-        tuple(Episode(e.episode_return, e.length) for e in header.episodes),
+        read_reports(header),
         header.env_steps,
         origin,
         message.steps,

@@ -13,7 +13,7 @@ from relaax_like.algorithm.model import Model, get_learning_specs, get_reward_co
 from relaax_like.config.places import describe_place
 from relaax_like.config.plan import Replay
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import Episode, Origin, Received
+from relaax_like.core.records import EpisodeReport, Origin, Received
 from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
@@ -178,7 +178,7 @@ class Replayed(AgentSource):
     def add(
         self,
         rollout: Rollout,
-        episodes: Sequence[Episode],
+        episodes: Sequence[EpisodeReport],
         env_steps: int | None = None,
         origin: Origin | None = None,
         is_urgent: bool = False,
@@ -206,7 +206,7 @@ class Replayed(AgentSource):
             return super().add(rollout, episodes, env_steps, origin, is_urgent)
 
     def add_counts(
-        self, env_steps: int, episodes: Sequence[Episode] = (), origin: Origin | None = None
+        self, env_steps: int, episodes: Sequence[EpisodeReport] = (), origin: Origin | None = None
     ) -> None:
         """Counts steps and episodes, once the log contains them; see `AgentSource`.
 
@@ -338,7 +338,7 @@ class Replayed(AgentSource):
     def _make_record(
         self,
         rollout: Rollout | None,
-        episodes: Sequence[Episode],
+        episodes: Sequence[EpisodeReport],
         env_steps: int,
         origin: Origin | None,
     ) -> ReplayRecord:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from relaax_like.core.records import Episode, LearnRequest
+from relaax_like.core.episode_reports import pack_reports, unpack_reports
+from relaax_like.core.records import LearnRequest
 from relaax_like.experience.collector import Collector, DataHandler, TrainingData
 from relaax_like.experience.trajectory_files import TrajectoryGatherer
 from relaax_like.learn.data_handlers import locate_handler_errors
@@ -218,13 +219,13 @@ class RequestQueue(RequestSource):
         return {
             "collector": self._collector.get_state(),
             "env_steps": counts.env_steps,
-            "episodes": [[episode.episode_return, episode.length] for episode in counts.episodes],
+            "episodes": pack_reports(counts.episodes),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `take_state` returned; see `Source`."""
         self._collector.set_state(state["collector"])
-        episodes = [Episode(*episode) for episode in state["episodes"]]
+        episodes = unpack_reports(state["episodes"])
         self._tally.add(int(state["env_steps"]), episodes)
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from relaax_like.core.records import Counts, Episode, Origin, Received
+from relaax_like.core.records import Counts, EpisodeReport, Origin, Received
 
 # Number of episodes that can wait to be counted; if there are more, the oldest are dropped.
 _MAX_EPISODES = 100_000
@@ -30,7 +30,7 @@ class Tally:
     def __init__(self) -> None:
         self.lock = threading.RLock()  # guards all following attributes
         self._env_steps = 0
-        self._episodes: deque[Episode] = deque(maxlen=_MAX_EPISODES)
+        self._episodes: deque[EpisodeReport] = deque(maxlen=_MAX_EPISODES)
         self._received: dict[str, Received] = {}
         self._newest: dict[str, int] = {}  # client id -> sequence number, of this start
         self._waiting: dict[int, Origin] = {}  # ticket -> origin; not learned from yet
@@ -52,7 +52,7 @@ class Tally:
     def add(
         self,
         env_steps: int,
-        episodes: Iterable[Episode] = (),
+        episodes: Iterable[EpisodeReport] = (),
         origin: Origin | None = None,
         ticket: int | None = None,
     ) -> None:

@@ -346,7 +346,9 @@ class Applier:
         """Makes a push take effect; returns its answer, which a retry gets, too."""
         self._store.commit(prepared)
         self._combiner.note(plan, push.groups, self._store.values)
-        self._statistics.add(push.env_steps, push.episodes)
+        # The tutorial's plain calls, which have no number, are not those of a player.
+        sender = push.client_id if push.sequence else None
+        self._statistics.add(push.env_steps, push.episodes, sender)
         answered = CachedReply(plan.outcome, prepared.version, prepared.global_t, plan.reason)
         self._dedup.note(push, answered)
         self._records += 1

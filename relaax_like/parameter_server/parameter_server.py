@@ -52,9 +52,10 @@ from relaax_like.parameter_server.saver import Saver
 from relaax_like.parameter_server.served_clients import ServedClients
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
-from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, EpisodeMeans, Statistics
+from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
 from relaax_like.parameter_server.stop_condition import StopCondition, Target
 from relaax_like.parameter_server.store import Store
+from relaax_like.parameter_server.training_returns import EpisodeMeans
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     ConfigError,
@@ -449,7 +450,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def train_return(self) -> TrainReturn | None:
         """Training return over a full window of episodes; None before; see `Publisher`."""
         means = self._statistics.means
-        if means.mean_return is None or not self._statistics.is_window_full:
+        if means.mean_return is None or not means.is_full:
             return None
         return TrainReturn(means.mean_return, means.return_episodes, means.episodes)
 
@@ -650,10 +651,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
             self._saver.note_steps(global_t)
 
     def _compute_score(self) -> float | None:
-        """Returns the score of a snapshot: the mean return over a full window; None: no score."""
-        if not self._scores_returns or not self._statistics.is_window_full:
-            return None
-        return self._statistics.mean_return
+        """Returns the score of a snapshot: the mean return since the last one; None: no score."""
+        return self._statistics.take_score() if self._scores_returns else None
 
     def restore_latest_checkpoint(self) -> bool:
         """Resumes from the newest snapshot, publication and journal; to be called before serving.

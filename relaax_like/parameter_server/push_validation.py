@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from relaax_like.core.episode_reports import validate_reports
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
     MAX_ENV_STEPS,
     MAX_EPISODES,
     Counts,
-    Episode,
+    EpisodeReport,
     Publication,
     Push,
 )
@@ -93,13 +94,7 @@ def validate_counts(counts: Publication | Counts) -> None:
             "update the learner",
             "env_steps",
         )
-    for index, episode in enumerate(counts.episodes):
-        if not math.isfinite(episode.episode_return):  # the mean return would be NaN forever
-            raise InvalidInputError(
-                f"episodes[{index}]: return {episode.episode_return} from the learner, expected a "
-                "finite number; check the rewards",
-                "episodes",
-            )
+    validate_reports(counts.episodes)
 
 
 def _validate_statistics(statistics: Mapping[str, Moments], manifest: Manifest) -> None:
@@ -172,19 +167,14 @@ def _validate_count(name: str, count: int, minimum: int) -> None:
         )
 
 
-def _validate_episodes(episodes: Sequence[Episode]) -> None:
+def _validate_episodes(episodes: Sequence[EpisodeReport]) -> None:
     if len(episodes) > MAX_EPISODES:
         raise Refused(
             "bad episode",
             f"episodes: {len(episodes)} in one push, expected at most {MAX_EPISODES}",
             "episodes",
         )
-    for index, episode in enumerate(episodes):
-        if not math.isfinite(episode.episode_return):
-            raise Refused(
-                "bad episode",
-                f"episodes[{index}]: return {episode.episode_return}, expected a finite number",
-                "episodes",
-            )
-        if not _is_count(episode.length, 1):  # making a name for each would be slow
-            _validate_count(f"episodes[{index}].length", episode.length, 1)
+    try:
+        validate_reports(episodes)
+    except InvalidInputError as error:
+        raise Refused("bad episode", str(error), error.field) from None

@@ -50,7 +50,7 @@ class Snapshots:
         with Snapshots(directory, keep=3, keep_best=2) as snapshots:
             state = snapshots.restore_latest(manifest)
             ...
-            snapshots.save(store.export_state(), score=statistics.mean_return)
+            snapshots.save(store.export_state(), score=statistics.take_score())
 
     Not thread-safe: the caller ensures that only one thread saves at a time.
 

@@ -1,15 +1,15 @@
 """Statistics of a training run: newest returns, speed, clients, refusals."""
 
 import itertools
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from relaax_like.core.records import ClientStatus, Episode
+from relaax_like.core.records import ClientStatus, Episode, EpisodeReport, Playing
+from relaax_like.parameter_server.training_returns import EpisodeMeans, TrainingReturns
 
 DEFAULT_WINDOW = 100
 _RATE_WINDOW_SEC = 10.0
@@ -29,22 +29,6 @@ class _Client:
     staleness: int | None = None
 
 
-class EpisodeMeans(NamedTuple):
-    """Means over the newest episodes, all taken at the same moment.
-
-    Attributes:
-      mean_return: mean return; None before the first episode.
-      mean_length: in environment steps; None before the first episode whose length is known.
-      return_episodes: number of episodes in the mean return, at most the window.
-      episodes: number of episodes since the start of the run.
-    """
-
-    mean_return: float | None
-    mean_length: float | None
-    return_episodes: int
-    episodes: int
-
-
 class Statistics:
     """The numbers of `relaax status`, and the mean return that can end the training. Thread-safe.
 
@@ -55,7 +39,7 @@ class Statistics:
         """Starts without episodes, clients and refusals.
 
         Args:
-          window: number of newest episodes in the mean return; 1 or more.
+          window: number of newest episodes in the mean return; 1 or more. See `TrainingReturns`.
           clock: returns monotonic seconds.
 
         Raises:
@@ -66,22 +50,45 @@ class Statistics:
         self._clock = clock
         self._lock = threading.Lock()  # guards all attributes below
         self._started = clock()
-        self._returns: deque[float] = deque(maxlen=window)
-        self._lengths: deque[int] = deque(maxlen=window)
+        self._window = window
+        self._training = TrainingReturns(window)
         self._episodes = 0
         self._buckets: deque[tuple[float, int]] = deque()
         self._clients: dict[str, _Client] = {}  # the one silent for the longest time first
         self._refused: dict[str, int] = {}
 
-    def add(self, env_steps: int, episodes: Iterable[Episode] = ()) -> None:
-        """Counts environment steps that were just taken, and episodes that ended."""
+    def add(self, env_steps: int, reports: Iterable[EpisodeReport] = (), sender: str = "") -> None:
+        """Counts environment steps that were just taken, and takes what agents report.
+
+        Args:
+          env_steps: number of steps.
+          reports: episodes that ended, and agents that play.
+          sender: plays with one slot if it reports no agents that play; None: it does not play.
+        """
         with self._lock:
+            now = self._clock()
             if env_steps:
                 self._add_steps(env_steps)
-            for episode in episodes:
-                self._returns.append(float(episode.episode_return))
-                self._lengths.append(int(episode.length))
-                self._episodes += 1
+            reports = tuple(reports)
+            playing = [one for one in reports if isinstance(one, Playing)]
+            if not playing and sender is not None and (env_steps or reports):
+                playing = [Playing("", 1, env_steps)]
+            for one in playing:
+                if one.slots:
+                    self._training.report(one.player or sender or "", one.slots, one.env_steps, now)
+            for episode in reports:
+                if isinstance(episode, Episode):
+                    self._training.end(
+                        episode.player or sender or "",
+                        episode.slot,
+                        float(episode.episode_return),
+                        int(episode.length),
+                        now,
+                    )
+                    self._episodes += 1
+            for one in playing:
+                if not one.slots:
+                    self._training.report(one.player or sender or "", 0, 0, now)
 
     def see_client(self, client_id: str) -> None:
         """Notes a client as present. Beyond 10 000, the client silent the longest is forgotten."""
@@ -112,22 +119,15 @@ class Statistics:
         return self._episodes
 
     @property
-    def is_window_full(self) -> bool:
-        """Whether the mean return is over a full window of episodes."""
-        return len(self._returns) == self._returns.maxlen
-
-    @property
-    def mean_return(self) -> float | None:
-        """Mean return of the newest episodes; None before the first one."""
-        return self.means.mean_return
-
-    @property
     def means(self) -> EpisodeMeans:
-        """Mean return and length of the newest episodes."""
+        """Mean return and length of the newest episodes of each slot."""
         with self._lock:
-            return EpisodeMeans(
-                _mean(self._returns), _mean(self._lengths), len(self._returns), self._episodes
-            )
+            return self._training.compute(self._episodes)
+
+    def take_score(self) -> float | None:
+        """Returns the mean return since the last call; see `TrainingReturns.take_score`."""
+        with self._lock:
+            return self._training.take_score()
 
     @property
     def env_steps_per_sec(self) -> float:
@@ -179,9 +179,11 @@ class Statistics:
     def to_dict(self) -> dict[str, Any]:
         """Returns what a snapshot contains, in JSON types. Speed and clients are not saved."""
         with self._lock:
+            means = self._training.compute(self._episodes)
             return {
-                "returns": list(self._returns),
-                "lengths": list(self._lengths),
+                "mean_return": means.mean_return,
+                "return_episodes": means.return_episodes,
+                "players": self._training.export(),
                 "episodes": self._episodes,
                 "refused": dict(self._refused),
             }
@@ -189,10 +191,8 @@ class Statistics:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Restores what `to_dict` returned; a smaller window keeps the newest episodes."""
         with self._lock:
-            self._returns.clear()
-            self._returns.extend(map(float, saved.get("returns", ())))
-            self._lengths.clear()
-            self._lengths.extend(map(int, saved.get("lengths", ())))
+            self._training = TrainingReturns(self._window)
+            self._training.restore(saved.get("players", {}), self._clock())
             self._episodes = int(saved.get("episodes", 0))
             self._refused = {str(k): int(v) for k, v in saved.get("refused", {}).items()}
 
@@ -214,12 +214,3 @@ class Statistics:
     def _drop_old_buckets(self, now: float) -> None:
         while self._buckets and self._buckets[0][0] <= now - _RATE_WINDOW_SEC:
             self._buckets.popleft()
-
-
-def _mean(numbers: deque[Any]) -> float | None:
-    if not numbers:
-        return None
-    try:
-        return math.fsum(numbers) / len(numbers)
-    except OverflowError:  # returns near the largest float
-        return math.fsum(x / len(numbers) for x in numbers)

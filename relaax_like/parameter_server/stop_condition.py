@@ -19,7 +19,8 @@ class Target:
 
     Attributes:
       mean_return: a finite number.
-      episodes: number of newest episodes in the mean, not fewer; 1 or more.
+      episodes: number of newest episodes in the mean, not fewer; 1 or more. The same number of each
+        slot; see `TrainingReturns`.
 
     Raises:
       ConfigError: a number is out of range.
@@ -65,6 +66,7 @@ class StopCondition:
         self._lock = threading.Lock()  # guards changes of `reason`
         self._ended = threading.Event()
         self._told: set[str] = set()
+        self._judged = 0  # episodes
 
     def check(self, global_t: int, statistics: Statistics) -> None:
         """Ends the training if the budget is used up, or the newest episodes reach the target."""
@@ -75,12 +77,14 @@ class StopCondition:
             self._end(f"budget of {self._max_global_step} env steps used up")
         elif self._max_episodes is not None and statistics.episodes >= self._max_episodes:
             self._end(f"budget of {self._max_episodes} episodes used up")
-        elif target is not None and statistics.is_window_full:
-            mean = statistics.mean_return
-            if mean is not None and mean >= target.mean_return:
+        elif target is not None and statistics.episodes != self._judged:
+            self._judged = statistics.episodes
+            means = statistics.means
+            mean = means.mean_return
+            if means.is_full and mean is not None and mean >= target.mean_return:
                 self._end(
-                    f"mean return {mean:g} of the last {target.episodes} episodes reached the "
-                    f"target {target.mean_return:g}"
+                    f"mean return {mean:g} of the last {means.return_episodes} episodes reached "
+                    f"the target {target.mean_return:g}"
                 )
 
     def check_score(self, best_score: float | None) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from relaax_like.metrics.curves import Curve
-from relaax_like.metrics.names import EPISODE_REWARD, EPISODES, MEAN_RETURN
+from relaax_like.metrics.names import EPISODE_REWARD, MEAN_RETURN, RETURN_EPISODES
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW
 from relaax_like.reports.plot import compute_running_mean
@@ -58,7 +58,7 @@ def summarize_run(run: Run, target: float | None) -> RunSummary:
     """
     window = int(run.settings.get("learner.target_episodes") or DEFAULT_WINDOW)
     # The snapshot of an ended run is at least as new, and exact; curves have 32 bits.
-    newest = max(_read_snapshot(run, window), _read_curves(run, window), key=lambda n: n.steps)
+    newest = max(_read_snapshot(run), _read_curves(run, window), key=lambda n: n.steps)
     means = find_mean_returns(run, window)
     reached = []
     if target is not None:
@@ -83,7 +83,7 @@ def find_mean_returns(run: Run, window: int) -> Curve:
       run: the run.
       window: number of episodes in the mean, the run's `learner.target_episodes`.
     """
-    means, episodes = run.curves.get(MEAN_RETURN), run.curves.get(EPISODES)
+    means, episodes = run.curves.get(MEAN_RETURN), run.curves.get(RETURN_EPISODES)
     if means is not None and episodes is not None:
         count = np.interp(means.steps, episodes.steps, episodes.values)
         return _select(means, means.values, np.flatnonzero(count >= window))
@@ -100,24 +100,21 @@ def _select(curve: Curve, values: np.ndarray, chosen: np.ndarray) -> Curve:
     )
 
 
-def _read_snapshot(run: Run, window: int) -> _Newest:
+def _read_snapshot(run: Run) -> _Newest:
     try:
         state = read_latest(run.checkpoint_dir)
     except SnapshotError:  # damaged, unreadable or of another version: only the curves remain
         state = None
     if state is None:
         return _Newest(0)
-    returns = state.statistics.get("returns", [])[-window:]
-    if not returns:
-        return _Newest(state.global_t)
-    return _Newest(state.global_t, float(np.mean(returns)), len(returns))
+    mean, episodes = state.statistics.get("mean_return"), state.statistics.get("return_episodes")
+    return _Newest(state.global_t, mean, episodes or None)
 
 
 def _read_curves(run: Run, window: int) -> _Newest:
-    means, episodes = run.curves.get(MEAN_RETURN), run.curves.get(EPISODES)
+    means, episodes = run.curves.get(MEAN_RETURN), run.curves.get(RETURN_EPISODES)
     if means is not None and episodes is not None:
-        count = min(int(episodes.values[-1]), window)
-        return _Newest(int(means.steps[-1]), float(means.values[-1]), count)
+        return _Newest(int(means.steps[-1]), float(means.values[-1]), int(episodes.values[-1]))
     rewards = run.curves.get(EPISODE_REWARD)
     if rewards is None:
         return _Newest(0)

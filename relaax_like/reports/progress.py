@@ -9,7 +9,7 @@ from pathlib import Path
 from relaax_like.config.algorithm_folder import SLOTS
 from relaax_like.config.models import Experiment
 from relaax_like.core.records import Status
-from relaax_like.metrics.names import EPISODE_LENGTH, EPISODES, MEAN_RETURN
+from relaax_like.metrics.names import EPISODE_LENGTH, EPISODES, MEAN_RETURN, RETURN_EPISODES
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.supervision.process import Shutdown
 
@@ -102,8 +102,8 @@ class _ReturnCurves:
             return
         self._recorded, self._newest_x = means.episodes, global_t
         self._metrics.scalar(MEAN_RETURN, means.mean_return, global_t)
-        if means.mean_length is not None:  # old snapshots only have returns
-            self._metrics.scalar(EPISODE_LENGTH, means.mean_length, global_t)
+        self._metrics.scalar(RETURN_EPISODES, means.return_episodes, global_t)
+        self._metrics.scalar(EPISODE_LENGTH, means.mean_length or 0.0, global_t)
         self._metrics.scalar(EPISODES, means.episodes, global_t)
 
 

@@ -144,7 +144,7 @@ class BatchSlots(BatchAgents):
             transition.ended,
             finals,
             # A slot that was absent from the complete episode played none.
-            [Episode(e.episode_return, e.length) for e in transition.episodes if e.length],
+            [Episode(e.episode_return, e.length, e.slot) for e in transition.episodes if e.length],
             executed,
             transition.absent,
         )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.config.places import describe_error, find_folder
+from relaax_like.core.records import Episode
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents
@@ -65,7 +66,7 @@ class PlainSlots(PlainAgents):
         # First, so that they are sent with the push that an agent makes at an episode's end.
         for episode in transition.episodes:
             client = self._parameter_servers[episode.slot]
-            client.add_episode(episode.episode_return, episode.length)
+            client.add_episodes([Episode(episode.episode_return, episode.length)])
         actions = []
         finished = ""
         for slot, agent in enumerate(self._agents):

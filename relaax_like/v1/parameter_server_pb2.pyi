@@ -78,12 +78,26 @@ class GetManifestRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Episode(_message.Message):
-    __slots__ = ("episode_return", "length")
+    __slots__ = ("episode_return", "length", "slot", "player")
     EPISODE_RETURN_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
+    SLOT_FIELD_NUMBER: _ClassVar[int]
+    PLAYER_FIELD_NUMBER: _ClassVar[int]
     episode_return: float
     length: int
-    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ...) -> None: ...
+    slot: int
+    player: str
+    def __init__(self, episode_return: _Optional[float] = ..., length: _Optional[int] = ..., slot: _Optional[int] = ..., player: _Optional[str] = ...) -> None: ...
+
+class Player(_message.Message):
+    __slots__ = ("name", "slots", "env_steps")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    slots: int
+    env_steps: int
+    def __init__(self, name: _Optional[str] = ..., slots: _Optional[int] = ..., env_steps: _Optional[int] = ...) -> None: ...
 
 class StatisticDelta(_message.Message):
     __slots__ = ("name", "count", "mean", "m2")
@@ -98,7 +112,7 @@ class StatisticDelta(_message.Message):
     def __init__(self, name: _Optional[str] = ..., count: _Optional[float] = ..., mean: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., m2: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
 
 class PushHeader(_message.Message):
-    __slots__ = ("client_id", "incarnation", "sequence", "gradient_bytes", "gradient_version", "env_steps", "episodes", "want_values", "have_version", "fingerprint", "gradient_epoch", "statistics", "groups", "first_chunk", "shared_gradient", "timeout_sec")
+    __slots__ = ("client_id", "incarnation", "sequence", "gradient_bytes", "gradient_version", "env_steps", "episodes", "want_values", "have_version", "fingerprint", "gradient_epoch", "statistics", "groups", "first_chunk", "shared_gradient", "timeout_sec", "players")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +129,7 @@ class PushHeader(_message.Message):
     FIRST_CHUNK_FIELD_NUMBER: _ClassVar[int]
     SHARED_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_SEC_FIELD_NUMBER: _ClassVar[int]
+    PLAYERS_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     incarnation: int
     sequence: int
@@ -131,7 +146,8 @@ class PushHeader(_message.Message):
     first_chunk: bytes
     shared_gradient: bool
     timeout_sec: float
-    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., gradient_epoch: _Optional[int] = ..., statistics: _Optional[_Iterable[_Union[StatisticDelta, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[bytes] = ..., shared_gradient: bool = ..., timeout_sec: _Optional[float] = ...) -> None: ...
+    players: _containers.RepeatedCompositeFieldContainer[Player]
+    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., gradient_bytes: _Optional[int] = ..., gradient_version: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ..., want_values: bool = ..., have_version: _Optional[int] = ..., fingerprint: _Optional[int] = ..., gradient_epoch: _Optional[int] = ..., statistics: _Optional[_Iterable[_Union[StatisticDelta, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ..., first_chunk: _Optional[bytes] = ..., shared_gradient: bool = ..., timeout_sec: _Optional[float] = ..., players: _Optional[_Iterable[_Union[Player, _Mapping]]] = ...) -> None: ...
 
 class SharedMemoryOffer(_message.Message):
     __slots__ = ("pid", "descriptor", "nonce", "mailboxes")

@@ -76,7 +76,7 @@ class RenewRequest(_message.Message):
     def __init__(self, term: _Optional[int] = ..., overdue_updates: _Optional[float] = ...) -> None: ...
 
 class PublishHeader(_message.Message):
-    __slots__ = ("term", "sequence", "number", "env_steps", "episodes", "received", "optimizers", "score")
+    __slots__ = ("term", "sequence", "number", "env_steps", "episodes", "received", "optimizers", "score", "players")
     TERM_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class PublishHeader(_message.Message):
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
     OPTIMIZERS_FIELD_NUMBER: _ClassVar[int]
     SCORE_FIELD_NUMBER: _ClassVar[int]
+    PLAYERS_FIELD_NUMBER: _ClassVar[int]
     term: int
     sequence: int
     number: int
@@ -93,7 +94,8 @@ class PublishHeader(_message.Message):
     received: _containers.RepeatedCompositeFieldContainer[ReceivedExperience]
     optimizers: _containers.RepeatedCompositeFieldContainer[OptimizerState]
     score: float
-    def __init__(self, term: _Optional[int] = ..., sequence: _Optional[int] = ..., number: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[_parameter_server_pb2.Episode, _Mapping]]] = ..., received: _Optional[_Iterable[_Union[ReceivedExperience, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerState, _Mapping]]] = ..., score: _Optional[float] = ...) -> None: ...
+    players: _containers.RepeatedCompositeFieldContainer[_parameter_server_pb2.Player]
+    def __init__(self, term: _Optional[int] = ..., sequence: _Optional[int] = ..., number: _Optional[int] = ..., env_steps: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[_parameter_server_pb2.Episode, _Mapping]]] = ..., received: _Optional[_Iterable[_Union[ReceivedExperience, _Mapping]]] = ..., optimizers: _Optional[_Iterable[_Union[OptimizerState, _Mapping]]] = ..., score: _Optional[float] = ..., players: _Optional[_Iterable[_Union[_parameter_server_pb2.Player, _Mapping]]] = ...) -> None: ...
 
 class PublishPart(_message.Message):
     __slots__ = ("header", "chunk")

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from support.episodes import list_ended
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.history import ObservationHistory
@@ -34,7 +35,7 @@ class RecordingProcessor:
         self.reward_columns = {"reward": slice(0, 1)}
 
     def submit(self, rollout, episodes, on_done, env_steps, agent="", is_urgent=False):
-        self.submitted.append((rollout, list(episodes), on_done))
+        self.submitted.append((rollout, list_ended(episodes), on_done))
         self.counted.append(env_steps)
 
     def name_agent(self):
@@ -44,7 +45,7 @@ class RecordingProcessor:
         pass
 
     def report(self, episodes, env_steps):
-        self.reported.append((list(episodes), env_steps))
+        self.reported.append((list_ended(episodes), env_steps))
 
     def refresh_soon(self):
         self.refreshes += 1

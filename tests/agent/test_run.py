@@ -4,6 +4,7 @@
 
 import numpy as np
 import pytest
+from support.episodes import list_ended
 from support.hierarchy import load, make_host, make_store, serve
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
@@ -49,7 +50,7 @@ class CountingProcessor:
         ]
 
     def submit(self, rollout, episodes, on_done, env_steps, agent="", is_urgent=False):
-        self.submitted.append((rollout, list(episodes), env_steps))
+        self.submitted.append((rollout, list_ended(episodes), env_steps))
         on_done()
 
     def name_agent(self):
@@ -59,7 +60,7 @@ class CountingProcessor:
         pass
 
     def report(self, episodes, env_steps):
-        assert episodes == []
+        assert list_ended(episodes) == []
 
     def refresh_soon(self):
         pass

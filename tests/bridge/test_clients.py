@@ -12,7 +12,7 @@ from support.event_files import read_scalars
 from relaax_like.bridge import client as client_module
 from relaax_like.bridge import stub as stub_module
 from relaax_like.core.manifest import Variable
-from relaax_like.core.records import MAX_EPISODES
+from relaax_like.core.records import MAX_EPISODES, Episode
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.wire.errors import InvalidInputError
 
@@ -89,7 +89,7 @@ def test_steps_that_come_long_after_a_push_wait_for_the_next_one(connect, backen
 def test_close_sends_what_is_pending(connect, backend):
     client = connect(backend)
     client.increment_global_t(4)
-    client.add_episode(9.0, 4)
+    client.add_episodes([Episode(9.0, 4)])
     client.close()
     assert (backend.global_t, backend.status().episodes) == (4, 1)
 
@@ -97,7 +97,7 @@ def test_close_sends_what_is_pending(connect, backend):
 def test_episodes_reach_the_status(connect, backend):
     client = connect(backend)
     for score in (10.0, 20.0):
-        client.add_episode(score, 5)
+        client.add_episodes([Episode(score, 5)])
     client.push_pull()
     assert backend.status().mean_return == 15.0
     assert backend.status().episodes == 2
@@ -110,8 +110,8 @@ def test_wrong_counts_are_refused_at_once_and_later_pushes_are_not(connect, back
             client.increment_global_t(n)
     bad = ((float("nan"), 1), (float("inf"), 1), (1.0, 0), (1.0, -2), (1.0, 2**70))
     for episode_return, length in bad:
-        with pytest.raises(InvalidInputError, match="expected a finite episode_return and a"):
-            client.add_episode(episode_return, length)
+        with pytest.raises(InvalidInputError, match=r"^episodes\[0\].* expected a"):
+            client.add_episodes([Episode(episode_return, length)])
     client.push_pull(ONES)
     assert (client.version, client.discarded_pushes) == (1, 0)
     assert (backend.global_t, backend.status().episodes) == (0, 0)
@@ -120,7 +120,7 @@ def test_wrong_counts_are_refused_at_once_and_later_pushes_are_not(connect, back
 def test_episodes_beyond_those_of_one_message_go_ahead_of_it(connect, backend):
     client = connect(backend)
     for score in range(2 * MAX_EPISODES + 500):
-        client.add_episode(float(score), 1)
+        client.add_episodes([Episode(float(score), 1)])
     client.increment_global_t(7)
     client.push_pull(ONES)
     assert client.version == 1

@@ -11,13 +11,14 @@ PROCESSES, BUDGET = 3, 1000
 # Plays episodes of seven steps until it hears of the end; prints what it has counted.
 PROGRAM = """
 import sys
+from relaax_like.core.records import Episode
 from relaax_like.bridge.control import BridgeControl
 
 steps = episodes = 0
 with BridgeControl().connect(sys.argv[1]) as link, link.parameter_server_stub() as client:
     while not client.finished:
         client.increment_global_t(7)
-        client.add_episode(1.0, 7)
+        client.add_episodes([Episode(1.0, 7)])
         client.push_pull()
         steps, episodes = steps + 7, episodes + 1
     print(steps, episodes, client.finished, sep="|")

@@ -13,7 +13,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import STATISTIC, Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import Push
+from relaax_like.core.records import Episode, Push
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.v1 import parameter_server_pb2 as pb
@@ -156,7 +156,7 @@ def test_a_task_sees_and_moves_its_own_variables_in_its_own_order(connect, backe
     assert [value.shape for value in task.get_values()] == [(4,), (2,), (), (), ()]
     task.add_statistics("x", Moments.of(np.array([1.0, 3.0])))
     task.increment_global_t(5)
-    task.add_episode(2.0, 5)
+    task.add_episodes([Episode(2.0, 5)])
     values = task.push_pull([np.full(4, 2, np.float32), np.ones(2, np.float32)])
     assert [value.flat[0] for value in values] == [-2, -1, 2, 2, 2]
     task.apply_gradients([np.full(4, 2, np.float32), np.ones(2, np.float32)])

@@ -366,11 +366,11 @@ PUSHES: dict[str, tuple[dict, str, str]] = {
         "episodes[1]",
         "bad episode",
     ),
-    "an empty episode": ({"episodes": [pb.Episode()]}, "episodes[0].length", "bad count"),
+    "an empty episode": ({"episodes": [pb.Episode()]}, "episodes[0].length", "bad episode"),
     "an endless episode": (
         {"episodes": [pb.Episode(length=(1 << 64) - 1)]},
         "episodes[0].length",
-        "bad count",
+        "bad episode",
     ),
     "64 unknown statistics": (
         {"statistics": statistics(64, count=1, mean=SCALAR, m2=SCALAR)},

@@ -23,7 +23,7 @@ from relaax_like.bridge.shared_memory import Offer, SharedVectors, UnusableError
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.records import Push, Reply
+from relaax_like.core.records import Episode, Push, Reply
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.v1 import parameter_server_pb2 as pb
@@ -207,7 +207,7 @@ def test_a_message_too_long_for_a_mailbox_goes_by_the_stream(backend, address, m
     with link, client:
         for round in range(1, 4):
             for _ in range(100 * (round % 2)):  # ten bytes each
-                client.add_episode(1.0, 5)
+                client.add_episodes([Episode(1.0, 5)])
             np.testing.assert_array_equal(client.push_pull(ONES)[1], np.full(3, -round))
     assert backend.status().episodes == 200
 

@@ -57,7 +57,7 @@ def test_plot_lists_the_curves(cluster: Cluster) -> None:
     program = call(cluster, "plot", *NAMES, "--list")
     for name in ("Train/Return", "Optimizer/learning_rate/default", "episode reward"):
         assert name in program.output
-    assert len([line for line in program.lines if "Train/Return" in line]) == 1
+    assert len([line for line in program.lines if "Train/Return " in line]) == 2  # and Episodes
     assert re.search(r"0\.01 \(\d+ points?\) .* 0\.01 \(.* 0\.1 \(", program.output)
 
 

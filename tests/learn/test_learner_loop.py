@@ -330,7 +330,7 @@ def test_episodes_of_other_threads_are_counted_once(server: ParameterServer) -> 
 
     def add_counts() -> int:
         count = 0
-        while not done.is_set():
+        while not done.is_set() and count < 30_000:  # a tally keeps 100 000
             learner.source.add_counts(0, [Episode(1.0, 1)])
             count += 1
         return count

@@ -148,7 +148,7 @@ BAD_PUSHES: list[tuple[str, dict[str, Any], str, str]] = [
     ("half a step", {"env_steps": 0.5}, "env_steps", "bad count"),
     ("NaN return", {"episodes": (Episode(1.0, 1), Episode(float("nan"), 1))}, "1", "bad episode"),
     ("infinite return", {"episodes": (Episode(float("-inf"), 1),)}, "0", "bad episode"),
-    ("no length", {"episodes": (Episode(1.0, 0),)}, r"0.*length", "bad count"),
+    ("no length", {"episodes": (Episode(1.0, 0),)}, r"0.*length", "bad episode"),
     ("too many episodes", {"episodes": (Episode(1.0, 1),) * 1_001}, "1001", "bad episode"),
     ("foreign layout", {"fingerprint": 12345}, "fingerprint", "foreign layout"),
     ("negative version", {"gradient_version": -1}, "gradient_version", "bad count"),

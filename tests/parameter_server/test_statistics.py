@@ -23,31 +23,29 @@ def clock() -> Clock:
 
 def test_mean_return_is_of_the_newest_episodes_only(clock: Clock) -> None:
     statistics = Statistics(3, clock)
-    assert statistics.mean_return is None
-    assert statistics.means.mean_length is None
+    assert statistics.means == (None, None, 0, 0, False)
     for number in range(1, 6):
         statistics.add(0, [Episode(float(number), number)])
-        assert statistics.is_window_full == (number >= 3)
-    assert statistics.mean_return == 4.0
-    assert statistics.means == (4.0, 4.0, 3, 5)  # 3, 4, 5
+        assert statistics.means.is_full == (number >= 3)
+    assert statistics.means == (4.0, 4.0, 3, 5, True)  # 3, 4, 5
 
 
 def test_integer_returns_are_not_truncated(clock: Clock) -> None:
     statistics = Statistics(2, clock)
     statistics.add(0, [Episode(1, 1), Episode(2, 1)])
-    assert statistics.mean_return == 1.5
+    assert statistics.means.mean_return == 1.5
 
 
 def test_returns_near_the_largest_float_do_not_overflow(clock: Clock) -> None:
     statistics = Statistics(100, clock)
     statistics.add(0, [Episode(1.5e308, 1)] * 100)
-    assert statistics.mean_return == pytest.approx(1.5e308)
+    assert statistics.means.mean_return == pytest.approx(1.5e308)
 
 
 def test_mean_of_equal_returns_is_that_return(clock: Clock) -> None:
     statistics = Statistics(100, clock)
     statistics.add(0, [Episode(475.0, 1)] * 100)
-    assert statistics.mean_return == 475.0
+    assert statistics.means.mean_return == 475.0
 
 
 def test_speed_is_of_the_last_ten_seconds(clock: Clock) -> None:
@@ -117,10 +115,10 @@ def test_restored_statistics_go_on(window: int, want: float, clock: Clock) -> No
     saved.count_refused("busy")
     restored = Statistics(window, clock)
     restored.restore(json.loads(json.dumps(saved.to_dict())))
-    assert restored.mean_return == want
+    assert restored.means.mean_return == want
     assert restored.means.episodes == 5
     assert restored.refused == {"busy": 1}
-    assert restored.is_window_full == (window <= 4)
+    assert restored.means.is_full == (window <= 4)
 
 
 def test_window_of_nothing_is_refused() -> None:

@@ -7,7 +7,9 @@ import pytest
 from support.runs import Points, make_returns, make_run
 from support.snapshots import make_state
 
+from relaax_like.core.records import Episode
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.statistics import Statistics
 from relaax_like.reports.compare import RunSummary, find_mean_returns, summarize_run
 from relaax_like.run_folders.runs import load_runs
 
@@ -54,7 +56,9 @@ def test_curves_of_single_episodes_will_do(tmp_path: Path) -> None:
 
 def save_snapshot(folder: Path, global_t: int, returns: list[float]) -> None:
     state = make_state(global_t)
-    state.statistics["returns"] = returns  # type: ignore[index]
+    counted = Statistics(10)
+    counted.add(0, [Episode(one, 1) for one in returns])
+    state.statistics.update(counted.to_dict())  # type: ignore[attr-defined]
     with Snapshots(folder / "checkpoints") as snapshots:
         snapshots.save(state)
 

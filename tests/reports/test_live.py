@@ -325,7 +325,7 @@ def test_json_lines_alone_come_to_standard_output(cluster: Cluster) -> None:
     curves = read_curves(cluster.folder / "run" / "metrics")
     returns = curves["Train/Return"]
     assert returns.steps[-1] == state.global_t == last["step"]
-    assert returns.values[-1] == pytest.approx(np.mean(state.statistics["returns"]))
+    assert returns.values[-1] == pytest.approx(state.statistics["mean_return"])
     assert curves["Train/Episodes"].values[-1] == state.statistics["episodes"]
     assert curves["Train/Episode Length"].values.tolist() == returns.values.tolist()
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax_like.config.yaml_document import write_yaml
-from relaax_like.metrics.names import EPISODES, MEAN_RETURN
+from relaax_like.metrics.names import EPISODES, MEAN_RETURN, RETURN_EPISODES
 from relaax_like.metrics.tensorboard_files import Event, RecordWriter, Summary
 
 # Wall times of the tests' points count from here.
@@ -47,10 +47,13 @@ def make_run(folder: Path, curves: Mapping[str, Points], seed: int = 0, **algori
     return folder
 
 
-def make_returns(points: Points, episodes_per_point: int = 10) -> dict[str, Points]:
+def make_returns(
+    points: Points, episodes_per_point: int = 10, window: int = 10
+) -> dict[str, Points]:
     """Returns the curves that a parameter server records, of (second, step, mean return)."""
     counts = [
         (second, step, float(episodes_per_point * number))
         for number, (second, step, _) in enumerate(points, start=1)
     ]
-    return {MEAN_RETURN: points, EPISODES: counts}
+    in_mean = [(second, step, min(count, window)) for second, step, count in counts]
+    return {MEAN_RETURN: points, EPISODES: counts, RETURN_EPISODES: in_mean}
