@@ -23,6 +23,7 @@ import grpc
 import numpy as np
 
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+GOAWAY = bytes([0, 0, 16, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]) + b"any text"
 NOISE = random.Random(1).randbytes(10_000)
 # The row in which nobody attacks.
 NOBODY = "nobody"
@@ -115,7 +116,9 @@ Harms = Mapping[str, Callable[[HarmT], Iterator[None]]]
 
 def send_garbage(harm: Harm) -> Iterator[None]:
     """One connection after another."""
-    for data in itertools.cycle([NOISE, HELLO + NOISE, b"GET / HTTP/1.1\r\n\r\n", HELLO[:20]]):
+    for data in itertools.cycle(
+        [NOISE, HELLO + NOISE, HELLO + GOAWAY, b"GET / HTTP/1.1\r\n\r\n", HELLO[:20]]
+    ):
         with socket.create_connection(harm.address) as connection:
             with contextlib.suppress(OSError):
                 connection.sendall(data)

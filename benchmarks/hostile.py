@@ -18,6 +18,7 @@ most `--rate` times a second:
 - `garbage`: connects, sends noise or half of an HTTP/2 hello, and connects again;
 - `wrong pushes`: gradients of NaN, foreign layouts, damaged messages, one call after another;
 - `1 000 episodes`: pushes of a gradient of NaN with as many episodes as can come in one;
+- `reports`: of clients, with numbers of 2^63 and texts that a terminal would obey;
 - `too large`: messages of 100 MB, compressed to 100 kB;
 - `cancelled`: pushes that are cancelled after a moment;
 - `half pushes`: 300 streams that have sent half a gradient, and then nothing;
@@ -93,6 +94,19 @@ def send_episodes(harm: Harm) -> Iterator[None]:
     yield from harm.send_each(PUSH_PULL, [push])
 
 
+def send_reports(harm: Harm) -> Iterator[None]:
+    """Numbers that do not fit a status, alone or together with others."""
+    odd = pb.ServedClient(name="\x1b[2J", late=1 << 63, p99_ms=np.nan)
+    reports = [
+        pb.ClientsReport(server_id=f"rlx-{number}", num_clients=count, clients=clients)
+        for number in range(1000)
+        for count, clients in ((1 << 63, []), (1 << 40, []), (1, [odd]))
+    ]
+    yield from harm.send_each(
+        "/relaax.v1.ParameterServer/ReportClients", [one.SerializeToString() for one in reports]
+    )
+
+
 def send_too_large(harm: Harm) -> Iterator[None]:
     """A server that unpacked it would have to hold it."""
     message = bytes(10_000_000)
@@ -124,6 +138,7 @@ HARMS: dict[str, Callable[[Harm], Iterator[None]]] = {
     "garbage": harms.send_garbage,
     "wrong pushes": send_wrong_pushes,
     "1 000 episodes": send_episodes,
+    "reports": send_reports,
     "too large": send_too_large,
     "cancelled": send_and_cancel,
     "half pushes": hold_half_pushes,

@@ -10,6 +10,7 @@ its own does one kind of harm, with the lowest priority:
 - `half versions`: 300 streams that have announced a version, and then say nothing;
 - `strange slaves`: polls of 1 000 names, each of which waits 10 s;
 - `stale results`: ends and versions of attempts that it does not have;
+- `strange names`: reports and farewells of slaves whose names a terminal would obey;
 - `cancelled`: polls that are cancelled after a moment;
 - `idle`: 500 TCP connections and 500 HTTP/2 ones that say nothing;
 - `a neighbour`: none; it computes.
@@ -92,6 +93,18 @@ def send_stale_results(harm: Harm) -> Iterator[None]:
         yield
 
 
+def send_strange_names(harm: Harm) -> Iterator[None]:
+    """Names that would be lines of the log."""
+    ended = pb.Ended(attempt=pb.Attempt(job=1, attempt=1), outcome="DONE")
+    name = "\x1b[2J\nattempt 1 of job 1: DONE"
+    report = pb.ReportRequest(format=FORMAT, slave=name, ended=ended).SerializeToString()
+    leave = pb.LeaveRequest(format=FORMAT, slave=name).SerializeToString()
+    while True:
+        harm.send(SERVICE + "Report", report)
+        harm.send(SERVICE + "Leave", leave)
+        yield
+
+
 def send_and_cancel(harm: Harm) -> Iterator[None]:
     """Sixteen polls under way, each cancelled when its turn comes again."""
     polls = (
@@ -108,6 +121,7 @@ HARMS: dict[str, Callable[[Harm], Iterator[None]]] = {
     "half versions": hold_half_versions,
     "strange slaves": send_strange_slaves,
     "stale results": send_stale_results,
+    "strange names": send_strange_names,
     "cancelled": send_and_cancel,
     "idle": harms.stay_idle,
     "a neighbour": harms.compute,

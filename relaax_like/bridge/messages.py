@@ -48,6 +48,8 @@ Ranges = tuple[slice, ...]
 MAX_RANGES = 65_536
 # Maximum lengths in a report about clients: its server's name, and each text about a client.
 _MAX_NAME_LENGTH, _MAX_TEXT_LENGTH = 200, 500
+# Maximum of each number in it; the sum over all servers then fits a message.
+_MAX_NUMBER = 1 << 40
 # Bytes of memory of one episode, as a message and as a record.
 _EPISODE_BYTES = 256
 _Record = TypeVar("_Record", Status, ClientStatus, ServedClient)
@@ -455,15 +457,12 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
     """Converts a received report.
 
     Raises:
-      InvalidInputError: there are too many clients, the server's name is empty or too long, or a
-        text is too long.
+      InvalidInputError: there are too many clients, a text is too long or not printable, the
+        server's name is empty, or a number is too large, negative or not finite.
     """
-    if not 1 <= len(message.server_id) <= _MAX_NAME_LENGTH:
-        raise InvalidInputError(
-            f"report: server_id has {len(message.server_id)} characters, expected 1 to "
-            f"{_MAX_NAME_LENGTH}",
-            "server_id",
-        )
+    if not message.server_id:
+        raise InvalidInputError("report: server_id is empty, expected a name", "server_id")
+    _validate_fields(message, "")
     if len(message.clients) > MAX_SERVED_CLIENTS:
         raise InvalidInputError(
             f"report: {len(message.clients)} clients, expected at most {MAX_SERVED_CLIENTS}; send "
@@ -471,19 +470,28 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
             "clients",
         )
     for index, client in enumerate(message.clients):
-        for field in ("name", "session", "stall"):
-            length = len(getattr(client, field))
-            if length > _MAX_TEXT_LENGTH:
-                raise InvalidInputError(
-                    f"report: clients[{index}].{field} has {length} characters, expected at most "
-                    f"{_MAX_TEXT_LENGTH}",
-                    "clients",
-                )
+        _validate_fields(client, f"clients[{index}].")
     return ClientsReport(
         server_id=message.server_id,
         clients=tuple(_read(ServedClient, client) for client in message.clients),
         num_clients=message.num_clients,
     )
+
+
+def _validate_fields(message: pb.ClientsReport | pb.ServedClient, place: str) -> None:
+    """Checks the texts and numbers of one message of a report; those that are not set are valid."""
+    for field, value in message.ListFields():
+        name = f"{place}{field.name}"
+        if isinstance(value, str):
+            limit = _MAX_NAME_LENGTH if field.name == "server_id" else _MAX_TEXT_LENGTH
+            if len(value) > limit or not value.isprintable():
+                raise InvalidInputError(
+                    f"report: {name}: {value[:40]!r} of length {len(value)}, expected at most "
+                    f"{limit} printable characters",
+                    name,
+                )
+        elif isinstance(value, int | float) and not 0 <= value <= _MAX_NUMBER:
+            raise InvalidInputError(f"report: {name} is {value}, expected 0 to {_MAX_NUMBER}", name)
 
 
 def _served_to_message(client: ServedClient) -> pb.ServedClient:

@@ -817,7 +817,6 @@ def _validate_poll(request: pb.PollRequest) -> None:
     Raises:
       InvalidInputError: a field is not valid.
     """
-    validate_name(request.slave, "slave")
     _validate_names(request.algorithms, "algorithms")
     _validate_names(request.environments, "environments")
     validate_size(request.progress, _MAX_PROGRESS_BYTES, "progress")

@@ -26,6 +26,7 @@ from relaax_like.coordinator.job import (
     MAX_CONFIG_BYTES,
     MAX_MESSAGE_BYTES,
     validate_format,
+    validate_name,
     validate_size,
 )
 from relaax_like.coordinator.job_queue import QueueFullError
@@ -83,13 +84,13 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
             validate_job_config(config)
             return pb.SubmitReply(job=self._coordinator.submit(request.key, request.name, config))
 
-        return _answer(context, request.format, submit)
+        return _answer(context, request, submit)
 
     def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> pb.ListReply:
         """Describes jobs and slaves."""
         return _answer(
             context,
-            request.format,
+            request,
             lambda: self._coordinator.list_jobs(request.job, request.after),
         )
 
@@ -100,13 +101,13 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
             self._coordinator.cancel(request.job)
             return pb.CancelReply()
 
-        return _answer(context, request.format, cancel)
+        return _answer(context, request, cancel)
 
     def Poll(self, request: pb.PollRequest, context: grpc.ServicerContext) -> pb.PollReply:
         """Records what a slave does, and returns tasks for it."""
         return _answer(
             context,
-            request.format,
+            request,
             lambda: self._coordinator.poll(request, context.add_callback),
         )
 
@@ -114,7 +115,7 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
         """Records results of tasks, and the end of an attempt."""
         return _answer(
             context,
-            request.format,
+            request,
             lambda: pb.ReportReply(accepted=self._coordinator.report(request)),
         )
 
@@ -125,7 +126,7 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
             self._coordinator.leave(request.slave, request.incarnation)
             return pb.LeaveReply()
 
-        return _answer(context, request.format, leave)
+        return _answer(context, request, leave)
 
     def SendVersion(
         self, requests: Iterator[pb.VersionPart], context: grpc.ServicerContext
@@ -138,13 +139,13 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
             parts = itertools.chain([first], requests)
             return pb.SendVersionReply(version=self._coordinator.receive_version(header, parts))
 
-        return _answer(context, header.format, receive)
+        return _answer(context, header, receive)
 
     def GetVersion(
         self, request: pb.GetVersionRequest, context: grpc.ServicerContext
     ) -> Iterator[pb.VersionPart]:
         """Sends a job's newest version."""
-        folder = _answer(context, request.format, lambda: self._coordinator.find_version(request))
+        folder = _answer(context, request, lambda: self._coordinator.find_version(request))
         try:
             yield from pack_version(folder)
         except (OSError, InvalidInputError) as error:
@@ -190,9 +191,11 @@ def create_coordinator_server(
         raise ConfigError(f"the coordinator: {error}") from None
 
 
-def _answer(context: grpc.ServicerContext, number: int, act: Callable[[], Any]) -> Any:
+def _answer(context: grpc.ServicerContext, request: Any, act: Callable[[], Any]) -> Any:
     try:
-        validate_format(number, "coordinator")
+        validate_format(request.format, "coordinator")
+        if "slave" in request.DESCRIPTOR.fields_by_name:
+            validate_name(request.slave, "slave")
         return act()
     except RelaaxError as error:
         _abort(context, error)

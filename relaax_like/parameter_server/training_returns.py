@@ -2,6 +2,7 @@
 
 import logging
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -223,4 +224,5 @@ def _compute_mean(numbers: np.ndarray) -> float:
     try:
         return math.fsum(numbers) / len(numbers)
     except OverflowError:  # returns near the largest float
-        return math.fsum(numbers / len(numbers))
+        mean = 2 * math.fsum(numbers / (2 * len(numbers)))
+        return max(-sys.float_info.max, min(mean, sys.float_info.max))

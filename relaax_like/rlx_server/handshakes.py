@@ -2,14 +2,18 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from typing import TYPE_CHECKING, Any, cast
 
+from relaax_like.rlx_server.client_log import ClientLog
 from relaax_like.wire.errors import ProtocolError
 
 if TYPE_CHECKING:
     from relaax_like.rlx_server.server import RlxServer
+
+logger = logging.getLogger(__name__)
 
 
 class Handshake(asyncio.Protocol):
@@ -31,6 +35,7 @@ class Handshake(asyncio.Protocol):
         self._server = server
         self._options = options
         self._socket: socket.socket | None = None
+        self._refusal = ""  # why it was turned away
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes the socket away from a transport that has read nothing of it yet."""
@@ -50,6 +55,7 @@ class Handshake(asyncio.Protocol):
     def turn_away(self, error: ProtocolError) -> None:
         """Ends the handshake; the peer cannot receive the reason yet. See `Admission`."""
         assert self._socket is not None
+        self._refusal = str(error)
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -63,7 +69,19 @@ class Handshake(asyncio.Protocol):
             await server.loop.connect_accepted_socket(
                 lambda: server.make_connection(self), self._socket, **self._options
             )
-        except OSError:
-            self._socket.close()  # a peer's mistakes are not reported
+        except OSError as error:
+            self._socket.close()
+            self._log(error)
         finally:
             server.admission.leave(self)
+
+    def _log(self, error: OSError) -> None:
+        """Writes why the handshake failed; a peer that only hangs up is not worth a line."""
+        if isinstance(error, BrokenPipeError | ConnectionResetError) and not self._refusal:
+            return
+        reason = getattr(error, "reason", None) or str(error)
+        cause = self._refusal or (
+            f"{reason.lower().replace('_', ' ')}; check the client's tls_ca, tls_cert and tls_key"
+        )
+        log = ClientLog(logger, self._server.log_budget, self.address)
+        log.write(logging.WARNING, "%s: the TLS handshake failed: %s", self.address, cause)

@@ -3,12 +3,16 @@
 Versions are TLS 1.2 and newer, Python's and gRPC's default.
 """
 
+import base64
+import datetime
 import logging
+import re
 import socket
 import ssl
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.watched_files import WatchedFiles, read_bytes
@@ -17,6 +21,14 @@ logger = logging.getLogger(__name__)
 
 # First two bytes of a TLS handshake. A frame of the rlx protocol with these would have 369 MB.
 HANDSHAKE = b"\x16\x03"
+
+# A certificate that expires within this time is a warning.
+_SOON = datetime.timedelta(days=14)
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
+# The validity of a certificate in DER: two times, YYMMDDHHMMSSZ before 2050, else with YYYY.
+_VALIDITY = re.compile(
+    rb"\x30[\x1e-\x22](?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)(?:\x17\x0d|\x18\x0f)(\d{12,14})Z"
+)
 
 # OpenSSL's number of a fault of the certificate -> cure.
 _VERIFY_CURES = {
@@ -152,7 +164,10 @@ class ServerTls:
     def _read(self) -> Pem:
         # OpenSSL reports a key that does not match; gRPC would fail in each handshake.
         self.make_context()
-        return _read_pem(self._ca, self._cert, self._key)
+        pem = _read_pem(self._ca, self._cert, self._key)
+        _warn_of_expiry(pem.cert, f"tls_cert {self._cert}", min)
+        _warn_of_expiry(pem.ca, f"tls_ca {self._ca}", max)  # of a bundle, others can be used
+        return pem
 
 
 def _read_pem(ca: Path, cert: Path | None, key: Path | None) -> Pem:
@@ -161,6 +176,20 @@ def _read_pem(ca: Path, cert: Path | None, key: Path | None) -> Pem:
         cert=read_bytes(cert, "tls_cert") if cert else b"",
         key=read_bytes(key, "tls_key", private=True) if key else b"",
     )
+
+
+def _warn_of_expiry(pem: bytes, what: str, choose: Callable[[Iterable[Any]], Any]) -> None:
+    """Warns if the certificate that `choose` takes, by its end, has expired or soon will."""
+    ends = []
+    for body in _CERTIFICATE.findall(pem):
+        if found := _VALIDITY.search(base64.b64decode(body)):
+            text = found[1].decode()
+            year = "" if len(text) == 14 else "20" if text < "5" else "19"
+            ends.append(datetime.datetime.strptime(f"{year}{text}+0000", "%Y%m%d%H%M%S%z"))
+    now = datetime.datetime.now(datetime.UTC)
+    if ends and (end := choose(ends)) < now + _SOON:
+        verb = "has expired" if end < now else "will expire"
+        logger.warning("%s: the certificate %s, at %s; renew it", what, verb, end)
 
 
 def _load_ca(context: ssl.SSLContext, path: Path) -> None:

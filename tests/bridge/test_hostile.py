@@ -30,6 +30,7 @@ from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 PARAMETERS = 100
 GRADIENT_BYTES = 4 * PARAMETERS
 GROWTH_BYTES = 150_000_000
+ANY_TEXT = "any text of a stranger"
 _numbers = itertools.count(1)
 
 
@@ -95,6 +96,7 @@ class Site:
             self.history.check()
             assert self.server.stop() == 128 + signal.SIGTERM
             assert TRACE not in self.server.output, self.server.output
+            assert ANY_TEXT not in self.server.output, self.server.output
         except BaseException:
             self.history.abandon()  # only then: it ends the clients of all histories
             raise
@@ -140,6 +142,8 @@ BYTES = {
     "a frame of 16 MB, announced": hostile.HELLO + b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",
     "data for a stream that is not open": hostile.HELLO + hostile.pack_message(1, b"abc"),
     "settings for a stream": hostile.HELLO + hostile.pack_frame(hostile.SETTINGS, 0, 5),
+    "a farewell with any text": hostile.HELLO
+    + hostile.pack_frame(hostile.GOAWAY, 0, 0, struct.pack(">II", 0, 2) + ANY_TEXT.encode()),
     "settings of odd length": hostile.HELLO + hostile.pack_frame(hostile.SETTINGS, 0, 0, b"abc"),
     "a window of 2^32 - 1": hostile.HELLO
     + hostile.pack_frame(hostile.SETTINGS, 0, 0, struct.pack(">HI", 4, 0xFFFFFFFF)),

@@ -2,6 +2,8 @@
 
 # covers R13, R14
 
+import math
+import re
 import socket
 import threading
 from dataclasses import replace
@@ -75,6 +77,14 @@ def test_status_tells_what_happened(backend, address):
     assert status.clients == 1
 
 
+HUGE = ((1 << 40) + 1, 1 << 63, (1 << 64) - 1)
+ODD = (math.nan, -math.inf, math.inf, -1.0, 1e300)
+NUMBERS = {
+    **dict.fromkeys(("slots", "answers", "max_wait_ms", "late", "discarded_steps"), HUGE),
+    **dict.fromkeys(("p50_ms", "p99_ms"), ODD),
+}
+
+
 def test_what_an_rlx_server_reports_is_in_the_status(address):
     client = ServedClient(
         name="robot", session="session-1", slots=2, answers=9, p50_ms=0.5, p99_ms=12.5,
@@ -89,15 +99,42 @@ def test_what_an_rlx_server_reports_is_in_the_status(address):
         link.report_clients(replace(report, clients=(replace(client, p50_ms=None),)))
         assert link.status().served[0].p50_ms is None
         for wrong, want in (
-            (replace(report, server_id=""), "server_id has 0 characters"),
+            (replace(report, server_id=""), "server_id is empty"),
             (replace(report, clients=(client,) * (MAX_SERVED_CLIENTS + 1)), "101 clients"),
             (
                 replace(report, clients=(client, replace(client, name="x" * 501))),
-                r"clients\[1\].name has 501 characters",
+                r"clients\[1\].name: 'x+' of length 501, expected at most 500 printable",
             ),
+            (replace(report, server_id="x" * 201), "server_id: 'x+' of length 201"),
+            (replace(report, server_id="\x1b[2J"), r"server_id: '\\x1b\[2J' of length 4"),
+            (replace(report, clients=(replace(client, stall="a\nb"),)), r"clients\[0\].stall: "),
+            *(
+                (
+                    replace(report, clients=(replace(client, **{field: number}),)),
+                    re.escape(f"clients[0].{field} is {number}, expected 0 to 1099511627776"),
+                )
+                for field, numbers in NUMBERS.items()
+                for number in numbers
+            ),
+            *((replace(report, num_clients=n), f"num_clients is {n}") for n in HUGE),
         ):
             with pytest.raises(InvalidInputError, match=want):
                 link.report_clients(wrong)
+
+
+def test_no_numbers_of_servers_together_keep_the_status_from_all(address):
+    most = 1 << 40
+    client = ServedClient(
+        name="robot", session="s", slots=most, answers=most, p50_ms=most, p99_ms=most,
+        max_wait_ms=most, late=most, discarded_steps=most,
+    )  # fmt: skip
+    with BridgeControl().connect(address) as link:
+        for number in range(1000):
+            report = ClientsReport(
+                server_id=f"rlx-{number}", clients=(client,) * 100, num_clients=most
+            )
+            link.report_clients(report)
+        assert link.status().served_clients == 1000 * most
 
 
 def test_an_error_of_a_backend_that_asks_another_server_is_passed_on(backend, address, monkeypatch):

@@ -569,15 +569,19 @@ WRONG: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "slave: ''": ("Poll", {}),
     "slave: '../../etc'": ("Poll", {"slave": "../../etc"}),
+    r"slave: '\\x1b\[2J'": ("Report", {"slave": "\x1b[2J", "ended": {"outcome": "DONE"}}),
     "algorithms: '/etc'": ("Poll", {"slave": "x", "algorithms": ["/etc"]}),
     "algorithms: 1001 names": ("Poll", {"slave": "x", "algorithms": ["a"] * 1001}),
     "progress: 5000 bytes": (
         "Poll",
         {"slave": "x", "sequence": 1, "progress": "x" * 5000, "running": {"job": 1}},
     ),
-    "tail: 20000 bytes": ("Report", {"ended": {"outcome": "DONE", "tail": "x" * 20_000}}),
-    "outcome: 0 is unknown": ("Report", {"ended": {"reason": "x"}}),
-    "outcome: 77 is unknown": ("Report", {"ended": {"outcome": 77}}),
+    "tail: 20000 bytes": (
+        "Report",
+        {"slave": "x", "ended": {"outcome": "DONE", "tail": "x" * 20_000}},
+    ),
+    "outcome: 0 is unknown": ("Report", {"slave": "x", "ended": {"reason": "x"}}),
+    "outcome: 77 is unknown": ("Report", {"slave": "x", "ended": {"outcome": 77}}),
 }
 
 
@@ -589,6 +593,23 @@ def test_a_wrong_request_is_refused_by_field(site: Site, problem: str) -> None:
         with pytest.raises(InvalidInputError, match=problem):
             link.call(getattr(link.stub, method), kind(format=FORMAT, **fields))
     assert site.jobs.list()[0] == []
+
+
+def test_a_slaves_name_is_checked_in_every_call_and_is_in_no_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    own: dict[str, Any] = {"format": FORMAT, "slave": "x\nattempt 1 of job 1: DONE"}
+    with caplog.at_level("INFO"), CoordinatorLink(site.address) as link:
+        for call in (
+            lambda: link.call(link.stub.Poll, pb.PollRequest(**own)),
+            lambda: link.call(link.stub.Report, pb.ReportRequest(**own, ended={"outcome": "DONE"})),
+            lambda: link.call(link.stub.Leave, pb.LeaveRequest(**own)),
+            lambda: link.call(link.stub.SendVersion, iter([pb.VersionPart(header=own)])),
+            lambda: list(link.stream(link.stub.GetVersion, pb.GetVersionRequest(**own), 5.0)),
+        ):
+            with pytest.raises(InvalidInputError, match=r"slave: 'x\\nattempt 1 .*, expected 1 to"):
+                call()
+    assert "attempt 1" not in caplog.text
 
 
 @pytest.mark.parametrize(

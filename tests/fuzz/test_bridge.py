@@ -36,6 +36,8 @@ pytestmark = pytest.mark.timeout(fuzz.TIMEOUT_SEC)
 SHARE = 0.5
 PULL = "/relaax.v1.ParameterServer/Pull"
 STATUS = "/relaax.v1.ParameterServer/GetStatus"
+REPORT = "/relaax.v1.ParameterServer/ReportClients"
+SERVED_NUMBERS = ("slots", "answers", "max_wait_ms", "late", "discarded_steps")
 APPLY_GRADIENTS = "/ParameterServer/ApplyGradients"
 GROUPS = {"net/actor": slice(0, 6), "net/critic": slice(6, 9)}
 VARIABLES = (
@@ -136,6 +138,7 @@ class Bridge(RuleBasedStateMachine):
                 hostile.PUSH_PULL_WHOLE,
                 PULL,
                 STATUS,
+                REPORT,
                 APPLY_GRADIENTS,
             )
         }
@@ -279,6 +282,16 @@ class Bridge(RuleBasedStateMachine):
         arrays = [message_to_ndarray(bridge_pb2.NdArray.FromString(part)) for part in parts]
         self.weights -= np.concatenate([array.ravel() for array in arrays])
         self.version += 1
+
+    @rule(data=st.data(), numbers=st.lists(st.sampled_from([0, 5, *HUGE]), min_size=7, max_size=7))
+    def report_odd(self, data: st.DataObject, numbers: list[int]) -> None:
+        """Numbers of any size, also damaged: the status is answered as before."""
+        served = pb.ServedClient(name="robot", p50_ms=numbers[0], p99_ms=np.inf * numbers[1])
+        for field, number in zip(SERVED_NUMBERS, numbers[2:], strict=True):
+            setattr(served, field, number)
+        report = pb.ClientsReport(server_id="rlx", clients=[served], num_clients=numbers[0])
+        good = [report.SerializeToString(), pb.ClientsReport(server_id="rlx").SerializeToString()]
+        self.attempt(REPORT, [data.draw(st.sampled_from(good) | fuzz.mutations(good))])
 
     # What must hold after each of them.
 

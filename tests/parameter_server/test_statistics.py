@@ -1,6 +1,7 @@
 """Training statistics, with a clock that the tests move. covers R11, R29"""
 
 import json
+import sys
 
 import pytest
 
@@ -36,10 +37,14 @@ def test_integer_returns_are_not_truncated(clock: Clock) -> None:
     assert statistics.means.mean_return == 1.5
 
 
-def test_returns_near_the_largest_float_do_not_overflow(clock: Clock) -> None:
+@pytest.mark.parametrize("number", [1.5e308, sys.float_info.max, -sys.float_info.max])
+@pytest.mark.parametrize("episodes", [3, 7, 100])  # with 3, the largest float's thirds sum to more
+def test_returns_near_the_largest_float_do_not_overflow(
+    clock: Clock, number: float, episodes: int
+) -> None:
     statistics = Statistics(100, clock)
-    statistics.add(0, [Episode(1.5e308, 1)] * 100)
-    assert statistics.means.mean_return == pytest.approx(1.5e308)
+    statistics.add(0, [Episode(number, 1)] * episodes)
+    assert statistics.means.mean_return == pytest.approx(number)
 
 
 def test_mean_of_equal_returns_is_that_return(clock: Clock) -> None:

@@ -1,6 +1,7 @@
 """TLS and tokens of the rlx server, over real sockets, with uvloop."""
 
 import contextlib
+import functools
 import os
 import socket
 import ssl
@@ -22,6 +23,7 @@ from support.rlx import ACTION_SPACE, OBSERVATION_SPACE, RawClient, RecordingAge
 
 from relaax_like.client import ClientSecurity, Retry, RlxClient
 from relaax_like.rlx_server.admission import Admission
+from relaax_like.rlx_server.client_log import LINES_PER_SECOND, LogBudget
 from relaax_like.wire import watched_files
 from relaax_like.wire.errors import ConfigError, NotAllowedError, ServerUnavailableError
 from relaax_like.wire.security import Tokens
@@ -229,13 +231,35 @@ def test_a_tls_client_of_a_server_in_the_clear_is_told_and_disturbs_nobody(autho
     assert "received a TLS handshake, but this server does not use TLS" in caplog.text
 
 
-def test_who_never_shakes_hands_is_dropped(authority):
+def test_who_never_shakes_hands_is_dropped(authority, caplog):
     with serve(tls=authority.server_tls(), hello_timeout_sec=2.0) as address:
         port = int(address.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", port), timeout=20) as silent:
             assert silent.recv(1) == b""
         with connect(address, authority.client()) as client:
             assert play(client) == 3
+    assert caplog.text.count("127.0.0.1: the TLS handshake failed: ") == 1
+
+
+def test_failed_handshakes_are_limited_lines_without_the_peers_text(authority, caplog, monkeypatch):
+    budget = functools.partial(LogBudget, clock=lambda: 0.0)  # all within one second
+    monkeypatch.setattr("relaax_like.rlx_server.server.LogBudget", budget)
+    with serve(tls=authority.server_tls()) as address:
+        port = int(address.rpartition(":")[2])
+        for data in (b"", *(2 * LINES_PER_SECOND) * [b"GET /any-text HTTP/1.1\r\n\r\n"]):
+            with socket.create_connection(("127.0.0.1", port), timeout=20) as raw:
+                raw.sendall(data)
+                raw.shutdown(socket.SHUT_WR)  # a health check sends nothing: it is not worth a line
+                with contextlib.suppress(ConnectionError):
+                    raw.recv(1)
+        with connect(address, authority.client()) as client:
+            assert play(client) == 3
+    failed = [line for line in caplog.messages if "handshake failed" in line]
+    assert len(failed) == LINES_PER_SECOND
+    assert set(failed) == {
+        "127.0.0.1: the TLS handshake failed: http request; check the client's tls_ca, tls_cert "
+        "and tls_key"
+    }
 
 
 def test_a_client_that_hangs_up_without_a_farewell_takes_nothing_with_it(authority):

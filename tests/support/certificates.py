@@ -45,14 +45,14 @@ class Authority:
         self.issue()
         self._write(self._authority.issue_cert("client"), self.client_cert, self.client_key)
 
-    def issue(self, *names: str, expired: bool = False) -> None:
-        """Writes a new certificate for the server."""
+    def issue(self, *names: str, expired: bool = False, days: int = 30) -> None:
+        """Writes a new certificate for the server, which is valid for so many days."""
         now = datetime.datetime.now(datetime.UTC)
         day = datetime.timedelta(days=1)
         leaf = self._authority.issue_cert(
             *(names or ("localhost", "127.0.0.1")),
             not_before=now - 2 * day,
-            not_after=now - day if expired else now + day,
+            not_after=now - day if expired else now + days * day,
         )
         self._write(leaf, self.cert, self.key)
 

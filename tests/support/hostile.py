@@ -11,7 +11,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 PUSH_PULL = "/relaax.v1.ParameterServer/PushPull"
 PUSH_PULL_WHOLE = "/relaax.v1.ParameterServer/PushPullWhole"
 # Frame types and flags of HTTP/2, RFC 9113, section 6.
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 0, 1, 3, 4, 6, 9
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
 END_STREAM, END_HEADERS = 1, 4
 HELLO = PREFACE + struct.pack(">I", 0)[1:] + bytes([SETTINGS, 0, 0, 0, 0, 0])
 

@@ -198,3 +198,32 @@ def test_a_half_replaced_pair_waits_for_its_other_half(
     assert "remain in effect" in caplog.text
     write_private(authority.key, other.key.read_bytes())
     assert tls.get() == (authority.ca.read_bytes(), other.cert.read_bytes(), other.key.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("days", "want"), [(-1, "has expired, at"), (13, "will expire, at"), (15, ""), (30 * 365, "")]
+)
+def test_a_servers_certificate_that_has_expired_or_soon_will_is_a_warning(
+    days: int, want: str, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At the start, and when it is replaced; beyond 2050 a date has another form."""
+    tls = authority.server_tls()
+    authority.issue(days=days, expired=days < 0)
+    for read in (authority.server_tls, tls._read):
+        caplog.clear()
+        read()
+        assert len(caplog.messages) == bool(want), caplog.text
+        assert not want or f"tls_cert {authority.cert}: the certificate {want}" in caplog.text
+
+
+def test_a_bundle_of_authorities_can_have_one_that_has_expired(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = Authority(tmp_path, "old")
+    old.issue(expired=True)
+    write_private(authority.ca, old.cert.read_bytes() + authority.ca.read_bytes())
+    authority.server_tls()
+    assert caplog.messages == []
+    write_private(authority.ca, old.cert.read_bytes())
+    authority.server_tls()
+    assert f"tls_ca {authority.ca}: the certificate has expired" in caplog.text
