@@ -1,6 +1,5 @@
 """Channels and ports: the options and the credentials of both ends of gRPC connections."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +14,6 @@ from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
 from relaax_like.wire.security import ClientSecurity, ServerSecurity, TokenFile
 from relaax_like.wire.tls import Pem, ServerTls
-
-# Else a peer writes any text into the log: that of a GOAWAY frame, which needs no token. gRPC reads
-# it when the first channel or port of the process is opened.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 SERVER_OPTIONS = (
     # Without it a second server on a used port starts silently and receives a part of the calls.

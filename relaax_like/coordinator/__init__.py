@@ -13,3 +13,5 @@
 
 None of these modules imports TensorFlow, so an idle slave is small.
 """
+
+import relaax_like.bridge  # noqa: F401  before grpc is loaded: limits what it logs

@@ -6,6 +6,7 @@ After each test the server's values must be, bit by bit, what the pushes lead to
 
 import contextlib
 import itertools
+import os
 import random
 import signal
 import ssl
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -48,7 +50,9 @@ class Site:
         # So many steps that even pushes of 2^40 do not end the training.
         self.cluster = Cluster(folder, BARE, f"algorithm.max_global_step={1 << 60}")
         self.cluster.sets += write_initial_values(folder, parameters)
-        self.server = self.cluster.start_parameter_server()
+        with mock.patch.dict(os.environ):
+            os.environ.pop("GRPC_VERBOSITY", None)  # which this process has set
+            self.server = self.cluster.start_parameter_server()
         self.port = self.cluster.ps_port
         self.server.wait_for(rf"parameter server on .*:{self.port}")
         self.history = History(
