@@ -15,6 +15,7 @@ from relaax_like.bridge.receive_budget import ReceiveBudget
 from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import (
+    NO_TABLE,
     Counts,
     Lease,
     Publication,
@@ -22,6 +23,7 @@ from relaax_like.core.records import (
     Received,
     Reply,
     RunState,
+    TableStatus,
     TrainReturn,
 )
 from relaax_like.v1 import publisher_pb2
@@ -57,7 +59,7 @@ class LeasingBackend(Protocol):
     def grant_lease(self, holder: str, address: str) -> tuple[int, float, Lease]:
         """Makes a learner the run's only one; see `ParameterServer.grant_lease`."""
 
-    def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
+    def renew_lease(self, term: int, table: TableStatus = NO_TABLE) -> None:
         """Renews a lease."""
 
     def require_lease(self, term: int) -> None:
@@ -107,9 +109,9 @@ class PublisherServicer:
     ) -> publisher_pb2.RunState:
         """Renews the lease, and returns the state of the run."""
         try:
-            is_there = request.HasField("overdue_updates")
-            overdue = request.overdue_updates if is_there else None
-            self._backend.renew_lease(request.term, overdue)
+            fields = {field.name: value for field, value in request.ListFields()}
+            table = TableStatus(fields.get("overdue_updates"), fields.get("given_up_step"))
+            self._backend.renew_lease(request.term, table)
             return state_to_message(self._backend.get_run_state())
         except Exception as error:
             errors.abort(context, error)
@@ -293,20 +295,20 @@ class PublisherStub:
     def renew(
         self,
         term: int,
-        overdue_updates: float | None = None,
+        table: TableStatus = NO_TABLE,
         timeout_sec: float = _TIMEOUT_SEC,
     ) -> RunState:
         """Renews the lease; returns the newest state of the run.
 
         Args:
           term: of the lease.
-          overdue_updates: see `ParameterServer.renew_lease`.
+          table: see `ParameterServer.renew_lease`.
           timeout_sec: longest wait.
 
         Raises:
           RelaaxError: see the class.
         """
-        request = publisher_pb2.RenewRequest(term=term, overdue_updates=overdue_updates)
+        request = publisher_pb2.RenewRequest(term=term, **table._asdict())
         with errors.translate(self._address):
             return message_to_state(self._renew(request, timeout=timeout_sec))
 

@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from relaax_like.journal.check import Cut, JournalReport, check_journal, cut_journal
-from relaax_like.learn.replay_log import find_damage
+from relaax_like.journal.head import is_given_up
+from relaax_like.learn.replay_log import GIVEN_UP, find_damage
 from relaax_like.parameter_server.folder import lock_folder
+from relaax_like.parameter_server.push_journal import GIVEN_UP as PUSHES_GIVEN_UP
 from relaax_like.parameter_server.rehearsal import Rehearsal, rehearse
 from relaax_like.parameter_server.snapshots import list_names
 from relaax_like.supervision.process import EXIT_ERROR
@@ -63,6 +65,8 @@ def _check_pushes(checkpoints: Path, to_last_good: bool) -> int:
     report = check_journal(journal)
     _print_journal(report)
     where = f"version {rehearsal.end.version:,}, step {rehearsal.end.global_t:,}"
+    if is_given_up(journal):
+        print(PUSHES_GIVEN_UP.format(rehearsal.end.version, rehearsal.end.global_t))
     if rehearsal.damage is None:
         _print_harmless(report, rehearsal)
         print(f"the parameter server starts at {where}")
@@ -82,7 +86,12 @@ def _check_pushes(checkpoints: Path, to_last_good: bool) -> int:
 
 def _check_experience(directory: Path, to_last_good: bool) -> int:
     """Checks the journal of a replay table; see `check_folder`."""
-    _print_journal(check_journal(directory), directory.name)
+    report = check_journal(directory)
+    _print_journal(report, directory.name)
+    if is_given_up(directory):
+        newest = report.segments[-1:]
+        records = sum(one.first_index + one.records for one in newest)
+        print(GIVEN_UP.format(f"record {records:,}"))
     damage, torn = find_damage(directory)
     if torn is not None:
         print(

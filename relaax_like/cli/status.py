@@ -39,6 +39,7 @@ def make_table(address: str, status: Status) -> Table:
         "newest snapshot": f"{snapshot}{_describe_age(status)} in {status.checkpoint_dir}",
         "mirror": _describe_mirror(status),
         "a crash loses": _describe_durability(status),
+        "given up": _describe_given_up(status),
         "journal": f"{status.journal_bytes / 1e6:,.1f} MB, of which "
         f"{status.unsynced_bytes / 1e6:,.1f} MB not yet synced",
         "learner": f"{status.learner_address}, term {status.learner_term}, "
@@ -50,8 +51,9 @@ def make_table(address: str, status: Status) -> Table:
         "memory": f"{status.resident_bytes / 1e6:,.0f} MB",
         "up": f"{status.uptime_sec:,.0f} s, epoch {status.epoch}",
     }
-    if not rows["mirror"]:
-        del rows["mirror"]
+    for name in ("mirror", "given up"):
+        if not rows[name]:
+            del rows[name]
     if not status.learner_address:
         del rows["learner"]
     if not status.joint_learners:
@@ -122,6 +124,13 @@ def _describe_durability(status: Status) -> str:
     if status.durability == "publication":
         return "what was learned since the newest publication that was written"
     return "the pushes since the newest snapshot"
+
+
+def _describe_given_up(status: Status) -> str:
+    version, step = status.given_up_version, status.given_up_step
+    parts = [] if version is None else [f"the journal, at version {version:,}"]
+    parts += [] if step is None else [f"the replay table's journal, at step {step:,}"]
+    return "; ".join(parts) + ": a crash loses what was acknowledged later" if parts else ""
 
 
 def show_status(text: str, watch: bool, security: ClientSecurity | None = None) -> int:

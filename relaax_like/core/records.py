@@ -232,6 +232,21 @@ class ClientsReport:
     num_clients: int
 
 
+class TableStatus(NamedTuple):
+    """What a learner reports about its replay table, for `Status`.
+
+    Attributes:
+      overdue_updates: updates that are due and have not been made; None without a table.
+      given_up_step: the table's environment steps when its journal was given up; None: it was not.
+    """
+
+    overdue_updates: float | None = None
+    given_up_step: int | None = None
+
+
+NO_TABLE = TableStatus()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Status:
     """A parameter server's status, as `relaax status` prints it; see `relaax.v1.Status`."""
@@ -269,6 +284,8 @@ class Status:
     learner_term: int = 0
     learner_silent_sec: float = 0.0
     joint_learners: int = 0
+    given_up_version: int | None = None
+    given_up_step: int | None = None
 
 
 # A learner in the parameter server's process, or in its own.

@@ -10,6 +10,9 @@ The head is written after each sync of the journal, so it never claims what a cr
 needs no sync of its own: a power cut can leave an older head, which claims less. It is overwritten
 in place, without a new file: it is smaller than a sector, which a disk writes completely or not at
 all, and needs no additional space on a full disk.
+
+A journal that can be given up has another file, in its folder: while it exists, the journal has all
+that was acknowledged. Giving up removes it, which a full disk permits.
 """
 
 import logging
@@ -47,6 +50,16 @@ class Claim:
 def path_of_head(directory: Path) -> Path:
     """Returns the path of a journal's head: beside the folder, in case the folder is lost."""
     return directory.with_name(f"{directory.name}-head")
+
+
+def path_of_marker(directory: Path) -> Path:
+    """Returns the path of the file that exists while a journal has all that was acknowledged."""
+    return directory / "covers-all"
+
+
+def is_given_up(directory: Path) -> bool:
+    """Returns whether a journal might lack, at its end, what was acknowledged later."""
+    return os.path.exists(path_of_head(directory)) and not os.path.exists(path_of_marker(directory))
 
 
 class JournalHead:

@@ -22,7 +22,7 @@ from relaax_like.journal.files import (
     pack_record_header,
     path_of,
 )
-from relaax_like.journal.head import Claim, JournalHead
+from relaax_like.journal.head import Claim, JournalHead, path_of_marker
 from relaax_like.journal.reader import JournalReader, SegmentReader
 from relaax_like.wire.errors import ConfigError, JournalError
 from relaax_like.wire.syncing import sync_path
@@ -209,6 +209,42 @@ class Journal:
             index = self.next_index
         self._dirty.set()
         return index
+
+    def cover(self) -> None:
+        """Notes on the disk that all that is acknowledged from now on is in the journal.
+
+        Raises:
+          JournalError: that could not be noted.
+        """
+        try:
+            path_of_marker(self.directory).touch()
+            sync_path(self.directory)
+        except OSError as error:
+            raise JournalError(
+                f"{path_of_marker(self.directory)}: cannot be created: {error}; make sure that the "
+                "folder is writable and its disk has space"
+            ) from error
+
+    def give_up(self) -> None:
+        """Notes on the disk that more is acknowledged than the journal has; see `is_given_up`.
+
+        Raises:
+          JournalError: that could not be noted, or the journal has failed; nothing more can be
+            acknowledged.
+        """
+        if self._failed:
+            raise JournalError(self._failed)
+        try:
+            path_of_marker(self.directory).unlink(missing_ok=True)
+            sync_path(self.directory)
+        except OSError as error:
+            with self._lock:
+                self._failed = (
+                    f"{path_of_marker(self.directory)}: cannot be removed: {error}; without that, "
+                    "the next start would not know what a crash has lost, so nothing more is "
+                    "accepted. Restart the server or learner once the disk works again"
+                )
+            raise JournalError(self._failed) from error
 
     def drop_before(self, index: int) -> int:
         """Removes the segments whose records are all older than `index`.

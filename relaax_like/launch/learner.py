@@ -190,7 +190,7 @@ def run_learner(experiment: Experiment) -> int:
         )
         where = settings.advertise or Address(settings.bind.to_connect().host, port)
         publisher.address = str(where)
-        publisher.count_overdue = lambda: services.overdue_updates
+        publisher.get_table_status = lambda: services.table_status
         raise_descriptor_limit()
         server.start()
         services.start()

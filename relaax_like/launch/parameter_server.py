@@ -262,7 +262,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
             services = make_experience_services(
                 experiment, server, lambda error: _end_without_learner(error, shutdown)
             )
-            server.count_overdue = lambda: services.overdue_updates
+            server.get_table_status = lambda: services.table_status
         tests = open_version_tests(experiment, server)
         grpc_server, port = BridgeControl().create_server(
             str(settings.bind),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relaax_like.core.episode_reports import pack_reports, unpack_reports
-from relaax_like.core.records import EpisodeReport, Origin, Received
+from relaax_like.core.records import EpisodeReport, Origin, Received, TableStatus
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.rollout_layout import RolloutLayout
@@ -67,9 +67,9 @@ class AgentSource(Source):
         """Whether there is an iteration to take."""
 
     @property
-    def overdue_updates(self) -> float | None:
-        """Updates that are due and have not been made; None without a replay table."""
-        return None
+    def table_status(self) -> TableStatus:
+        """Status of the replay table, if this is one."""
+        return TableStatus()
 
     def conform(self, rollout: Rollout) -> Rollout:
         """Converts a received rollout to the form that updates read.

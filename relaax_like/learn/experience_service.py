@@ -14,6 +14,7 @@ from relaax_like.core.records import (
     LearnerUpdate,
     Origin,
     StreamProgress,
+    TableStatus,
 )
 from relaax_like.core.roles import ExperienceSink
 from relaax_like.experience.magnitudes import validate_rollout
@@ -145,14 +146,11 @@ class ExperienceService(ExperienceSink):
             return None if self._source is None else self._version
 
     @property
-    def overdue_updates(self) -> float | None:
-        """Updates that are due and have not been made.
-
-        None without a replay table, and until the learner is loaded.
-        """
+    def table_status(self) -> TableStatus:
+        """Status of the replay table, if there is one, once the learner is loaded."""
         with self._changed:
             source = self._source
-        return None if source is None else source.overdue_updates
+        return TableStatus() if source is None else source.table_status
 
     def start(self) -> None:
         """Loads the learner, and starts to learn; returns immediately."""

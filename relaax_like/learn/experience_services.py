@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import TYPE_CHECKING
 
+from relaax_like.core.records import TableStatus
 from relaax_like.core.roles import ExperienceSink
 from relaax_like.learn.experience_service import ExperienceService
 
@@ -61,14 +62,12 @@ class ExperienceServices:
         return any(service.has_agents for service in self._services.values())
 
     @property
-    def overdue_updates(self) -> float | None:
-        """Updates that are due and have not been made, of all loaded tasks with a replay table.
-
-        None if there is no such task.
-        """
-        numbers = [service.overdue_updates for service in self._services.values()]
-        known = [number for number in numbers if number is not None]
-        return sum(known) if known else None
+    def table_status(self) -> TableStatus:
+        """Status of the tables of all loaded tasks: all overdue updates, the first step."""
+        tables = [service.table_status for service in self._services.values()]
+        overdue = [one.overdue_updates for one in tables if one.overdue_updates is not None]
+        steps = [one.given_up_step for one in tables if one.given_up_step is not None]
+        return TableStatus(sum(overdue) if overdue else None, min(steps, default=None))
 
     def start(self) -> None:
         """Loads the learners, and starts to learn; returns immediately."""

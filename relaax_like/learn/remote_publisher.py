@@ -20,6 +20,7 @@ from relaax_like.core.records import (
     PublishTicket,
     Reply,
     RunState,
+    TableStatus,
     TrainReturn,
     Values,
 )
@@ -68,8 +69,7 @@ class RemotePublisher(Publisher):
     Attributes:
       term: of the lease; 0 before `lease`.
       address: where this learner takes experience; set before `lease`.
-      count_overdue: returns how many updates a replay table is behind, None without a table; set
-        before `lease`.
+      get_table_status: returns the status of the replay table; set before `lease`.
 
     Args:
       stub: the calls to the parameter server.
@@ -95,7 +95,7 @@ class RemotePublisher(Publisher):
     ):
         self.term = 0
         self.address = ""
-        self.count_overdue: Callable[[], float | None] = lambda: None
+        self.get_table_status: Callable[[], TableStatus] = TableStatus
         self._stub = stub
         self._holder = holder
         self._manifest = manifest
@@ -406,7 +406,7 @@ class RemotePublisher(Publisher):
                     return
             began = self._clock()
             try:
-                state = self._stub.renew(self.term, self.count_overdue(), self._lease_sec / 2)
+                state = self._stub.renew(self.term, self.get_table_status(), self._lease_sec / 2)
             except LeasedError as error:
                 self._note_lost(error)
                 return

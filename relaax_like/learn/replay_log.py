@@ -11,6 +11,7 @@ is sampled, so a run can continue with another `n_step`.
 
 import logging
 import struct
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.records import EpisodeReport, Origin
 from relaax_like.experience.rollout import Rollout
 from relaax_like.journal.files import list_segments
-from relaax_like.journal.head import JournalHead, path_of_head
+from relaax_like.journal.head import JournalHead, is_given_up, path_of_head
 from relaax_like.journal.journal import SYNC_INTERVAL_SEC, Journal
 from relaax_like.journal.reader import Damage, DamagedJournalError, JournalReader
 from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
@@ -48,6 +49,12 @@ _KIND = "priorities 1"
 _SEGMENT_BYTES = 32 << 20
 # Bytes that a power failure can lose; agents wait for a disk that is slower than they are.
 _MAX_UNSYNCED_BYTES = 256 << 20
+# Seconds until a log that was given up is written again, if there is room.
+_RETRY_SEC = 10.0
+GIVEN_UP = (
+    "the replay table's journal was given up at {} or before: it lacks experience that was "
+    "acknowledged, which is lost"
+)
 
 
 def name_replay_folder(task: str = "") -> str:
@@ -93,11 +100,15 @@ class ReplayLog:
     records of the last second, or none with `strict`. When a new file begins, those whose rows have
     all left the table are removed.
 
-    If the disk is full, the run continues without writing records until its next start, and logs
-    this once. Not thread-safe.
+    If the disk is full, the run continues without writing records, and logs this once. Once there
+    is room, they are written again; the log is complete again when all rows that were not written
+    have left the table. If the process ends earlier, the next start logs what is missing. Not
+    thread-safe.
 
     Attributes:
       directory: as the argument.
+      given_up_step: the table's environment steps at the first record that is missing; None: the
+        log is complete.
 
     Args:
       directory: folder of the records; belongs to the log.
@@ -119,7 +130,9 @@ class ReplayLog:
         self._strict = strict
         self._segment_bytes = segment_bytes
         self._journal: Journal | None = None
-        self._is_given_up = False
+        self.given_up_step: int | None = None
+        self._next_try = 0.0  # when a log that was given up is written again
+        self._missing_end: int | None = None  # row; all rows that were not written are before it
         self._starts: deque[tuple[int, int]] = deque()  # first record of a file -> its first row
         self._bytes = 0  # of the newest file
 
@@ -131,13 +144,17 @@ class ReplayLog:
             cannot be read or written.
         """
         reader = _open(self.directory)
+        was_given_up = is_given_up(self.directory)
+        steps = 0
         borders = {segment.first_index for segment in list_segments(self.directory)}
         for index, payload in reader:
             if index in borders:
                 self._starts.append((index, self._get_rows()[1]))
                 self._bytes = 0
             self._bytes += len(payload)
-            yield _unpack(payload, index, self.directory)
+            record = _unpack(payload, index, self.directory)
+            steps = record.steps
+            yield record
         if reader.torn:
             logger.warning(
                 "%s; truncating the replay table's journal there. No record known to be synced is "
@@ -152,6 +169,9 @@ class ReplayLog:
             segment_bytes=1 << 62,  # `append` begins new files
             sync_interval_sec=None if self._strict else SYNC_INTERVAL_SEC,
         )
+        if was_given_up:
+            logger.warning("%s", GIVEN_UP.format(f"step {steps:,}"))
+        self._journal.cover()
         if not self._starts:
             self._starts.append((reader.next_index, self._get_rows()[1]))
 
@@ -180,7 +200,7 @@ class ReplayLog:
         return saved if is_newest else {}
 
     def append(self, record: ReplayRecord) -> None:
-        """Writes a record, unless the log was given up.
+        """Writes a record, unless the log was given up less than ten seconds ago.
 
         Raises:
           CollectorFullError: the disk is slower than the agents; nothing was written.
@@ -188,7 +208,7 @@ class ReplayLog:
         """
         journal = self._journal
         assert journal is not None, "append before replay"
-        if self._is_given_up:
+        if self.given_up_step is not None and time.monotonic() < self._next_try:
             return
         if journal.unsynced_bytes > _MAX_UNSYNCED_BYTES:
             raise CollectorFullError("the disk is behind; agents wait until it has caught up")
@@ -199,19 +219,38 @@ class ReplayLog:
             journal.append(pieces)
             if self._strict:
                 journal.sync()
+            self._bytes += sum(map(len, pieces))
+            self._check_complete(journal)
         except JournalError as error:
-            if journal.failed:
-                raise ServerUnavailableError(
-                    f"no more experience can be acknowledged: {error}"
-                ) from error
-            self._is_given_up = True
+            self._give_up(journal, record.steps, error)
+
+    def _check_complete(self, journal: Journal) -> None:
+        """After a record: notes if no row that was not written is in the table any more."""
+        if self.given_up_step is None:
+            return
+        oldest_row, next_row = self._get_rows()
+        if self._missing_end is None:
+            self._missing_end = next_row
+        if oldest_row >= self._missing_end:
+            journal.cover()
+            self.given_up_step = self._missing_end = None
+            logger.info("the replay table's journal has all of its rows again")
+
+    def _give_up(self, journal: Journal, steps: int, error: JournalError) -> None:
+        try:
+            journal.give_up()
+        except JournalError as final:
+            raise ServerUnavailableError(
+                f"no more experience can be acknowledged: {final}"
+            ) from final
+        self._next_try, self._missing_end = time.monotonic() + _RETRY_SEC, None
+        if self.given_up_step is None:
+            self.given_up_step = steps
             logger.error(
-                "the replay table's journal is no longer written: %s. Training continues; until "
-                "the next start, a crash loses the experience that comes from now on",
+                "the replay table's journal is no longer written: %s. Training continues; a crash "
+                "loses the experience that comes while there is no room",
                 error,
             )
-            return
-        self._bytes += sum(map(len, pieces))
 
     def close(self, priorities: Mapping[str, np.ndarray]) -> None:
         """Writes priorities, syncs and closes; errors are logged. Idempotent.
@@ -223,7 +262,7 @@ class ReplayLog:
         if journal is None:
             return
         try:
-            if priorities and not self._is_given_up:
+            if priorities and self.given_up_step is None:
                 arrays = {**priorities, "next_index": np.array(journal.next_index)}
                 write_arrays(self.directory / _PRIORITIES, arrays, _KIND)
         except OSError as error:

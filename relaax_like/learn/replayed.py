@@ -13,7 +13,7 @@ from relaax_like.algorithm.model import Model, get_learning_specs, get_reward_co
 from relaax_like.config.places import describe_place
 from relaax_like.config.plan import Replay
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import EpisodeReport, Origin, Received
+from relaax_like.core.records import EpisodeReport, Origin, Received, TableStatus
 from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
@@ -136,9 +136,10 @@ class Replayed(AgentSource):
         return self._table.can_sample(self._updates) or self._steps >= _COUNT_STEPS
 
     @property
-    def overdue_updates(self) -> float | None:
-        """Number of updates that are due by `updates_per_step` and have not been made."""
-        return self._table.counts.deficit
+    def table_status(self) -> TableStatus:
+        """Updates that are due by `updates_per_step`; when the log was given up."""
+        given_up_step = None if self._log is None else self._log.given_up_step
+        return TableStatus(self._table.counts.deficit, given_up_step)
 
     def load(self) -> None:
         """Fills the table from the log, and counts what no publication contains; see `Source`.

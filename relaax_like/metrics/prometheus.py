@@ -40,6 +40,14 @@ _GAUGES = {
         "unsynced_records",
         "Acknowledged pushes that are not synced; a power failure would lose them.",
     ),
+    "journal_given_up_version": (
+        "given_up_version",
+        "Version at which the journal was given up; absent: it was not.",
+    ),
+    "replay_given_up_step": (
+        "given_up_step",
+        "Step at which the replay table's journal was given up; absent: it was not.",
+    ),
     "environments": ("served_clients", "Environments that are connected to rlx servers."),
     "held_back_gradients": ("held_back", "Gradients held back until others arrive."),
     "overdue_updates": (
@@ -76,11 +84,12 @@ class StatusCollector(Collector):
             refused.add_metric([reason], count)
         yield refused
         loses = status.durability == "snapshot" or bool(status.journal_error)
+        loses = loses or status.given_up_step is not None
         yield GaugeMetricFamily(
             "relaax_crash_loses_updates",
-            "1: a crash loses the pushes since the newest snapshot, or those that a failing disk "
-            "did not store. 0: it loses nothing that was acknowledged, or, if a learner publishes, "
-            "what was learned since the newest publication that was written.",
+            "1: a crash loses the pushes since the newest snapshot, or pushes or experience that a "
+            "full or failing disk did not store. 0: it loses nothing that was acknowledged, or, if "
+            "a learner publishes, what was learned since the newest publication that was written.",
             value=float(loses),
         )
         staleness = GaugeMetricFamily(

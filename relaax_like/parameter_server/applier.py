@@ -1,9 +1,10 @@
 """The applier: applies pushes, publications and counts to a run, one after another."""
 
+import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -92,8 +93,9 @@ class Applier:
         self._epoch = epoch
         self._recipe = recipe
         self._note_steps = note_steps
-        # Held while a record takes effect. It guards all attributes below.
-        self._record_lock = threading.Lock()
+        # Held while a record takes effect. It guards all attributes below. `pause` holds it while
+        # its thread exports the state.
+        self._record_lock = threading.RLock()
         self._dedup = DedupTable()
         self._records = 0
         self._first_version = store.version  # at this start of the server
@@ -550,6 +552,12 @@ class Applier:
             "experience instead of gradients and statistics, that is, start the agents with the "
             "same learner.placement"
         )
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Lets no change take effect while the block runs; pushes wait."""
+        with self._record_lock:
+            yield
 
     def export(self) -> tuple[State, int]:
         """Returns the state and the number of changes so far, as `Saver` requires them."""

@@ -16,6 +16,7 @@ from relaax_like.config.combine import CombineConfig
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import (
+    NO_TABLE,
     ClientsReport,
     Counts,
     Lease,
@@ -24,6 +25,7 @@ from relaax_like.core.records import (
     Reply,
     RunState,
     Status,
+    TableStatus,
     TrainReturn,
 )
 from relaax_like.core.roles import (
@@ -96,8 +98,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     Attributes:
       stop_requested: event that `request_stop` sets.
-      count_overdue: returns the number of updates by which the learner's replay table is behind,
-        for `status`; None: there is no table.
+      get_table_status: returns the status of the learner's replay table, for `status`.
     """
 
     def __init__(
@@ -204,14 +205,13 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self._closed = False
         self._is_restoring = False  # also after a restore that has failed
         self.stop_requested = threading.Event()
-        self.count_overdue: Callable[[], float | None] = lambda: None
+        self.get_table_status: Callable[[], TableStatus] = TableStatus
 
         self._saver: Saver | None = None
         if snapshots is not None:
             self._saver = Saver(
                 snapshots,
-                self._applier.export,
-                lambda: self._applier.records,
+                self._applier,
                 self._compute_score,
                 journal=self._journal,
                 mirror=mirror,
@@ -363,20 +363,19 @@ class ParameterServer(ParameterServerBackend, Publisher):
         assert self._learner_lease is not None
         return term, self._learner_lease.lease_sec, lease
 
-    def renew_lease(self, term: int, overdue_updates: float | None = None) -> None:
+    def renew_lease(self, term: int, table: TableStatus = NO_TABLE) -> None:
         """Renews a learner's lease.
 
         Args:
           term: of the lease.
-          overdue_updates: number of updates by which the learner's replay table is behind, for
-            `status`; None: it has no table.
+          table: status of the learner's replay table, for `status`.
 
         Raises:
           LeasedError: `term` is not the newest one, or this run has no learner in a process of its
             own.
         """
         self._applier.renew(term)
-        self.count_overdue = lambda: overdue_updates
+        self.get_table_status = lambda: table
         if self._learner_lease is not None:
             self._statistics.see_client(self._learner_lease.holder)
 
@@ -508,7 +507,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         saved = None if saver is None else saver.saved
         means = statistics.means
         served, served_clients = self._served.find()
-        learner = self._learner_lease
+        learner, table = self._learner_lease, self.get_table_status()
         return Status(
             global_t=global_t,
             version=values.version,
@@ -538,7 +537,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
             journal_error=self._journal.failed,
             served=served,
             served_clients=served_clients,
-            overdue_updates=self.count_overdue(),
+            overdue_updates=table.overdue_updates,
+            given_up_version=self._journal.given_up_version,
+            given_up_step=table.given_up_step,
             learner_address=learner.address if learner else "",
             learner_term=learner.term if learner else 0,
             learner_silent_sec=learner.silent_sec if learner and learner.term else 0.0,

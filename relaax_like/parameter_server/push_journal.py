@@ -1,5 +1,6 @@
 """PushJournal: writes pushes to disk before they are answered; reads them after a crash."""
 
+import contextlib
 import logging
 import time
 from collections import deque
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from relaax_like.core.records import Durability
 from relaax_like.journal.files import HEADER_BYTES, get_size, list_segments
-from relaax_like.journal.head import JournalHead, path_of_head
+from relaax_like.journal.head import JournalHead, is_given_up, path_of_head
 from relaax_like.journal.journal import SYNC_INTERVAL_SEC, Journal
 from relaax_like.journal.reader import JournalReader
 from relaax_like.parameter_server.push_log import PushLog
@@ -20,6 +21,10 @@ _RATE_SEC = 5.0
 # Key of a snapshot's statistics: index of the first record that the snapshot does not contain.
 JOURNAL_INDEX = "journal_index"
 
+GIVEN_UP = (
+    "the journal was given up or switched off at version {:,}, step {:,}: what was acknowledged "
+    "later is lost if the process was killed"
+)
 NO_SNAPSHOT = (
     "{}: there is a journal, but no snapshot before it; restore the snapshots, or use another "
     "checkpoint_dir"
@@ -37,8 +42,10 @@ class PushJournal(PushLog):
         journal.end_snapshot(index)                 # once it is on the disk
 
     If the disk is full, or data arrives faster than `max_bytes_per_sec`, training continues without
-    the journal until the next start: `durability` and one line of the log show this. For the
-    threads that use it, see `PushLog`.
+    the journal: `durability`, `given_up_version` and one line of the log show this, and so does the
+    next start, unless the last snapshot has everything. After a full disk, the journal continues
+    with the next snapshot that can be written (`resume`); else with the next start. For the threads
+    that use it, see `PushLog`.
 
     Args:
       directory: the journal's folder.
@@ -51,6 +58,7 @@ class PushJournal(PushLog):
     Attributes:
       durability: what currently survives a crash.
       needs_snapshot: see `PushLog`.
+      given_up_version: see `PushLog`.
     """
 
     def __init__(
@@ -65,6 +73,9 @@ class PushJournal(PushLog):
     ):
         self.durability: Durability = "journal" if enabled else "snapshot"
         self.needs_snapshot = True
+        self.given_up_version: int | None = None
+        self._is_enabled = enabled
+        self._can_resume = False
         self._directory = directory
         self._head = JournalHead(path_of_head(directory))
         self._fingerprint = fingerprint
@@ -115,7 +126,11 @@ class PushJournal(PushLog):
         start = start or Position(0, 0, 0)
         self._previous_index = start.index
         reader = JournalReader(self._directory, self._fingerprint, start.index, self._head)
-        yield from read_records(reader, start)
+        was_given_up = self._is_enabled and is_given_up(self._directory)
+        end: Position | Record = start
+        for record in read_records(reader, start):
+            end = record
+            yield record
         if reader.torn:
             _LOG.warning(
                 "%s; truncating the journal there. No record known to be synced is lost; "
@@ -130,12 +145,19 @@ class PushJournal(PushLog):
             head=self._head,
             sync_interval_sec=None if self._strict else SYNC_INTERVAL_SEC,
         )
+        if was_given_up:
+            _LOG.warning("%s", GIVEN_UP.format(end.version, end.global_t))
+        if self._is_enabled:
+            self._journal.cover()
+        else:
+            self._journal.give_up()
 
     def append(self, record: Record) -> None:
         """Writes a record, unless journaling has stopped.
 
         Raises:
-          ServerUnavailableError: the journal has failed for good; nothing must be acknowledged.
+          ServerUnavailableError: the journal has failed for good, or giving it up could not be
+            noted on the disk; nothing must be acknowledged.
         """
         if self.durability == "snapshot":
             return
@@ -143,16 +165,16 @@ class PushJournal(PushLog):
         pieces = pack_record(record)
         if self._is_too_much(sum(map(len, pieces))):
             self._give_up(
+                record.version_before,
                 f"gradients arrive at more than {self._max_bytes_per_sec / 1e6:g} MB/s, the "
-                "limit set by relaax-parameter-server.journal_max_mb_per_sec"
+                "limit set by relaax-parameter-server.journal_max_mb_per_sec",
             )
             return
         try:
             self._journal.append(pieces)
         except JournalError as error:
-            if self._journal.failed:
-                raise _make_final_error(error) from error
-            self._give_up(str(error))
+            self._can_resume = True
+            self._give_up(record.version_before, str(error))
 
     def require_sound(self) -> None:
         """Checks that what was appended earlier can be acknowledged now.
@@ -204,6 +226,21 @@ class PushJournal(PushLog):
             return
         self._previous_index = index
 
+    def resume(self) -> None:
+        """Writes records again after a full disk; see `PushLog`."""
+        journal, version = self._journal, self.given_up_version
+        if not self._can_resume or version is None or journal is None or journal.failed:
+            return
+        self.durability = "journal"
+        try:
+            journal.cover()
+        except JournalError as error:
+            with contextlib.suppress(ServerUnavailableError):  # which each push gets from now on
+                self._give_up(version, str(error))
+            return
+        self._can_resume, self.given_up_version = False, None
+        _LOG.info("the newest snapshot has everything: the journal is written again")
+
     def close(self) -> None:
         """Syncs and closes. Idempotent.
 
@@ -219,13 +256,21 @@ class PushJournal(PushLog):
         # Even if journaling has stopped meanwhile: earlier records are still promised.
         return self._strict and self.unsynced_records > 0
 
-    def _give_up(self, reason: str) -> None:
+    def _give_up(self, version: int, reason: str) -> None:
+        assert self._journal is not None
+        try:
+            self._journal.give_up()
+        except JournalError as error:
+            raise _make_final_error(error) from error
         self.durability = "snapshot"
-        _LOG.error(
-            "the journal is no longer written: %s. Training continues; until the next start, "
-            "a crash loses the pushes since the newest snapshot",
-            reason,
-        )
+        if self.given_up_version is None:
+            _LOG.error(
+                "the journal is no longer written: %s. Training continues; until the next %s, "
+                "a crash loses the pushes since the newest snapshot",
+                reason,
+                "start, or a snapshot with room," if self._can_resume else "start",
+            )
+        self.given_up_version = version
 
     def _is_too_much(self, num_bytes: int) -> bool:
         now = self._clock()

@@ -23,10 +23,13 @@ class PushLog:
     Attributes:
       durability: what currently survives a crash.
       needs_snapshot: a run must begin with a snapshot, to which records are applied.
+      given_up_version: version up to which records are kept, as the log was given up; None: it was
+        not.
     """
 
     durability: Durability = "snapshot"
     needs_snapshot: bool = False
+    given_up_version: int | None = None
 
     @property
     def unsynced_records(self) -> int:
@@ -90,6 +93,12 @@ class PushLog:
 
         Args:
           index: the index that `begin_snapshot` returned for the newest one.
+        """
+
+    def resume(self) -> None:
+        """Keeps records again after it was given up.
+
+        The newest snapshot on the disk has everything, and nothing takes effect during the call.
         """
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from relaax_like.parameter_server.applier import Applier
 from relaax_like.parameter_server.mirror import Mirror
 from relaax_like.parameter_server.push_journal import JOURNAL_INDEX
 from relaax_like.parameter_server.push_log import PushLog
@@ -42,9 +43,7 @@ class Saver:
 
     Args:
       snapshots: where snapshots are written; the caller closes this object.
-      export: returns the current state, immutable, and its number of records; if there is a
-        journal, begins a new segment and notes its index under `JOURNAL_INDEX`.
-      count_records: returns the number of records that have taken effect.
+      applier: has the state.
       compute_score: returns the score of a snapshot saved without one, or None.
       journal: the journal whose segments are dropped.
       mirror: where snapshots are copied to; None: nowhere.
@@ -60,8 +59,7 @@ class Saver:
     def __init__(
         self,
         snapshots: Snapshots,
-        export: Callable[[], tuple[State, int]],
-        count_records: Callable[[], int],
+        applier: Applier,
         compute_score: Callable[[], float | None],
         journal: PushLog,
         mirror: Mirror | None,
@@ -72,8 +70,7 @@ class Saver:
         self.saved: Saved | None = None
         self.failures = 0
         self._snapshots = snapshots
-        self._export = export
-        self._count_records = count_records
+        self._applier = applier
         self._compute_score = compute_score
         self._journal = journal
         self._mirror = mirror
@@ -95,7 +92,7 @@ class Saver:
     @property
     def has_all(self) -> bool:
         """Whether nothing has happened since the newest snapshot (or the start, without any)."""
-        return self._count_records() == (self.saved.records if self.saved else 0)
+        return self._applier.records == (self.saved.records if self.saved else 0)
 
     def start(self) -> None:
         """Begins to save by time and by steps, as configured."""
@@ -119,7 +116,7 @@ class Saver:
     def note_restored(self, state: State) -> None:
         """Notes that the newest snapshot is the restored one, of an earlier process."""
         path = self._snapshots.path_of(state)
-        self.saved = Saved(path, state.global_t, self._count_records(), score=state.score)
+        self.saved = Saved(path, state.global_t, self._applier.records, score=state.score)
         self._attempted_t = state.global_t
 
     def note_steps(self, global_t: int) -> None:
@@ -135,6 +132,8 @@ class Saver:
     def save(self, score: float | None = None) -> Path:
         """Writes a snapshot, unless the newest one has the same state and there is no score.
 
+        Pushes wait for it while the journal is given up, which then resumes.
+
         Args:
           score: of the snapshot; None: `compute_score` is called. If that returns None, too, and
             the newest snapshot is of the same values and steps, its score is kept.
@@ -145,8 +144,10 @@ class Saver:
         Raises:
           SnapshotError: the snapshot could not be written; older ones are untouched.
         """
-        with self._lock:
-            state, records = self._export()
+        # A journal that was given up resumes after a state that contains everything.
+        is_given_up = self._journal.given_up_version is not None
+        with self._lock, self._applier.pause() if is_given_up else contextlib.nullcontext():
+            state, records = self._applier.export()
             self._attempted_t = state.global_t
             if score is not None or self.saved is None or self.saved.records != records:
                 score = self._compute_score() if score is None else score
@@ -155,6 +156,8 @@ class Saver:
                     is_same = self.saved.path == self._snapshots.path_of(state)
                     score = self.saved.score if is_same else None
                 self._write(state, records, score)
+            if is_given_up:
+                self._journal.resume()
             assert self.saved is not None
             return self.saved.path
 
@@ -173,7 +176,7 @@ class Saver:
           Exception: an error of `judge`.
         """
         with self._lock:
-            state, records = self._export()
+            state, records = self._applier.export()
         judged = judge(state)
         if judged is None:
             return

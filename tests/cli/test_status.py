@@ -29,6 +29,15 @@ def test_what_a_crash_costs(fields: dict[str, str], want: str) -> None:
     assert want in line
 
 
+def test_what_was_given_up_is_shown_with_its_version_and_step() -> None:
+    assert "given up" not in show(Status())
+    printed = show(Status(given_up_version=0, given_up_step=1234))
+    assert (
+        "the journal, at version 0; the replay table's journal, at step 1,234: a crash loses what "
+        "was acknowledged later" in printed
+    )
+
+
 def test_environments_are_there_with_their_times() -> None:
     robot = ServedClient(
         name="robot", session="s", slots=1, answers=1234, p50_ms=0.512, p99_ms=12.3,

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import Cluster, wait_until
+from support.disks import fill, mount
 from support.standalone import StandaloneCluster
 from support.uncompiled import copy_uncompiled
 
@@ -154,20 +155,24 @@ def play(cluster: Cluster, port: int, kill: Callable[[], None], kills: int = KIL
     senders = [Sender(f"localhost:{port}", agent) for agent in (1, 2)]
     try:
         for _ in range(kills):
-            before = [len(sender.acknowledged) for sender in senders]
-            wait_until(
-                lambda before=before: all(
-                    len(sender.acknowledged) > number + 50
-                    for sender, number in zip(senders, before, strict=True)
-                ),
-                "more acknowledged steps",
-            )
+            wait_acknowledged(senders)
             time.sleep(draw.random() / 2)  # a moment that nothing chooses
             kill()
     finally:
         for sender in senders:
             sender.stop()
     return senders
+
+
+def wait_acknowledged(senders: list[Sender]) -> None:
+    before = [len(sender.acknowledged) for sender in senders]
+    wait_until(
+        lambda: all(
+            len(sender.acknowledged) > number + 50
+            for sender, number in zip(senders, before, strict=True)
+        ),
+        "more acknowledged steps",
+    )
 
 
 def check(cluster: Cluster, senders: list[Sender], kills: int = KILLS) -> int:
@@ -199,6 +204,47 @@ def test_no_step_is_lost_and_none_is_there_twice(tmp_path: Path) -> None:
         cluster.start_parameter_server()
         counted = cluster.wait_status(lambda status: status.global_t >= total, "all steps")
         assert counted.global_t == total
+
+
+@pytest.mark.parametrize("kills", [KILLS])
+def test_a_full_disk_loses_only_steps_of_which_the_next_start_tells(
+    tmp_path: Path, kills: int
+) -> None:
+    """The disk is full before each kill; what was acknowledged before that is there."""
+    told = "the replay table's journal was given up at step"
+    run = tmp_path / "run"
+    with (
+        mount(run, "size=100m"),
+        Cluster(tmp_path, copy_uncompiled("dqn", tmp_path), *SETTINGS) as cluster,
+    ):
+        server = cluster.start_parameter_server()
+        rlx = cluster.start_rlx_server()
+        client = cluster.start_paced_client("four", "--num-envs", 4)
+        cluster.wait_steps()
+        sender = Sender(f"localhost:{cluster.ps_port}", 1)
+        kept: set[Key] = set()
+        start = 0
+        for _ in range(kills):
+            wait_acknowledged([sender])
+            kept |= set(sender.acknowledged[start:])
+            filler = fill(run)
+            server.wait_for("the replay table's journal is no longer written")
+            wait_acknowledged([sender])
+            cluster.wait_status(lambda status: status.given_up_step is not None, "that it is told")
+            assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+            start = len(sender.acknowledged)
+            filler.unlink()
+            server = cluster.start_parameter_server()
+            server.wait_for(told)
+        wait_acknowledged([sender])
+        kept |= set(sender.acknowledged[start:])
+        sender.stop()
+        for program in (client, rlx, server):
+            assert program.stop() == 128 + signal.SIGTERM
+        steps = list_steps(read_log(run / "checkpoints" / "replay"))
+        assert len(set(steps)) == len(steps)
+        assert kept <= set(steps)
+        assert told not in cluster.start_parameter_server().output
 
 
 @pytest.mark.slow

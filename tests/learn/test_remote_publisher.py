@@ -28,6 +28,7 @@ from relaax_like.core.records import (
     PublishTicket,
     Received,
     RunState,
+    TableStatus,
 )
 from relaax_like.learn.remote_publisher import RemotePublisher
 from relaax_like.parameter_server.learner_lease import LearnerLease
@@ -127,8 +128,9 @@ def test_what_is_published_is_what_comes(run: Run) -> None:
         assert server.status().episodes == 3
         assert (status := server.status()).learner_address == "localhost:3"
         assert (status.learner_term, status.overdue_updates) == (publisher.term, None)
-        publisher.count_overdue = lambda: 7.0
+        publisher.get_table_status = lambda: TableStatus(7.0, 0)
         wait_until(lambda: server.status().overdue_updates == 7.0, "the next renewal")
+        assert server.status().given_up_step == 0
         # Agents get them from the learner.
         values = publisher.pull().values
         assert values is not None

@@ -14,6 +14,7 @@ from support.replayed import make_config, make_source, make_step
 from relaax_like.cli.fsck import check_folder
 from relaax_like.core.records import Episode, Origin, Received
 from relaax_like.journal.files import HEADER_BYTES, list_segments
+from relaax_like.journal.head import path_of_marker
 from relaax_like.journal.journal import Journal
 from relaax_like.learn.replay_log import ReplayLog
 from relaax_like.wire.errors import (
@@ -186,7 +187,7 @@ def test_another_n_step_is_computed_from_the_same_steps_and_other_spaces_are_ref
         open_source(crash(source._log.directory, tmp_path), state_size=3)
 
 
-def test_a_full_disk_ends_the_log_and_not_the_run(tmp_path, monkeypatch, caplog):
+def test_a_full_disk_ends_the_log_and_not_the_run(tmp_path, monkeypatch, caplog, capsys):
     source, tally = open_source(tmp_path / "replay")
     source.add(make_step(0), [], origin=origin(1))
 
@@ -196,12 +197,65 @@ def test_a_full_disk_ends_the_log_and_not_the_run(tmp_path, monkeypatch, caplog)
     with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
         patch.setattr(Journal, "append", append)
         source.add(make_step(1), [], origin=origin(2))
+        assert not path_of_marker(source._log.directory).exists()  # before the answer
     assert "no longer written: No space left on device" in caplog.text
     source.add(make_step(2), [], origin=origin(3))
+    assert source.table_status.given_up_step == 1
     assert tally.take().env_steps == 3
     published = {"one": Received(5, 3, 3)}
-    again, counts = open_source(crash(source._log.directory, tmp_path), published)
+    left = crash(source._log.directory, tmp_path)
+    assert check_folder(left.parent, to_last_good=False) == 0
+    assert (
+        "the replay table's journal was given up at record 1 or before" in capsys.readouterr().out
+    )
+    again, counts = open_source(left, published)
     assert (list_steps(again), counts.take().env_steps) == ([[7, 0, 0]], 0)
+    assert "the replay table's journal was given up at step 0 or before" in caplog.text
+
+
+def test_a_log_is_complete_again_when_all_that_is_missing_has_left_the_table(
+    tmp_path, monkeypatch, caplog
+):
+    source, _ = open_source(tmp_path / "replay", capacity=8)
+    marker = path_of_marker(source._log.directory)
+    monkeypatch.setattr("relaax_like.learn.replay_log._RETRY_SEC", 0.0)
+
+    def append(self, pieces):
+        raise JournalError("No space left on device")
+
+    covered = []
+    for number in range(40):
+        with monkeypatch.context() as patch:
+            if number in (3, 4, 9):
+                patch.setattr(Journal, "append", append)
+            source.add(make_step(number), [], origin=origin(number + 1), is_urgent=True)
+        covered.append(marker.exists())
+        assert (source.table_status.given_up_step is None) == covered[-1]
+        lacks = any([7, 0, step] in list_steps(source) for step in (3, 4, 9))
+        assert not (covered[-1] and lacks)
+    assert not all(covered)
+    assert covered[-1]
+    want = list_steps(source)
+    again, _ = open_source(crash(source._log.directory, tmp_path), capacity=8)
+    assert list_steps(again) == want
+    assert "given up" not in caplog.text
+
+
+def test_without_a_note_on_the_disk_no_more_experience_is_acknowledged(tmp_path, monkeypatch):
+    source, tally = open_source(tmp_path / "replay")
+    disk = SlowDisk(monkeypatch)
+
+    def append(self, pieces):
+        disk.error = OSError(5, "I/O error")
+        raise JournalError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", append)
+        with pytest.raises(ServerUnavailableError, match="covers-all: cannot be removed"):
+            source.add(make_step(0), [], origin=origin(1))
+    with pytest.raises(ServerUnavailableError, match="no more experience can be acknowledged"):
+        source.add(make_step(0), [], origin=origin(1))
+    assert tally.take().env_steps == 0
 
 
 def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path, monkeypatch):

@@ -82,13 +82,13 @@ def test_agents_that_cannot_wait_are_taken_nevertheless_and_the_updates_are_made
     for number in range(60):
         source.add(make_step(number), [], is_urgent=True)
     assert tally.take().env_steps == 60
-    assert source.overdue_updates == 54
+    assert source.table_status.overdue_updates == 54
     with pytest.raises(CollectorFullError, match="the learner is behind"):
         source.add(make_step(60), [])
     made = 0
     while source.has_iteration:
         made += len(source.get(0, timeout_sec=0.0).minibatches.ids)
-    assert (made, source.overdue_updates) == (54, 0)
+    assert (made, source.table_status.overdue_updates) == (54, 0)
     source.add(make_step(60), [])
 
 

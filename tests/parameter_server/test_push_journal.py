@@ -2,7 +2,9 @@
 
 # covers R2, R22
 
+import itertools
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +13,13 @@ import pytest
 from support.durable import ADAM, MANIFEST, crash, get_state, make_push, open_server
 from support.threads import wait_until
 
+from relaax_like.cli.fsck import check_folder
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Push
 from relaax_like.journal import journal as journal_module
+from relaax_like.journal.head import path_of_marker
+from relaax_like.journal.journal import Journal
 from relaax_like.parameter_server import push_journal
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal, holds_records
@@ -422,28 +427,157 @@ def test_what_was_promised_before_the_journal_was_given_up_is_synced(tmp_path):
     server.close()
 
 
-def test_a_sync_that_fails_as_the_journal_is_given_up_is_shown(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("failing", "durability", "want"),
+    [
+        ((Journal, "_sync_files"), "snapshot", "cannot be synced: [Errno 5]"),
+        ((journal_module, "sync_path"), "journal", "covers-all: cannot be removed: [Errno 5]"),
+    ],
+)
+def test_a_sync_that_fails_as_the_journal_is_given_up_is_shown(
+    tmp_path, monkeypatch, failing, durability, want
+):
     server = open_server(tmp_path / "run", strict=True, max_bytes_per_sec=100.0)
 
     def fail(*arguments):
         raise OSError(5, "Input/output error")
 
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(*failing, fail)
+            replies = server._applier.apply_all([make_push(number) for number in range(1, 9)])
+        assert all(isinstance(reply, ServerUnavailableError) for reply in replies)
+        status = server.status()
+        assert status.durability == durability
+        assert want in status.journal_error
+    finally:
+        server.close(save=False)
+
+
+def fail_writev(*arguments):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("saved", [False, True])
+def test_what_was_given_up_is_told_until_a_snapshot_has_it(
+    tmp_path, monkeypatch, caplog, capsys, strict, saved
+):
+    server = open_server(tmp_path / "run", strict=strict)
+    server.push(make_push(1))
+    marker = path_of_marker(tmp_path / "run" / "journal")
+    assert marker.exists()
+    synced = []
     with monkeypatch.context() as patch:
-        patch.setattr(journal_module.os, "fdatasync", fail, raising=False)
-        patch.setattr(journal_module.os, "fsync", fail)
-        replies = server._applier.apply_all([make_push(number) for number in range(1, 9)])
-    assert all(isinstance(reply, ServerUnavailableError) for reply in replies)
-    status = server.status()
-    assert status.durability == "snapshot"
-    assert "cannot be synced: [Errno 5]" in status.journal_error
+        patch.setattr(journal_module.os, "writev", fail_writev)
+        patch.setattr(journal_module, "sync_path", lambda path: synced.append(marker.exists()))
+        assert server.push(make_push(2)).durability == "snapshot"
+    assert (synced, marker.exists()) == ([False], False)  # before the answer
+    assert server.push(make_push(3)).durability == "snapshot"
+    assert server.status().given_up_version == 1
+    if saved:
+        server.save_checkpoint()
+        assert server.status().given_up_version is None
+        assert server.push(make_push(4)).durability == "journal"
+    version = server.version
+    left = crash(server, tmp_path / "run", tmp_path)
+    words = "the journal was given up or switched off at version 1, step 1"
+    check_folder(left, to_last_good=False)
+    assert (words in capsys.readouterr().out) == (not saved)
+    with open_server(left) as again:
+        assert again.version == (version if saved else 1)
+        assert (words in caplog.text) == (not saved)
+        caplog.clear()
+    with open_server(left):
+        assert words not in caplog.text  # once
+
+
+def test_a_journal_that_is_written_again_continues_the_snapshot_beside_pushes(
+    tmp_path, monkeypatch
+):
+    """Pushes arrive all the while; each time, the process is killed some pushes later."""
+    folder, numbers = tmp_path / "run", itertools.count(1)
+    for _ in range(5):
+        server, stopping = open_server(folder), threading.Event()
+
+        def push_on(server=server, stopping=stopping):
+            while not stopping.is_set():
+                server.push(make_push(next(numbers)))
+
+        def wait_pushes(server=server):
+            before = server.version
+            wait_until(lambda: server.version > before + 5, "more pushes")
+
+        pusher = threading.Thread(target=push_on)
+        pusher.start()
+        try:
+            wait_pushes()
+            with monkeypatch.context() as patch:
+                patch.setattr(journal_module.os, "writev", fail_writev)
+                wait_pushes()
+                assert server.status().given_up_version is not None
+            server.save_checkpoint()
+            assert server.status().given_up_version is None
+            wait_pushes()
+        finally:
+            stopping.set()
+            pusher.join()
+        want = get_state(server)
+        folder = crash(server, folder, tmp_path)
+    with open_server(folder) as again:
+        assert get_state(again) == want
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_without_a_note_on_the_disk_nothing_more_is_acknowledged(tmp_path, monkeypatch, strict):
+    server = open_server(tmp_path / "run", strict=strict)
+    server.push(make_push(1))
+
+    def fail(path):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module.os, "writev", fail_writev)
+        patch.setattr(journal_module, "sync_path", fail)
+        with pytest.raises(ServerUnavailableError, match="covers-all: cannot be removed"):
+            server.push(make_push(2))
+    for sequence in (2, 3):  # also when the disk works again
+        with pytest.raises(ServerUnavailableError, match="no more pushes can be acknowledged"):
+            server.push(make_push(sequence))
+    assert "covers-all: cannot be removed" in server.status().journal_error
+    assert server.version == 1
     server.close(save=False)
 
 
-def test_too_many_bytes_end_the_journal(tmp_path, caplog):
+def test_a_journal_that_cannot_be_covered_again_stays_given_up(tmp_path, monkeypatch):
+    server = open_server(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module.os, "writev", fail_writev)
+        server.push(make_push(1))
+    touch = Path.touch
+
+    def refuse(self, *arguments, **options):
+        if self.name == "covers-all":
+            raise OSError(28, "No space left on device")
+        touch(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "touch", refuse)
+        server.save_checkpoint()
+        assert server.status().given_up_version == 0
+        assert server.push(make_push(2)).durability == "snapshot"
+    server.save_checkpoint()
+    assert server.push(make_push(3)).durability == "journal"
+    server.close()
+
+
+def test_too_many_bytes_end_the_journal_until_the_next_start(tmp_path, caplog):
     server = open_server(tmp_path / "run", max_bytes_per_sec=100.0)
     durabilities = [server.push(make_push(sequence)).durability for sequence in range(1, 9)]
     assert durabilities[0] == "journal"
     assert durabilities[-1] == "snapshot"
+    server.save_checkpoint()
+    assert server.push(make_push(9)).durability == "snapshot"  # it would be too much again
     assert "journal_max_mb_per_sec" in caplog.text
     server.close()
 
