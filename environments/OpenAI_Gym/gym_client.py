@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 _QUIET = "RELAAX_QUIET"
 _EPILOG = """\
-kill -USR1 PID shows slot 0 in a window, or hides the window again. If the connection is lost, the
-client reconnects. Exit code: 0 at the end of training or after --episodes, 2 for a usage or
-configuration error, 130 after Ctrl-C, 143 after SIGTERM, 1 for any other error."""
+After a start with --display or --env-arg render_mode=rgb_array, kill -USR1 PID hides slot 0's
+window, or shows it again. If the connection is lost, the client reconnects. Exit code: 0 at the end
+of training or after --episodes, 2 for a usage or configuration error, 130 after Ctrl-C, 143 after
+SIGTERM, 1 for any other error."""
 
 
 class _Terminated(BaseException):
@@ -104,7 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
         "as text; repeatable",
     )
     add("--exploit", action="store_true", help="play greedily, without learning")
-    add("--display", action="store_true", help="open the window at the start")
+    add("--display", action="store_true", help="show slot 0 in a window from the start")
     add(
         "--seed",
         type=parse_count,
@@ -249,6 +250,7 @@ def _make_slots(args: argparse.Namespace) -> "GymSlots":
         slot_resets=args.max_episode_steps is not None,
         action_repeat=args.action_repeat,
         env_args=dict(args.env_arg),
+        draw=args.display,
     )
 
 

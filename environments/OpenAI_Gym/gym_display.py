@@ -77,7 +77,10 @@ class Display:
             _prepare_screen()
         frame = self._render()
         if frame is None:
-            raise _NoDisplayError("the environment draws no frames; it needs render_mode rgb_array")
+            raise _NoDisplayError(
+                "the environment draws no frames; it needs render_mode rgb_array: start with "
+                "--display if it declares that mode, else with --env-arg render_mode=rgb_array"
+            )
         if frame.ndim != 3 or frame.shape[2] < 3:
             raise _NoDisplayError(
                 f"a frame has shape {list(frame.shape)}, expected [height, width, 3]"

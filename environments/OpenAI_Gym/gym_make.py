@@ -56,6 +56,7 @@ def make_slots(
     slot_resets: bool = False,
     action_repeat: int = 1,
     env_args: dict[str, Any] | None = None,
+    draw: bool = False,
 ) -> GymSlots:
     """Makes `slots` environments, given their registered name.
 
@@ -73,11 +74,12 @@ def make_slots(
       action_repeat: steps of the environment per action; above 1 only in mode sync, which "auto"
         then chooses.
       env_args: passed to the environment.
+      draw: whether slot 0 will be drawn: it gets render_mode="rgb_array", if it declares that mode
+        and `env_args` has no other.
 
     Raises:
       ConfigError: there is no such mode or environment, its module cannot be imported, it cannot be
-        made, it has no such form, or its vectorised form is requested with an action repeat, as
-        "auto" requests it for an Atari game.
+        made, it has no such form, or an action repeat is requested of its vectorised form.
     """
     if mode not in MODES:
         raise ConfigError(f"mode: {mode!r:.60}, expected one of {', '.join(MODES)}")
@@ -87,9 +89,8 @@ def make_slots(
         warnings.filterwarnings("ignore", r".*is out of date\. You should", DeprecationWarning)
         needs = _Needs(partial_steps=partial_steps and slots > 1, slot_resets=slot_resets)
         spec = _find_spec(name)
-        render = _render_args(spec, env_args)
         try:
-            return _make(spec, name, slots, mode, seed, needs, action_repeat, render | env_args)
+            return _make(spec, name, slots, mode, seed, needs, action_repeat, env_args, draw)
         except ConfigError:
             raise
         except Exception as error:  # the constructor of an environment can raise anything
@@ -106,6 +107,7 @@ def _make(
     needs: _Needs,
     action_repeat: int,
     env_args: dict[str, Any],
+    draw: bool,
 ) -> GymSlots:
     vectorised = getattr(spec, "vector_entry_point", None) is not None
     if mode == "vector_entry_point" and not vectorised:
@@ -130,14 +132,14 @@ def _make(
     if mode == "vector_entry_point" or (
         mode == "auto" and vectorised and better and action_repeat == 1
     ):
-        made = _make_vectorised(name, slots, mode, seed, needs, env_args)
+        render = _render_args(spec.vector_entry_point) if draw else {}
+        made = _make_vectorised(name, slots, mode, seed, needs, render | env_args)
         if made is not None:
             return made
-    envs = [gym.make(name, disable_env_checker=True, **env_args) for _ in range(slots)]
-    for env in envs:
-        # Some add decorations at each step that only `render` removes: LunarLander's sparks make it
-        # a hundred times slower. `EnvListSlots.render` sets the mode while it draws.
-        env.unwrapped.render_mode = None
+    # Only what is drawn: otherwise LunarLander's sparks, which only `render` removes, make it slow.
+    render = _render_args(spec.entry_point) if draw else {}
+    each_args = [render | env_args] + [env_args] * (slots - 1)
+    envs = [gym.make(name, disable_env_checker=True, **args) for args in each_args]
     if action_repeat > 1:
         envs = [ActionRepeat(env, action_repeat) for env in envs]
     return EnvListSlots(envs, seed)
@@ -211,14 +213,8 @@ def _find_matches(name: str) -> list[str]:
     return [by_lower[match] for match in close]
 
 
-def _render_args(spec: Any, env_args: dict[str, Any]) -> dict[str, str]:
-    """Requests frames if the environment can draw them, because a window might be opened later.
-
-    Nothing is drawn before `render` is called.
-    """
-    if "render_mode" in env_args or spec.namespace == "ALE":
-        return {}
-    creator = spec.entry_point
+def _render_args(creator: Any) -> dict[str, str]:
+    """Returns the argument that requests frames, if what an entry point makes declares them."""
     try:
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
     except Exception:  # its module can raise anything; making the environment reports it

@@ -7,6 +7,7 @@ transition, and the other slots cannot wait for it. So it is avoided: the slots 
 at once (`reset_mask`), or, if an environment cannot do that, k environments of one slot are made.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -233,7 +234,15 @@ class EnvListSlots:
     def _reset_slot(self, slot: int) -> None:
         env, seed = self._envs[slot], self._seeds[slot]
         self._episodes[slot] = _Episode(seed, _get_generator(env) if seed is None else None)
-        self._now[slot], _ = env.reset(seed=seed)
+        try:
+            self._now[slot], _ = env.reset(seed=seed)
+        except Exception as error:
+            if _lacks_screen(env, error):
+                raise ConfigError(
+                    f"{env} (slot {slot}): {type(error).__name__}: {error!s:.300}; there is no "
+                    "screen: set render_mode=rgb_array in environment.args (--env-arg)"
+                ) from error
+            raise
         # The same seed again would replay the same episode forever.
         self._seeds[slot] = None
 
@@ -737,15 +746,20 @@ def _batched_success(infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray 
     return None
 
 
+def _lacks_screen(env: gym.Env, error: Exception) -> bool:
+    """Returns whether an error is that of drawing without a screen, where rgb_array would work."""
+    modes = env.metadata.get("render_modes", ())
+    text = f"{type(error).__module__} {type(error).__name__} {error}".lower()
+    return (
+        env.render_mode != "rgb_array"
+        and "rgb_array" in modes
+        and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+        and any(word in text for word in ("display", "screen", "window", "video", "opengl", "egl"))
+    )
+
+
 def _render(env: gym.Env) -> np.ndarray | None:
-    if "rgb_array" not in env.metadata.get("render_modes", ()):
-        return None
-    core = env.unwrapped
-    mode, core.render_mode = core.render_mode, "rgb_array"
-    try:
-        frame = env.render()
-    finally:
-        core.render_mode = mode
+    frame = env.render() if env.render_mode == "rgb_array" else None
     return None if frame is None else np.asarray(frame)
 
 

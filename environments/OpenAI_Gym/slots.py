@@ -8,13 +8,14 @@ from relaax_like.wire.errors import ConfigError
 from .gym_make import make_slots as make_gym_slots
 
 
-def make_slots(environment: Any, seed: int) -> EnvironmentSlots:
+def make_slots(environment: Any, seed: int, draw: bool = False) -> EnvironmentSlots:
     """Makes the environments described by the section `environment` of an experiment.
 
     Args:
       environment: the section: `env`, `slots`, `action_repeat`, `random_steps`,
         `max_episode_steps`, `args`.
       seed: of the first reset.
+      draw: whether slot 0 will be drawn.
 
     Raises:
       ConfigError: `env` is missing; or see `gym_make.make_slots`.
@@ -31,4 +32,5 @@ def make_slots(environment: Any, seed: int) -> EnvironmentSlots:
         slot_resets=environment.max_episode_steps is not None,
         action_repeat=environment.action_repeat,
         env_args=dict(environment.args),
+        draw=draw,
     )

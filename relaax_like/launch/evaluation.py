@@ -125,7 +125,10 @@ def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
     if experiment.environment is not None:  # otherwise open_slots reports what is missing
         one = experiment.environment.model_copy(update={"slots": 1})
         experiment = replace(experiment, environment=one)
-    with open_slots(experiment, "video") as slots, FilmedSlots(slots, video.path) as filmed:
+    with (
+        open_slots(experiment, "video", draw=True) as slots,
+        FilmedSlots(slots, video.path) as filmed,
+    ):
         scores = [f"{e.score:g}" for e in _play(experiment, server, filmed, video.episodes)]
     return (
         f"{filmed.path}: returns {', '.join(scores)}; {filmed.frames} frames at {filmed.fps:g} "

@@ -6,6 +6,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -332,12 +333,15 @@ def require_program(experiment: Experiment) -> tuple[EnvironmentConfig, Path]:
 
 
 @contextlib.contextmanager
-def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlots]:
+def open_slots(
+    experiment: Experiment, purpose: str, draw: bool = False
+) -> Iterator[EnvironmentSlots]:
     """Makes the experiment's environments in this process, and closes them afterwards.
 
     Args:
       experiment: defines them in its `environment` section.
       purpose: any text, such as "train" or "eval"; each has its own seeds.
+      draw: whether slot 0 will be drawn; passed to a `make_slots` that has this parameter.
 
     Yields:
       Environments that refuse wrong values; see `CheckedSlots`.
@@ -354,7 +358,9 @@ def open_slots(experiment: Experiment, purpose: str) -> Iterator[EnvironmentSlot
             f"{program.parent / SLOTS}: no function make_slots found; define "
             "make_slots(environment, seed), which returns environments (see EnvironmentSlots)"
         )
-    slots = module.make_slots(environment, derive_seed(experiment.seed, "environment", purpose))
+    options = {"draw": True} if draw and "draw" in signature(module.make_slots).parameters else {}
+    seed = derive_seed(experiment.seed, "environment", purpose)
+    slots = module.make_slots(environment, seed, **options)
     name = environment.env or program.parent.name
     try:
         yield CheckedSlots(slots, name)

@@ -25,18 +25,17 @@ def test_it_is_cartpole_without_its_velocities():
     pytest.fail("the pole has not fallen in 30 steps of pushing to one side")
 
 
-def test_lunar_lander_makes_no_sparks_that_nobody_takes_away():
-    """They stay in its world until something is drawn, and each makes the next step slower."""
-    slots = MAKE.make_slots("LunarLander-v3", seed=0)
+def test_only_the_slot_that_is_drawn_has_a_render_mode_and_sparks():
+    """They stay in its world until it is drawn, and each makes the next step slower."""
+    slots = MAKE.make_slots("LunarLander-v3", 2, seed=0, draw=True)
     slots.reset()
     for _ in range(20):
-        transition = slots.step(np.array([2]))  # the main engine
-        assert not transition.terminated[0]
-    core = slots._envs[0].unwrapped
-    assert core.particles == []
+        transition = slots.step(np.array([2, 2]))  # the main engine
+        assert not transition.terminated.any()
+    drawn, other = (env.unwrapped for env in slots._envs)
+    assert (drawn.render_mode, other.render_mode) == ("rgb_array", None)
+    assert drawn.particles != []
+    assert other.particles == []
     frame = slots.render()
     assert frame is not None
     assert frame.ndim == 3
-    assert core.render_mode is None
-    slots.step(np.array([2]))
-    assert core.particles == []

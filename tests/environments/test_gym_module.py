@@ -3,6 +3,7 @@
 from textwrap import dedent
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 from relaax_like.config.algorithm_folder import find_environment, load_folder_module
@@ -49,3 +50,71 @@ def test_what_a_constructor_raises_is_one_line(error, want):
             MAKE.make_slots("Failing-v0")
     finally:
         del gym.registry["Failing-v0"]
+
+
+class Screened(gym.Env):
+    """Draws what it observes, and opens a window unless told otherwise."""
+
+    metadata = {"render_modes": ["human", "rgb_array", "ansi"]}  # noqa: RUF012
+    observation_space = gym.spaces.Box(0, 255, (2,), np.uint8)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, own_mode="human", **given):
+        self.given = given
+        self.mode = given.get("render_mode", own_mode)
+
+    def __setattr__(self, name, value):
+        if name == "render_mode":
+            raise AssertionError(f"render_mode was assigned: {value}")
+        super().__setattr__(name, value)
+
+    @property
+    def render_mode(self):
+        return self.mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.mode == "human":
+            raise RuntimeError("cannot open a window")
+        return np.zeros(2, np.uint8), {}
+
+    def step(self, action):
+        return np.zeros(2, np.uint8), 0.0, False, False, {}
+
+    def render(self):
+        return np.zeros((4, 4, 3), np.uint8)
+
+
+@pytest.fixture
+def screened(monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    gym.register("Screened-v0", Screened)
+    yield "Screened-v0"
+    del gym.registry["Screened-v0"]
+
+
+@pytest.mark.parametrize(
+    ("env_args", "draw", "given"),
+    [
+        ({"own_mode": "no window"}, False, {}),
+        ({"render_mode": "rgb_array"}, False, {"render_mode": "rgb_array"}),
+        ({"render_mode": "ansi"}, True, {"render_mode": "ansi"}),
+        ({}, True, {"render_mode": "rgb_array"}),
+    ],
+)
+def test_an_environment_gets_the_render_mode_that_was_asked_for(screened, env_args, draw, given):
+    slots = MAKE.make_slots(screened, env_args=env_args, draw=draw)
+    slots.reset()
+    slots.step(np.zeros(1, np.int64))
+    assert slots._envs[0].unwrapped.given == given
+    assert (slots.render() is not None) == (given.get("render_mode") == "rgb_array")
+
+
+def test_a_reset_that_needs_a_screen_names_the_cure(screened, monkeypatch):
+    slots = MAKE.make_slots(screened)
+    with pytest.raises(ConfigError, match=r"cannot open a window.*set render_mode=rgb_array"):
+        slots.reset()
+    monkeypatch.setenv("DISPLAY", ":1")  # there it is another mistake
+    with pytest.raises(RuntimeError, match=r"^cannot open a window$"):
+        slots.reset()

@@ -366,9 +366,10 @@ def test_a_mirror_that_is_no_list_of_numbers_is_refused_by_the_name_of_its_metho
 
 def test_render_draws_slot_zero_where_it_can() -> None:
     for slots in (
-        make_slots("Toy-v0"),
-        make_slots("CartPole-v1", 2),
-        make_slots("CartPole-v1", 2, mode="vector_entry_point", partial_steps=True),
+        make_slots("Toy-v0", draw=True),
+        make_slots("Toy-v0", env_args={"render_mode": "rgb_array"}),
+        make_slots("CartPole-v1", 2, draw=True),
+        make_slots("CartPole-v1", 2, mode="vector_entry_point", partial_steps=True, draw=True),
     ):
         slots.reset()
         frame = slots.render()
@@ -376,7 +377,8 @@ def test_render_draws_slot_zero_where_it_can() -> None:
         assert frame.ndim == 3
         assert frame.dtype == np.uint8
         slots.close()
-    assert make_slots("Nested-v0").render() is None
+    assert make_slots("Nested-v0", draw=True).render() is None
+    assert make_slots("Toy-v0").render() is None
 
 
 def test_time_limit_of_gymnasium_is_a_truncation() -> None:

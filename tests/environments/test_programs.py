@@ -323,7 +323,11 @@ def test_sigusr1_shows_a_window_and_hides_it_again(
     # covers R20
     server = serve()
     process = start(
-        GYM, "--rlx-server", server.address, "--name", "robot", "--quiet", *options, DISPLAY=screen
+        GYM,
+        *("--rlx-server", server.address, "--name", "robot", "--quiet"),
+        *("--env-arg", "render_mode=rgb_array"),
+        *options,
+        DISPLAY=screen,
     )
     title = '"CartPole-v1 - robot"'
     server.wait_for(lambda s: s.steps > 10)
@@ -380,7 +384,7 @@ def test_an_environment_that_cannot_draw_says_so_and_training_goes_on(
     options = ("--env", "toy_envs:Nested-v0", "--display")
     code, _, err = finish(start(GYM, "--rlx-server", server.address, *options, DISPLAY=screen))
     assert code == 0
-    assert "draws no frames; it needs render_mode rgb_array" in err
+    assert "draws no frames; it needs render_mode rgb_array: start with --display" in err
 
 
 def test_a_display_that_is_off_never_draws() -> None:

@@ -91,3 +91,9 @@ def test_a_video_is_prepared_before_an_environment_is_made(
     with pytest.raises(ConfigError, match="asked"):
         evaluate_snapshot(experiment, 2, video=Video(path=tmp_path / "video.mp4"))
     assert calls == ["screen", "environment"]
+
+
+def test_the_environment_of_a_video_is_drawn(experiment: Experiment, tmp_path: Path) -> None:
+    path = tmp_path / "out.mp4"
+    assert str(path) in evaluate_snapshot(experiment, 2, video=Video(path=path)).video
+    assert path.stat().st_size > 0

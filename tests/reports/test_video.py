@@ -19,7 +19,9 @@ from relaax_like.wire.errors import ConfigError
 
 def make_slots(program: str = "OpenAI_Gym", **settings: Any) -> EnvironmentSlots:
     module = load_folder_module(ROOT / "environments" / program, "slots")
-    slots: EnvironmentSlots = module.make_slots(EnvironmentConfig(program=program, **settings), 1)
+    options = {"draw": True} if program == "OpenAI_Gym" else {}
+    config = EnvironmentConfig(program=program, **settings)
+    slots: EnvironmentSlots = module.make_slots(config, 1, **options)
     return slots
 
 
