@@ -106,8 +106,9 @@ class EnvListSlots:
         self._actions = SpaceCodec(self._envs[0].action_space, "action_space")
         self.observation_space = _add_mirror(self._observations.space, self._envs[0], "observation")
         self.action_space = _add_mirror(self._actions.space, self._envs[0], "action")
-        # Current nested observation of each slot.
-        self._now: list[Any] = [None] * self.slots
+        # Current observations. An environment can reuse the array that it returned, or share it
+        # with others: it is written here before anything else is stepped.
+        self._now = self._observations.empty(self.slots)
         self._episodes: list[_Episode | None] = [None] * self.slots
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
@@ -118,7 +119,7 @@ class EnvListSlots:
         """
         for slot in range(self.slots) if mask is None else np.flatnonzero(mask).tolist():
             self._reset_slot(slot)
-        return self._pack_now()
+        return _copy(self._now)
 
     def step(self, actions: Values) -> Transition:
         """Steps all slots; those whose episode ends are reset in the same call.
@@ -144,7 +145,7 @@ class EnvListSlots:
             return None
         return {
             "episodes": episodes,
-            "observations": self._pack_now(),
+            "observations": _copy(self._now),
             "generators": generators,
         }
 
@@ -172,9 +173,8 @@ class EnvListSlots:
                     f"({type(error).__name__}: {error!s:.200}); use the version and the arguments "
                     f"of {self._envs[slot]} with which the state was saved"
                 ) from error
-        now = self._pack_now()
         for slot, env in enumerate(self._envs):
-            same = _equal(_get_row(now, slot), _get_row(state["observations"], slot))
+            same = _equal(_get_row(self._now, slot), _get_row(state["observations"], slot))
             if not same or not _equal(_get_generator(env), state["generators"][slot]):
                 raise InvalidInputError(
                     f"slot {slot}: replaying the actions of its episode led to a different "
@@ -193,7 +193,7 @@ class EnvListSlots:
             return
         for index, row in enumerate(self._actions.unpack_rows(actions)):
             self._keep(slot, _get_row(actions, index))
-            self._now[slot], *_ = env.step(row)
+            self._observations.write_row(self._now, slot, env.step(row)[0])
 
     def _keep(self, slot: int, action: Any) -> None:
         episode = self._episodes[slot]
@@ -205,37 +205,37 @@ class EnvListSlots:
         rewards = np.zeros(self.slots)
         terminated = np.zeros(self.slots, np.bool_)
         truncated = np.zeros(self.slots, np.bool_)
-        infos: dict[int, Mapping[str, Any]] = {}
+        success = np.full(self.slots, -1, np.int8)
         for slot in chosen:
             self._keep(slot, _get_row(actions, slot))
             try:
-                self._now[slot], reward, terminated[slot], cut, info = self._envs[slot].step(
-                    rows[slot]
-                )
+                seen, reward, terminated[slot], cut, info = self._envs[slot].step(rows[slot])
                 rewards[slot] = read_reward(reward)
             except InvalidInputError as error:
                 raise InvalidInputError(f"{error} (slot {slot})", error.field) from None
+            self._observations.write_row(self._now, slot, seen)
             # A terminal state needs no bootstrapping, even if a time limit is reached.
             truncated[slot] = cut and not terminated[slot]
             if terminated[slot] or cut:
-                infos[slot] = info
-        final = self._pack_now() if infos else None
-        for slot in infos:
+                success[slot] = _read_success(info)
+        ended = np.flatnonzero(terminated | truncated).tolist()
+        final = _copy(self._now) if ended else None
+        for slot in ended:
             self._reset_slot(slot)
         return Transition(
-            observations=self._pack_now(),
+            observations=_copy(self._now),
             rewards=rewards,
             terminated=terminated,
             truncated=truncated,
             final_observations=final,
-            success=_infos_to_success(infos, self.slots),
+            success=success if (success >= 0).any() else None,
         )
 
     def _reset_slot(self, slot: int) -> None:
         env, seed = self._envs[slot], self._seeds[slot]
         self._episodes[slot] = _Episode(seed, _get_generator(env) if seed is None else None)
         try:
-            self._now[slot], _ = env.reset(seed=seed)
+            seen, _ = env.reset(seed=seed)
         except Exception as error:
             if _lacks_screen(env, error):
                 raise ConfigError(
@@ -243,14 +243,9 @@ class EnvListSlots:
                     "screen: set render_mode=rgb_array in environment.args (--env-arg)"
                 ) from error
             raise
+        self._observations.write_row(self._now, slot, seen)
         # The same seed again would replay the same episode forever.
         self._seeds[slot] = None
-
-    def _pack_now(self) -> Values:
-        packed = self._observations.empty(self.slots)
-        for slot, observation in enumerate(self._now):
-            self._observations.write_row(packed, slot, observation)
-        return packed
 
     def render(self) -> np.ndarray | None:
         """Draws slot 0."""
@@ -378,21 +373,23 @@ class VectorEnvSlots:
         """
         now, rewards, terminated, truncated, infos = self._env.step(self._actions.unpack(actions))
         observations = self._observations.pack(now)
-        ended = np.logical_or(terminated, truncated)
+        # A reset can change the arrays of an environment that reuses them.
+        rewards, terminated = _read_rewards(rewards, self.slots), np.array(terminated, np.bool_)
+        truncated = np.logical_and(truncated, np.logical_not(terminated))
+        ended = terminated | truncated
         final, success = None, None
         if ended.any():
             if self._mode is AutoresetMode.SAME_STEP:
                 final = self._final_observations(infos, observations, ended)
-                infos = infos.get("final_info", infos)
+                success = _batched_success(infos.get("final_info", infos), ended)
             else:
-                final = observations
+                final, success = observations, _batched_success(infos, ended)
                 observations = self.reset(ended)
-            success = _batched_success(infos, ended)
         return Transition(
             observations=observations,
-            rewards=_read_rewards(rewards, self.slots),
-            terminated=np.array(terminated, np.bool_),
-            truncated=np.logical_and(truncated, np.logical_not(terminated)),
+            rewards=rewards,
+            terminated=terminated,
+            truncated=truncated,
             final_observations=final,
             success=success,
         )
@@ -727,14 +724,11 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _infos_to_success(infos: Mapping[int, Mapping[str, Any]], slots: int) -> np.ndarray | None:
-    success = np.full(slots, -1, np.int8)
-    for slot, info in infos.items():
-        for key in _SUCCESS_KEYS:
-            if key in info:
-                success[slot] = bool(np.all(info[key]))
-                break
-    return success if (success >= 0).any() else None
+def _read_success(info: Mapping[str, Any]) -> int:
+    for key in _SUCCESS_KEYS:
+        if key in info:
+            return int(np.all(info[key]))
+    return -1
 
 
 def _batched_success(infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray | None:

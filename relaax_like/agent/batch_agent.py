@@ -478,7 +478,8 @@ def _repeat(
 
 def _to_rows(observation: Any) -> dict[str, np.ndarray]:
     named = observation if isinstance(observation, Mapping) else {OBSERVATION: observation}
-    return {name: np.asarray(array)[None] for name, array in named.items()}
+    # Copied: an environment can reuse the array that it returned.
+    return {name: np.array(array)[None] for name, array in named.items()}
 
 
 def _choose_rows(slots: np.ndarray, those: States, others: States) -> States:

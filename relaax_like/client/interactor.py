@@ -337,9 +337,11 @@ class Interactor:
 
     def _truncate(self, transition: Transition, over: np.ndarray) -> Transition:
         """Truncates the slots in `over`: their observations become final, and they are reset."""
-        final = transition.observations
-        if transition.final_observations is not None:
-            final = _merge(over, final, transition.final_observations)
+        final = transition.final_observations
+        # A copy: the reset can change the arrays of environments that reuse them.
+        final = _merge(
+            over, transition.observations, transition.observations if final is None else final
+        )
         return replace(
             transition,
             observations=self._env_slots.reset(over),

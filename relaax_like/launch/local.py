@@ -206,7 +206,9 @@ class LocalAgents:
     ) -> dict[str, np.ndarray] | None:
         if values is None:
             return None
-        return self._observations.to_leaves(values, self._slots, field, chosen)
+        leaves = self._observations.to_leaves(values, self._slots, field, chosen)
+        # Agents store them one step later, when environments can have reused their arrays.
+        return {name: leaf.copy() for name, leaf in leaves.items()}
 
 
 class CheckedSlots:

@@ -67,12 +67,13 @@ class CountingProcessor:
 
 
 class Countdown:
-    """Observes 10, 11, ... and ends after so many steps."""
+    """Observes 10, 11, ... in the same array, and ends after so many steps."""
 
     def __init__(self, length, end="terminated", success=None, calls=None):
         self.length, self.end, self.success = length, end, success
         self.calls = [] if calls is None else calls
         self.actions = []
+        self.seen = np.zeros(1, np.float32)
 
     def reset(self):
         self.calls.append("reset")
@@ -92,7 +93,8 @@ class Countdown:
         return self.observe(), float(self.t), terminated, truncated, info
 
     def observe(self):
-        return np.array([10 + self.t], np.float32)
+        self.seen[:] = 10 + self.t
+        return self.seen
 
 
 class TracedAgent(SimpleRLAgent):

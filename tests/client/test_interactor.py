@@ -63,6 +63,17 @@ class LooseSlots(CountingSlots):
         return self._step(actions, mask)
 
 
+class ReusingSlots(CountingSlots):
+    """The same, always with the same array."""
+
+    def reset(self, mask: np.ndarray | None = None) -> np.ndarray:
+        super().reset(mask)
+        return self.state
+
+    def step(self, actions: np.ndarray) -> Transition:
+        return replace(super().step(actions), observations=self.state)
+
+
 class ListeningAgent:
     """Answers action 7 and keeps what it received."""
 
@@ -99,6 +110,12 @@ def test_limit_and_a_natural_end_in_the_same_step_keep_both_final_observations()
     _, _, terminated, truncated, final, _ = agent.told[-1]
     assert (terminated.tolist(), truncated.tolist()) == ([True, False], [False, True])
     assert final.tolist() == [[0, 3, 7], [0, 3, 7]]
+
+
+def test_a_truncated_observation_is_not_that_of_the_next_episode_in_the_same_array() -> None:
+    agent = ListeningAgent(2)
+    Interactor(ReusingSlots([NEVER, NEVER]), agent, max_episode_steps=3, max_steps=6).run()
+    assert agent.told[-1][4].tolist() == [[0, 3, 7], [0, 3, 7]]
 
 
 @pytest.mark.parametrize("kind", [CountingSlots, LooseSlots])

@@ -12,8 +12,9 @@ from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from OpenAI_Gym.gym_display import Display
 from OpenAI_Gym.gym_make import make_slots
+from OpenAI_Gym.gym_repeat import ActionRepeat
 from OpenAI_Gym.gym_slots import EnvListSlots, JoinedSlots, VectorEnvSlots
-from toy_envs import NESTED, Nested, Toy, ToyVector
+from toy_envs import NESTED, Nested, Reusing, ReusingVector, Toy, ToyVector
 
 from relaax_like.client.interactor import Interactor, Transition
 from relaax_like.client.values import SpaceValues
@@ -39,6 +40,13 @@ def joined(mode: str) -> JoinedSlots:
 
 KINDS: dict[str, Callable[[], Any]] = {
     "list": lambda: EnvListSlots([Toy(name) for name in range(K)]),
+    "list, the same array and dict": lambda: EnvListSlots([Reusing(name) for name in range(K)]),
+    "list, an array each": lambda: EnvListSlots(
+        [Reusing(name, buffer=np.zeros(4)) for name in range(K)]
+    ),
+    "list, repeats": lambda: EnvListSlots([ActionRepeat(Reusing(n), 1) for n in range(K)]),
+    "own same step, same arrays": lambda: VectorEnvSlots(ReusingVector(K, "SameStep")),
+    "own disabled, same arrays": lambda: VectorEnvSlots(ReusingVector(K, "Disabled")),
     "sync next step": lambda: sync(AutoresetMode.NEXT_STEP),
     "sync same step": lambda: sync(AutoresetMode.SAME_STEP),
     "sync disabled": lambda: sync(AutoresetMode.DISABLED),

@@ -99,6 +99,57 @@ class ToyVector(VectorEnv):
         return self.now.copy(), rewards, terminated, truncated, infos
 
 
+class Reusing(Toy):
+    """A toy that returns one array and one dict again and again, by default those of all toys."""
+
+    shared = np.zeros(4)
+    info: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, name: int = 0, buffer: np.ndarray = shared) -> None:
+        super().__init__(name)
+        self.buffer = buffer
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict]:
+        self.info.clear()
+        self.buffer[:] = super().reset(**options)[0]
+        return self.buffer, self.info
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.buffer[:], reward, terminated, truncated, info = super().step(action)
+        self.info.clear()
+        self.info.update(info)
+        return self.buffer, reward, terminated, truncated, self.info
+
+
+class ReusingVector(ToyVector):
+    """The same for all that a vector environment returns."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.result: Any = None
+
+    def reset(self, **options: Any) -> tuple[np.ndarray, dict]:
+        super().reset(**options)
+        if self.result is not None:
+            self.clear()
+        return self.now, {}
+
+    def step(self, actions: np.ndarray) -> Any:
+        _, *outcome, infos = super().step(actions)
+        if self.result is None:
+            self.result = *(array.copy() for array in outcome), {}
+        self.clear()
+        for own, new in zip(self.result[:3], outcome, strict=True):
+            own[:] = new
+        self.result[3].update(infos)
+        return self.now, *self.result
+
+    def clear(self) -> None:
+        for array in self.result[:3]:
+            array[:] = 0
+        self.result[3].clear()
+
+
 NESTED = spaces.Dict(
     {
         "camera": spaces.Box(0, 255, (2, 3), np.uint8),

@@ -1,6 +1,7 @@
 """Environments that say what happened: [slot, episode, step, last action]; the reward is the step.
 
-Slot 0's episodes terminate after 3 steps, those of slot 1 are cut off after 5.
+Slot 0's episodes terminate after 3 steps, those of slot 1 are cut off after 5. The observations are
+always in the same array.
 """
 
 from typing import Any
@@ -29,7 +30,7 @@ class CountingSlots:
         mask = np.ones(2, np.bool_) if mask is None else mask
         self._now[mask, 1] += 1
         self._now[mask, 2:] = 0
-        return self._now.copy()
+        return self._now
 
     def step(self, actions: Any) -> Transition:
         self._now[:, 2] += 1
