@@ -39,7 +39,7 @@ def train(
         installed.
       RelaaxError: the training cannot start or continue; or this is not the main thread.
       SystemExit: a signal arrived before the training had begun.
-      Exception: an error of the environment's code, of a hook or of a trainer's own code.
+      Exception: an error of a hook or of a trainer's own code.
     """
     from relaax_like.extras import naming_missing
 

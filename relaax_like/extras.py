@@ -1,6 +1,7 @@
 """Libraries that the base install does not include, and the extra that installs each."""
 
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 
@@ -26,12 +27,16 @@ def describe_cure(extra: str) -> str:
 
 
 def describe_missing(module: str | None) -> str | None:
-    """Returns one line that says how to install a module; None: it is in none of the extras.
+    """Returns one line that says how to install a module.
+
+    None: it is in none of the extras, or its package is installed, so that only a part is missing.
 
     Args:
       module: its dotted name, such as the `name` of a `ModuleNotFoundError`.
     """
-    library = (module or "").partition(".")[0]
+    library, dot, _ = (module or "").partition(".")
+    if dot and importlib.util.find_spec(library):
+        return None
     for extra, modules in _MODULES.items():
         if library in modules.split():
             return f"{library} is not installed for {sys.executable}; {describe_cure(extra)}"

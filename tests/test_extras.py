@@ -33,11 +33,12 @@ def test_every_library_of_an_extra_is_known() -> None:
 
 
 def test_the_line_names_the_extra() -> None:
-    line = describe_missing("grpc.aio")
+    line = describe_missing("grpc")
     assert line is not None
     assert line.startswith("grpc is not installed for ")
     assert line.endswith("; install it: pip install 'relaax_like[server]'")
-    for module in ("my_module", "", None):
+    # Only a part of an installed package is missing, as in another version of it.
+    for module in ("grpc.no_such_part", "my_module", "", None):
         assert describe_missing(module) is None
 
 

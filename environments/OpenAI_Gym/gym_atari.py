@@ -27,7 +27,11 @@ _GAME_FPS = 60
 _ZOOM = 4
 
 
-class FramesLast(gym.vector.VectorWrapper):
+# Gymnasium 0.29 has no such class, and no vectorised games.
+_Wrapper: Any = getattr(gym.vector, "VectorWrapper", object)
+
+
+class FramesLast(_Wrapper):
     """Moves the frames to the last axis, as networks read them.
 
     `[k, frames, height, width]` becomes `[k, height, width, frames]`.

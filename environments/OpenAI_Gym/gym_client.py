@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from relaax_like.client import (
 )
 from relaax_like.extras import naming_missing
 from relaax_like.wire import RelaaxError
+from relaax_like.wire.errors import VERBOSE, print_error
 
 from .gym_display import Display
 
@@ -119,6 +119,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="N",
         help="stop after this many episodes; default: when training ends",
     )
+    add("-v", "--verbose", action="store_true", help="print the traceback of an error")
     add_security_arguments(parser)
     add(
         "--timeout",
@@ -162,11 +163,13 @@ def _env_arg(text: str) -> tuple[str, Any]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the program; returns its exit code."""
     args = make_parser().parse_args(argv)
+    if args.verbose:
+        os.environ[VERBOSE] = "1"
     try:
         with _signals():
             summary = run(args)
     except RelaaxError as error:
-        print(f"{args.env}: {error}", file=sys.stderr)
+        print_error(args.env, error)
         return find_exit_status(error)
     except KeyboardInterrupt:
         return 130

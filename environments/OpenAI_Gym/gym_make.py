@@ -1,7 +1,9 @@
 """Makes environment slots from a registered name; errors say what to do."""
 
+import contextlib
 import difflib
 import importlib
+import logging
 import os
 import sys
 import warnings
@@ -15,10 +17,10 @@ from gymnasium.envs.registration import (
     load_env_creator,
     parse_env_id,
 )
-from gymnasium.vector import AutoresetMode
 
 from relaax_like.extras import describe_missing
 from relaax_like.wire import ConfigError
+from relaax_like.wire.errors import describe_exception
 
 from . import gym_atari, gym_masked
 from .gym_repeat import ActionRepeat
@@ -31,10 +33,10 @@ from .gym_slots import (
     find_masked_reset,
 )
 
+logger = logging.getLogger(__name__)
 gym_masked.register()
 
 MODES = ("auto", "sync", "vector_entry_point")
-_MAX_ERROR = 500
 _NAME = "the name of a registered environment, or MODULE:NAME if a module registers it"
 
 
@@ -109,11 +111,15 @@ def _make(
     env_args: dict[str, Any],
     draw: bool,
 ) -> GymSlots:
-    vectorised = getattr(spec, "vector_entry_point", None) is not None
+    # Below Gymnasium 1.1 nothing states what such a form does at an episode's end.
+    vectorised = spec.vector_entry_point is not None and hasattr(gym.vector, "AutoresetMode")
+    if vectorised and spec.entry_point is None and mode != "vector_entry_point":
+        logger.warning("%s has only a vectorised form, which is used", name)
+        mode = "vector_entry_point"
     if mode == "vector_entry_point" and not vectorised:
         raise ConfigError(
             f"mode (--vectorization-mode): 'vector_entry_point', but environment {name:.100} has "
-            "no vectorised form of its own; use auto or sync"
+            "no vectorised form of its own, or Gymnasium is below 1.1; use auto or sync"
         )
     if mode == "vector_entry_point" and action_repeat > 1:
         raise ConfigError(
@@ -136,13 +142,40 @@ def _make(
         made = _make_vectorised(name, slots, mode, seed, needs, render | env_args)
         if made is not None:
             return made
-    # Only what is drawn: otherwise LunarLander's sparks, which only `render` removes, make it slow.
     render = _render_args(spec.entry_point) if draw else {}
-    each_args = [render | env_args] + [env_args] * (slots - 1)
-    envs = [gym.make(name, disable_env_checker=True, **args) for args in each_args]
-    if action_repeat > 1:
-        envs = [ActionRepeat(env, action_repeat) for env in envs]
-    return EnvListSlots(envs, seed)
+    return _make_singles(name, slots, seed, action_repeat, env_args, render | env_args)
+
+
+def _make_singles(
+    name: str,
+    slots: int,
+    seed: int | None,
+    action_repeat: int,
+    env_args: dict[str, Any],
+    first_args: dict[str, Any],
+) -> GymSlots:
+    """Makes single environments, the first with its own arguments; after an error, closes them.
+
+    Only the first is drawn: LunarLander's sparks, which only `render` removes, make it slow.
+    """
+    envs: list[gym.Env] = []
+    with contextlib.ExitStack() as made:
+        for slot in range(slots):
+            try:
+                env = gym.make(name, disable_env_checker=True, **(env_args if slot else first_args))
+            except Exception as error:
+                if not slot:
+                    raise
+                raise ConfigError(
+                    f"environment {name:.100}: slot {slot} cannot be made beside slot 0: "
+                    f"{_describe(error)}; if a process can have only one, set slots (--num-envs) "
+                    "to 1 and start more clients"
+                ) from error
+            made.callback(env.close)
+            envs.append(ActionRepeat(env, action_repeat) if action_repeat > 1 else env)
+        joined = EnvListSlots(envs, seed)
+        made.pop_all()
+    return joined
 
 
 def _make_vectorised(
@@ -165,12 +198,15 @@ def _make_vectorised(
             name, num_envs=count, vectorization_mode="vector_entry_point", **env_args
         )
 
-    env = make(slots)
-    can_reset = find_masked_reset(env) is not None
-    same_step = autoreset_mode(env) is AutoresetMode.SAME_STEP and not needs.slot_resets
-    if (can_reset or same_step) and not needs.partial_steps:
-        return VectorEnvSlots(env, seed)
-    env.close()
+    with contextlib.ExitStack() as made:
+        env = make(slots)
+        made.callback(env.close)
+        can_reset = find_masked_reset(env) is not None
+        same_step = autoreset_mode(env).name == "SAME_STEP" and not needs.slot_resets
+        if (can_reset or same_step) and not needs.partial_steps:
+            joined = VectorEnvSlots(env, seed)
+            made.pop_all()
+            return joined
     if not forced:
         return None
     seeds = [None if seed is None else seed + slot for slot in range(slots)]
@@ -227,17 +263,19 @@ def _describe(error: Exception) -> str:
     """Returns an error on one line; if a package is missing, says how to install it."""
     if isinstance(error, gym.error.DependencyNotInstalled):
         cause = error.__cause__  # of the import that failed
-        module = cause.name if isinstance(cause, ModuleNotFoundError) else None
-        return describe_missing(module) or f"{_one_line(error)} (Python: {sys.executable})"
+        if cause is None or isinstance(cause, ModuleNotFoundError):
+            missing = describe_missing(getattr(cause, "name", None))
+            return missing or f"{_one_line(error)} (Python: {sys.executable})"
+        # It can be installed, and fail for another reason, such as a missing system library.
+        return f"{describe_exception(cause)} (Python: {sys.executable})"
     if isinstance(error, ModuleNotFoundError):
         return describe_missing(error.name) or (
             f"{_one_line(error)}; install it for {sys.executable}, or start this program in the "
             "folder that contains it"
         )
-    # The texts of other errors are often meaningless without the type, such as that of a KeyError.
-    is_clear = isinstance(error, gym.error.Error | ImportError | TypeError | ValueError | OSError)
-    return _one_line(error) if is_clear else f"{type(error).__name__}: {_one_line(error)}"
+    # Gymnasium's own errors are sentences; the texts of others are often meaningless alone.
+    return _one_line(error) if isinstance(error, gym.error.Error) else describe_exception(error)
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:_MAX_ERROR] or type(error).__name__
+    return describe_exception(error).partition(": ")[2]

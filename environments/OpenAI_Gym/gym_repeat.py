@@ -3,8 +3,9 @@
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 
-from .gym_slots import read_reward
+from .gym_slots import read_step
 
 
 class ActionRepeat(gym.Wrapper):
@@ -27,16 +28,17 @@ class ActionRepeat(gym.Wrapper):
             # A frame is drawn per action: the window keeps the pace of the environment's own time.
             self.metadata = {**env.metadata, "render_fps": fps / action_repeat}
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Any]:
         """Steps up to `action_repeat` times; returns the last step, with the sum of rewards.
 
         Raises:
-          InvalidInputError: a reward is not a number.
+          InvalidInputError: the environment returned a wrong value.
         """
-        total = 0.0
+        total = np.zeros(1)
         for _ in range(self._action_repeat):
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            total += read_reward(reward)
+            result = read_step(self.env.step(action))
+            observation, rewards, terminated, truncated, info = result
+            total = total + rewards
             if terminated or truncated:
                 break
         return observation, total, terminated, truncated, info

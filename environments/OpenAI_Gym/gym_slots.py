@@ -7,6 +7,9 @@ transition, and the other slots cannot wait for it. So it is avoided: the slots 
 at once (`reset_mask`), or, if an environment cannot do that, k environments of one slot are made.
 """
 
+import contextlib
+import logging
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,15 +18,20 @@ from typing import Any, Protocol
 import gymnasium as gym
 import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
 from relaax_like.client.gym_spaces import SpaceCodec
 from relaax_like.client.interactor import Transition
 from relaax_like.client.values import UserSpace, Values
-from relaax_like.wire import ConfigError, InvalidInputError
+from relaax_like.wire import ConfigError, InvalidInputError, RelaaxError
+from relaax_like.wire.errors import describe_exception
 from relaax_like.wire.ndarray import make_array
 from relaax_like.wire.spaces import Space
 
+with contextlib.suppress(ImportError):  # below Gymnasium 1.1, vectorised forms are not made
+    from gymnasium.vector import AutoresetMode
+
+logger = logging.getLogger(__name__)
 _SUCCESS_KEYS = ("is_success", "success")
 # Longer episodes cannot be replayed, and so not saved, because of the memory and time required.
 _MAX_REPLAYED = 100_000
@@ -111,14 +119,37 @@ class EnvListSlots:
         self._now = self._observations.empty(self.slots)
         self._episodes: list[_Episode | None] = [None] * self.slots
 
+    @property
+    def reward_size(self) -> int | None:
+        """Number of rewards per step, if the environment declares a `reward_space`; None: unknown.
+
+        Also None where a wrapper that is not Gymnasium's could add them up.
+        """
+        env = self._envs[0]
+        while isinstance(env, gym.Wrapper):
+            if not type(env).__module__.startswith(("gymnasium.", __package__)):
+                return None
+            env = env.env
+        space = getattr(env, "reward_space", None)
+        return math.prod(space.shape) if isinstance(space, gym.spaces.Box) else None
+
     def reset(self, mask: np.ndarray | None = None) -> Values:
         """Begins new episodes in the slots in `mask`, `[k]` bool; None: in all.
 
         Raises:
-          InvalidInputError: see `step`.
+          InvalidInputError, RelaaxError: see `step`.
+          ConfigError: the environment cannot draw, because there is no screen.
         """
+        is_first = self._episodes[0] is None
         for slot in range(self.slots) if mask is None else np.flatnonzero(mask).tolist():
             self._reset_slot(slot)
+        if is_first and self.slots > 1 and _begin_equally(self._now):
+            logger.warning(
+                "all %d slots of %s begin with the same observation; if that is because it ignores "
+                "its seed, set random_steps, so that the slots play different episodes",
+                self.slots,
+                type(self._envs[0].unwrapped).__name__,
+            )
         return _copy(self._now)
 
     def step(self, actions: Values) -> Transition:
@@ -126,6 +157,7 @@ class EnvListSlots:
 
         Raises:
           InvalidInputError: an environment returned a wrong value; the error names the slot.
+          ConfigError, RelaaxError: an environment failed; the error names the slot.
         """
         return self._step(actions, range(self.slots))
 
@@ -202,17 +234,17 @@ class EnvListSlots:
 
     def _step(self, actions: Values, chosen: Sequence[int]) -> Transition:
         rows = self._actions.unpack_rows(actions)
-        rewards = np.zeros(self.slots)
+        earned: dict[int, np.ndarray] = {}
         terminated = np.zeros(self.slots, np.bool_)
         truncated = np.zeros(self.slots, np.bool_)
         success = np.full(self.slots, -1, np.int8)
         for slot in chosen:
             self._keep(slot, _get_row(actions, slot))
             try:
-                seen, reward, terminated[slot], cut, info = self._envs[slot].step(rows[slot])
-                rewards[slot] = read_reward(reward)
-            except InvalidInputError as error:
-                raise InvalidInputError(f"{error} (slot {slot})", error.field) from None
+                result = read_step(self._envs[slot].step(rows[slot]))
+            except Exception as error:  # an environment can raise anything
+                raise self._explain(error, slot) from error
+            seen, earned[slot], terminated[slot], cut, info = result
             self._observations.write_row(self._now, slot, seen)
             # A terminal state needs no bootstrapping, even if a time limit is reached.
             truncated[slot] = cut and not terminated[slot]
@@ -224,7 +256,7 @@ class EnvListSlots:
             self._reset_slot(slot)
         return Transition(
             observations=_copy(self._now),
-            rewards=rewards,
+            rewards=_join_rewards(earned, self.slots),
             terminated=terminated,
             truncated=truncated,
             final_observations=final,
@@ -235,17 +267,29 @@ class EnvListSlots:
         env, seed = self._envs[slot], self._seeds[slot]
         self._episodes[slot] = _Episode(seed, _get_generator(env) if seed is None else None)
         try:
-            seen, _ = env.reset(seed=seed)
-        except Exception as error:
-            if _lacks_screen(env, error):
-                raise ConfigError(
-                    f"{env} (slot {slot}): {type(error).__name__}: {error!s:.300}; there is no "
-                    "screen: set render_mode=rgb_array in environment.args (--env-arg)"
-                ) from error
-            raise
+            seen = _read_reset(env.reset(seed=seed))
+        except Exception as error:  # an environment can raise anything
+            raise self._explain(error, slot) from error
         self._observations.write_row(self._now, slot, seen)
         # The same seed again would replay the same episode forever.
         self._seeds[slot] = None
+
+    def _explain(self, error: Exception, slot: int) -> RelaaxError:
+        """Returns an error of an environment with the slot, and the step of its episode."""
+        if isinstance(error, InvalidInputError):
+            return InvalidInputError(f"{error} (slot {slot})", error.field)
+        if isinstance(error, ConfigError):
+            return ConfigError(f"{error} (slot {slot})")
+        episode = self._episodes[slot]
+        step = len(episode.actions) if episode is not None else 0
+        where = f"slot {slot}, step {step}" if step else f"slot {slot}, reset"
+        text = f"{where}: {describe_exception(error)}"
+        if _lacks_screen(self._envs[slot], error):
+            return ConfigError(
+                f"{text}; there is no screen: set render_mode=rgb_array in environment.args "
+                "(--env-arg)"
+            )
+        return RelaaxError(text)
 
     def render(self) -> np.ndarray | None:
         """Draws slot 0."""
@@ -354,7 +398,7 @@ class VectorEnvSlots:
           InvalidInputError: the environment returned a wrong value.
         """
         if mask is None:
-            observations, _ = self._env.reset(seed=self._seed)
+            observations, _ = _call(lambda: self._env.reset(seed=self._seed), "reset")
             self._seed = None
             return self._observations.pack(observations)
         if self._masked_reset is None:
@@ -362,7 +406,8 @@ class VectorEnvSlots:
                 f"{self._env} cannot reset single slots, which max_episode_steps requires; omit "
                 "max_episode_steps, or make the environments with make_slots(slot_resets=True)"
             )
-        return self._observations.pack(self._masked_reset(mask))
+        masked_reset = self._masked_reset
+        return self._observations.pack(_call(lambda: masked_reset(mask), "reset"))
 
     def step(self, actions: Values) -> Transition:
         """Steps all slots; those whose episode ends are reset in the same call.
@@ -371,7 +416,8 @@ class VectorEnvSlots:
           InvalidInputError: the environment returned a wrong value.
           ConfigError: an episode ended in mode SAME_STEP without a final observation.
         """
-        now, rewards, terminated, truncated, infos = self._env.step(self._actions.unpack(actions))
+        taken = self._actions.unpack(actions)
+        now, rewards, terminated, truncated, infos = _call(lambda: self._env.step(taken), "step")
         observations = self._observations.pack(now)
         # A reset can change the arrays of an environment that reuses them.
         rewards, terminated = _read_rewards(rewards, self.slots), np.array(terminated, np.bool_)
@@ -553,21 +599,83 @@ class JoinedSlots:
             part.close()
 
 
-def read_reward(reward: Any) -> float:
-    """Returns the reward of one step.
+def read_step(result: Any) -> tuple[Any, np.ndarray, bool, bool, Mapping[str, Any]]:
+    """Returns what `step` of one environment returned, with rewards `[r]` float64.
 
     Raises:
-      InvalidInputError: the reward is not a number.
+      ConfigError: it has another number of values than Gymnasium prescribes.
+      InvalidInputError: a reward or a flag is wrong.
     """
+    if not isinstance(result, tuple) or len(result) != 5:
+        raise _make_misshapen("step", "observation, reward, terminated, truncated, info", result)
+    seen, reward, terminated, truncated, info = result
     array = make_array(reward)
-    if array is None or array.size != 1 or array.dtype.kind not in "biuf":
+    if array is None or array.ndim > 1 or not array.size or array.dtype.kind not in "biuf":
         raise InvalidInputError(f"rewards: expected a number, got {reward!r:.100}", "rewards")
-    return float(array.item())
+    return (
+        seen,
+        array.reshape(-1).astype(np.float64),
+        _read_flag("terminated", terminated),
+        _read_flag("truncated", truncated),
+        info if isinstance(info, Mapping) else {},
+    )
+
+
+def _read_flag(name: str, value: Any) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    array = make_array(value)
+    if array is None or array.size != 1 or array.dtype.kind not in "biu":
+        raise InvalidInputError(f"{name}: expected True or False, got {value!r:.100}", name)
+    return bool(array.item())
+
+
+def _read_reset(result: Any) -> Any:
+    """Returns the observation of what `reset` of one environment returned."""
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
+        return result[0]
+    raise _make_misshapen("reset", "observation, info", result)
+
+
+def _make_misshapen(method: str, expected: str, result: Any) -> ConfigError:
+    came = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
+    return ConfigError(
+        f"{method} returned {came}, expected the {expected.count(',') + 1} values of Gymnasium "
+        f"({expected}); wrap the environment in one that returns them"
+    )
+
+
+def _join_rewards(earned: Mapping[int, np.ndarray], slots: int) -> np.ndarray:
+    """Returns rewards `[slots]`, or `[slots, r]`; zeros for the slots that have none."""
+    sizes = {len(row) for row in earned.values()} or {1}
+    if len(sizes) > 1:
+        raise InvalidInputError(
+            f"rewards: {', '.join(f'{len(row)} in slot {slot}' for slot, row in earned.items())}, "
+            "expected equally many of all slots",
+            "rewards",
+        )
+    rewards = np.zeros((slots, *sizes))
+    for slot, row in earned.items():
+        rewards[slot] = row
+    return rewards[:, 0] if sizes == {1} else rewards
+
+
+def _call(function: Callable[[], Any], method: str) -> Any:
+    try:
+        return function()
+    except Exception as error:  # an environment can raise anything
+        raise RelaaxError(f"all slots, {method}: {describe_exception(error)}") from error
+
+
+def _begin_equally(observations: Values) -> bool:
+    leaves = observations.values() if isinstance(observations, dict) else [observations]
+    return all((leaf == leaf[:1]).all() for leaf in leaves)
 
 
 def _read_rewards(rewards: Any, slots: int) -> np.ndarray:
     array = make_array(rewards)
-    if array is None or array.shape != (slots,) or array.dtype.kind not in "biuf":
+    shape = () if array is None else array.shape
+    if array is None or shape[:1] != (slots,) or len(shape) > 2 or array.dtype.kind not in "biuf":
         came = "lists of different lengths"
         if array is not None:
             came = f"{array.dtype} {list(array.shape)}"
@@ -577,13 +685,20 @@ def _read_rewards(rewards: Any, slots: int) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def autoreset_mode(env: VectorEnv) -> AutoresetMode:
-    """Returns what a vector environment does at an episode's end; NEXT_STEP if it is not stated.
+def autoreset_mode(env: VectorEnv) -> "AutoresetMode":
+    """Returns what a vector environment does at an episode's end.
 
     Raises:
+      ConfigError: the environment does not state it, as those of SuperSuit.
       ValueError: the environment's metadata states an unknown mode.
     """
-    mode = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+    mode = (env.metadata or {}).get("autoreset_mode")
+    if mode is None:
+        raise ConfigError(
+            f"{env}: {type(env).__module__}.{type(env).__name__} does not state what it does at an "
+            "episode's end (metadata['autoreset_mode']); use single environments "
+            "(--vectorization-mode sync), or wrap it in a VectorEnv that states it"
+        )
     return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
 
 
@@ -637,10 +752,10 @@ def _add_mirror(space: UserSpace, env: gym.Env | VectorEnv, name: str) -> UserSp
     if isinstance(env, VectorEnv):
         envs = getattr(env.unwrapped, "envs", None)
         env = envs[0] if envs else env
-    if isinstance(env, VectorEnv):
-        get = getattr(env, method, None)
-    else:
-        get = env.get_wrapper_attr(method) if env.has_wrapper_attr(method) else None
+    get = getattr(env, method, None) if isinstance(env, VectorEnv) else None
+    if not isinstance(env, VectorEnv):
+        with contextlib.suppress(AttributeError):
+            get = env.get_wrapper_attr(method)
     if get is None or not isinstance(space, Space):
         return space
     indices = get()
@@ -742,7 +857,7 @@ def _batched_success(infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray 
 
 def _lacks_screen(env: gym.Env, error: Exception) -> bool:
     """Returns whether an error is that of drawing without a screen, where rgb_array would work."""
-    modes = env.metadata.get("render_modes", ())
+    modes = (env.metadata or {}).get("render_modes", ())
     text = f"{type(error).__module__} {type(error).__name__} {error}".lower()
     return (
         env.render_mode != "rgb_array"

@@ -31,6 +31,7 @@ from relaax_like.config.flags import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.reports.modes import LogMode, XAxis
 from relaax_like.supervision.process import run_main, setup_logging
+from relaax_like.wire.errors import VERBOSE
 
 app = make_app("Train agents over the network, on environments that cannot be imported.")
 app.add_typer(jobs_app, name="jobs")
@@ -89,8 +90,12 @@ def _root(
             "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Print the traceback of an error.")
+    ] = False,
 ) -> None:
-    pass
+    if verbose:
+        os.environ[VERBOSE] = "1"
 
 
 @app.command(cls=KeysCommand, context_settings=KEYS_AS_FLAGS)

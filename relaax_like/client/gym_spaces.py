@@ -360,7 +360,8 @@ def _convert_leaf(space: gym.Space, where: str) -> tuple[Space, np.ndarray | Non
         return Discrete(n=int(space.n), start=int(space.start)), None
     if isinstance(space, gym.spaces.MultiDiscrete):
         counts = tuple(int(n) for n in space.nvec.ravel())
-        offset = space.start if np.any(space.start) else None
+        start = getattr(space, "start", np.zeros(1))  # Gymnasium 0.29 has none
+        offset = start if np.any(start) else None
         return MultiDiscrete(n=counts, shape=space.nvec.shape), offset
     if isinstance(space, gym.spaces.MultiBinary):
         return MultiBinary(shape=space.shape), None

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +15,7 @@ from relaax_like.client.arguments import (
 from relaax_like.client.client import Retry, RlxClient
 from relaax_like.client.exit_status import find_exit_status
 from relaax_like.client.interactor import EnvironmentSlots, Interactor, RunSummary
-from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.errors import ConfigError, RelaaxError, print_error
 
 # Arguments by name, number of slots, seed or None -> the environments.
 MakeSlots = Callable[[Mapping[str, Any], int, int | None], EnvironmentSlots]
@@ -38,7 +37,7 @@ def run_program(program: str, description: str, make_slots: MakeSlots, arguments
     try:
         summary = _play(args, make_slots)
     except RelaaxError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        print_error(program, error)
         return find_exit_status(error)
     except KeyboardInterrupt:
         return 130

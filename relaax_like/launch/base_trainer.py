@@ -97,7 +97,7 @@ class BaseTrainer(abc.ABC):
 
         Raises:
           RelaaxError: the training cannot start, or cannot continue.
-          Exception: an error of the environment's code, of a hook or of a trainer's own code.
+          Exception: an error of a hook or of a trainer's own code.
           Stopped: a signal arrived while the parameter server was being made.
         """
         experiment = self.experiment

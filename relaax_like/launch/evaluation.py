@@ -95,7 +95,7 @@ def evaluate_snapshot(
       InvalidInputError: the environment returned a wrong value; or see `open_server`.
       ProtocolError: the algorithm cannot use the environment's spaces.
       SnapshotError: there is no usable snapshot.
-      Exception: an error of the environment's code.
+      RelaaxError: the environment's code failed.
     """
     use_compile_cache(experiment.compile_cache)
     set_device(experiment.rlx_server.device, "relaax-rlx-server.device")

@@ -22,13 +22,14 @@ from relaax_like.config.loader import add_spaces, require_spaces
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
+from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.episodes import EpisodeMeter
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError, describe_exception
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
 # How often a waiting agent checks whether it must stop.
@@ -244,13 +245,13 @@ class CheckedSlots:
         Raises:
           InvalidInputError: a wrong value; the error names environment and field, and the slot of a
             wrong number.
-          Exception: an error of the environment's code.
+          RelaaxError: the environment's code failed; the error names the environment.
         """
         try:
             observations: Values = self._env_slots.reset(mask)
             self._validate(observations, "observations")
-        except InvalidInputError as error:
-            raise self._name_environment(error) from None
+        except Exception as error:
+            raise self._name_environment(error) from error
         return observations
 
     def step(self, actions: Any) -> interactor.Transition:
@@ -272,8 +273,8 @@ class CheckedSlots:
         try:
             transition = step(*arguments)
             self._validate_transition(transition)
-        except InvalidInputError as error:
-            raise self._name_environment(error) from None
+        except Exception as error:
+            raise self._name_environment(error) from error
         return transition
 
     def _validate_transition(self, transition: interactor.Transition) -> None:
@@ -300,8 +301,12 @@ class CheckedSlots:
                 where = field if self._observations.bare else f"{field}[{name}]"
                 raise _make_too_large(where, leaf[index], index[0])
 
-    def _name_environment(self, error: InvalidInputError) -> InvalidInputError:
-        return InvalidInputError(f"environment {self._name}: {error}", error.field)
+    def _name_environment(self, error: Exception) -> RelaaxError:
+        text = str(error) if isinstance(error, RelaaxError) else describe_exception(error)
+        text = f"environment {self._name}: {text}"
+        if isinstance(error, InvalidInputError):
+            return InvalidInputError(text, error.field)
+        return ConfigError(text) if isinstance(error, ConfigError) else RelaaxError(text)
 
 
 def _make_too_large(field: str, number: Any, slot: int) -> InvalidInputError:
@@ -350,8 +355,9 @@ def open_slots(
 
     Raises:
       ConfigError: there is no environment, its folder has no slots.py that can be loaded and has a
-        function `make_slots`, or its observation space is not valid.
-      Exception: an error of `make_slots` or, at the end, of `close`.
+        function `make_slots`, that function fails, its observation space is not valid, or it has
+        another number of rewards than `algorithm.rewards`.
+      Exception: an error of `close`, at the end.
     """
     environment, program = require_program(experiment)
     module = load_folder_module(program.parent, Path(SLOTS).stem)
@@ -362,12 +368,28 @@ def open_slots(
         )
     options = {"draw": True} if draw and "draw" in signature(module.make_slots).parameters else {}
     seed = derive_seed(experiment.seed, "environment", purpose)
-    slots = module.make_slots(environment, seed, **options)
+    with locate_errors(program.parent):
+        slots = module.make_slots(environment, seed, **options)
     name = environment.env or program.parent.name
     try:
+        _validate_rewards(experiment, slots, name)
         yield CheckedSlots(slots, name)
     finally:
         slots.close()
+
+
+def _validate_rewards(experiment: Experiment, slots: EnvironmentSlots, name: str) -> None:
+    """Compares the number of rewards, if the slots know it, with that of `algorithm.rewards`."""
+    if not hasattr(experiment.algorithm, "rewards"):
+        return
+    weights = experiment.algorithm.rewards or {}
+    number = getattr(slots, "reward_size", None)
+    if number is not None and number != max(len(weights), 1):
+        raise ConfigError(
+            f"environment {name}: {number} rewards per step, but algorithm.rewards has "
+            f"{len(weights)} ({', '.join(weights) or 'none'}); map a name of each, in the order of "
+            "the environment, to its weight"
+        )
 
 
 def ask_environment(experiment: Experiment) -> tuple[Experiment, list[str]]:

@@ -74,7 +74,7 @@ class OnlineTester:
         Raises:
           RelaaxError: the environment or the agents cannot be made, or the environment returned a
             wrong value.
-          Exception: an error of the environment's code.
+          RelaaxError: the environment's code failed.
         """
         if self._parts is None:
             self._parts = self._open(values, version)

@@ -102,7 +102,7 @@ def record(
       SnapshotError: there is no usable snapshot.
       ProtocolError: the algorithm cannot use the environment's spaces.
       InvalidInputError: the environment returned a wrong value.
-      Exception: an error of the environment's code.
+      RelaaxError: the environment's code failed.
     """
     if policy not in POLICIES:
         raise ConfigError(f"policy: {policy!r}, expected one of {', '.join(POLICIES)}")

@@ -86,7 +86,7 @@ def make_trainer(
     Raises:
       ConfigError: `trainer.py` cannot be used; there is no environment or recording that the
         training needs; the algorithm cannot use their spaces; or see `OfflineTrainer`.
-      Exception: an error of the environment's code, or of the constructor in `trainer.py`.
+      Exception: an error of the constructor in `trainer.py`.
     """
     if experiment.learner.placement == "standalone":  # all is one process here
         learner = experiment.learner.model_copy(update={"placement": "server"})

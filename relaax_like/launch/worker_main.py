@@ -91,7 +91,7 @@ def play(
       ProtocolError: the algorithm cannot use the environments' spaces.
       ServerUnavailableError: the parameter server is not available.
       RelaaxError: another error of `Link.wait`.
-      Exception: an error of the environment's code, of the agent class or of a learner's hook.
+      Exception: an error of the agent class or of a learner's hook.
       Stopped: a signal arrived before the first step, or the learner refuses this worker.
     """
     environment = experiment.environment

@@ -20,7 +20,7 @@ from relaax_like.config.address import Address
 from relaax_like.config.models import Experiment
 from relaax_like.extras import naming_missing
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError, NotAllowedError, RelaaxError
+from relaax_like.wire.errors import ConfigError, NotAllowedError, RelaaxError, print_error
 from relaax_like.wire.ports import bind_socket, describe_bind_failure
 
 logger = logging.getLogger(__name__)
@@ -420,10 +420,10 @@ def run_main(main: Callable[[], int]) -> None:
             _hidden_stderr.show()  # another thread might still be loading TensorFlow
             raise
     except (ConfigError, NotAllowedError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error("error", error)
         status = EXIT_USAGE
     except RelaaxError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error("error", error)
         status = EXIT_ERROR
     except Stopped as stopped:
         status = stopped.args[0]

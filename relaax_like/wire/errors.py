@@ -1,5 +1,13 @@
 """The errors that users see: what was wrong, what was expected, and what to do."""
 
+import os
+import sys
+import traceback
+
+# Environment variable that `-v` sets, also for child processes.
+VERBOSE = "RELAAX_VERBOSE"
+_MAX_TEXT = 500
+
 
 class RelaaxError(Exception):
     """Base of all errors that a user can cause or cure; shown without a stack trace."""
@@ -95,3 +103,21 @@ class ReplayClosedError(RelaaxError):
 
     A retry would fail, too.
     """
+
+
+def describe_exception(error: BaseException) -> str:
+    """Returns an exception of a user's code on one line: its type, and its text.
+
+    If it has no text, file and line of its origin instead.
+    """
+    text = " ".join(str(error).split())[:_MAX_TEXT]
+    if not text and (frames := traceback.extract_tb(error.__traceback__)):
+        text = f"{frames[-1].filename}:{frames[-1].lineno}"
+    return f"{type(error).__name__}: {text}"
+
+
+def print_error(prefix: str, error: RelaaxError) -> None:
+    """Prints an error to standard error; with `-v`, also its traceback."""
+    print(f"{prefix}: {error}", file=sys.stderr)
+    if os.environ.get(VERBOSE):
+        traceback.print_exception(error)

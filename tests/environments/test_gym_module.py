@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from relaax_like.config.algorithm_folder import find_environment, load_folder_module
-from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.errors import ConfigError, RelaaxError
 
 MAKE = load_folder_module(find_environment("OpenAI_Gym").parent, "gym_make")
 
@@ -33,7 +33,10 @@ def test_a_module_of_the_current_folder_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("error", "want"),
     [
-        (FileNotFoundError("File ramp.xml does not exist"), ": File ramp.xml does not exist$"),
+        (
+            FileNotFoundError("File ramp.xml does not exist"),
+            ": FileNotFoundError: File ramp.xml does not exist$",
+        ),
         (KeyError("slope"), ": KeyError: 'slope'$"),
         (RuntimeError("no\nlicence"), ": RuntimeError: no licence$"),
     ],
@@ -116,5 +119,5 @@ def test_a_reset_that_needs_a_screen_names_the_cure(screened, monkeypatch):
     with pytest.raises(ConfigError, match=r"cannot open a window.*set render_mode=rgb_array"):
         slots.reset()
     monkeypatch.setenv("DISPLAY", ":1")  # there it is another mistake
-    with pytest.raises(RuntimeError, match=r"^cannot open a window$"):
+    with pytest.raises(RelaaxError, match=r"^slot 0, reset: RuntimeError: cannot open a window$"):
         slots.reset()

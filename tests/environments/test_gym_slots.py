@@ -273,7 +273,7 @@ def test_make_slots_auto_avoids_a_vector_that_resets_late() -> None:
         ("CartPole-v99", {}, "v99"),
         ("no_such_module:CartPole-v1", {}, "no_such_module"),
         ("CartPole-v1", {"env_args": {"wheels": 4}}, "wheels"),
-        ("Toy-v0", {"mode": "vector_entry_point"}, "has no vectorised form of its own; use auto"),
+        ("Toy-v0", {"mode": "vector_entry_point"}, "has no vectorised form of its own"),
         ("Unsendable-v0", {}, "Text is not supported"),
         ("", {}, r"environment\.env \(--env\): ''"),
         ("Nothing-like-it-v0", {}, "Expected the name of a registered environment, or MODULE:NAME"),

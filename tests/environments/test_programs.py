@@ -180,6 +180,19 @@ def test_missing_gymnasium_is_one_line_with_the_cure(start: Start, tmp_path: Pat
     assert "Traceback" not in err
 
 
+def test_an_error_of_an_environment_is_one_line_and_its_traceback_comes_with_v(
+    serve: Serve, start: Start
+) -> None:
+    server = serve()
+    options = ("--env", "toy_envs:Odd-v0", "--env-arg", "kind=error", "--quiet")
+    line = "toy_envs:Odd-v0: slot 0, step 1: KeyError: 'arm'"
+    code, _, err = finish(start(GYM, "--rlx-server", server.address, *options))
+    assert (code, err.splitlines()) == (1, [line])
+    code, _, err = finish(start(GYM, "--rlx-server", server.address, *options, "-v"))
+    assert (code, err.splitlines()[0]) == (1, line)
+    assert 'raise KeyError("arm")' in err
+
+
 def test_help_needs_no_gymnasium_and_names_every_flag(start: Start, tmp_path: Path) -> None:
     (tmp_path / "gymnasium.py").write_text("raise SystemExit(77)")
     code, out, _ = finish(start(GYM, "--help", PYTHONPATH=str(tmp_path)))

@@ -192,7 +192,74 @@ class Unsendable(gym.Env):
         pass
 
 
+class Odd(gym.Env):
+    """Returns or raises what its argument names."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    made = 0
+    RESULTS: dict[str, Any] = {  # noqa: RUF012
+        "four values": (np.zeros(2), 0.0, False, {}),
+        "six values": (np.zeros(2), 0.0, 0.0, False, False, {}),
+        "no info": (np.zeros(2), 0.0, np.array([True]), np.uint8(0), None),
+        "two flags": (np.zeros(2), 0.0, np.array([True, False]), False, {}),
+        "two rewards": (np.zeros(2), np.array([1.0, 2.0], np.float32), False, False, {}),
+    }
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        if kind == "one per process" and Odd.made:
+            raise RuntimeError("one emulator per process")
+        Odd.made += 1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(2) if self.kind == "bare reset" else (np.zeros(2), {})
+
+    def step(self, action: Any) -> Any:
+        if self.kind == "assertion":
+            assert action is None
+        if self.kind == "error":
+            raise KeyError("arm")
+        return self.RESULTS.get(self.kind, (np.zeros(2), 1.0, False, False, {}))
+
+    def close(self) -> None:
+        Odd.made -= 1
+
+
+class Paying(Odd):
+    """Declares two rewards."""
+
+    reward_space = spaces.Box(-1, 1, (2,))
+
+    def __init__(self) -> None:
+        super().__init__("two rewards")
+
+
+class Added(gym.Wrapper):
+    """Adds them up."""
+
+    def step(self, action: Any) -> Any:
+        seen, rewards, *more = self.env.step(action)
+        return seen, rewards.sum(), *more
+
+
+class Silent(ToyVector):
+    """Does not state its autoreset mode."""
+
+    def __init__(self, num_envs: int = 1) -> None:
+        super().__init__(num_envs)
+        self.metadata = {}
+
+    def close(self, **unused: Any) -> None:
+        print("closed")
+
+
 gym.register("Toy-v0", Toy)
+gym.register("VectorOnly-v0", vector_entry_point=ToyVector, kwargs={"mode": "Disabled"})
+gym.register("Silent-v0", Toy, vector_entry_point=Silent)
+gym.register("Odd-v0", Odd)
+gym.register("Paying-v0", Paying)
+gym.register("Added-v0", lambda: Added(Paying()))
 gym.register("ToyVector-v0", Toy, vector_entry_point=ToyVector)
 gym.register("Nested-v0", Nested)
 gym.register("Unsendable-v0", Unsendable)

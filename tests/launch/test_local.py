@@ -47,7 +47,7 @@ def write_experiment(folder: Path, wrong: str) -> Path:
         ),
         ("huge reward", "rewards: 1e+18 in slot {slot}; " + EXPECTED),
         ("text as reward", "rewards: expected a number, got 'much' (slot {slot})"),
-        ("two rewards", "rewards: expected a number, got [1.0, 2.0] (slot {slot})"),
+        ("two rewards", "rewards: {numbers}, expected equally many of all slots"),
         (
             "NaN",
             "observations: NaN or infinity in slot {slot} (first: nan at [{slot}, 2]), expected "
@@ -78,7 +78,10 @@ def test_a_wrong_value_is_refused_by_environment_field_and_slot(
             step()
         with pytest.raises(InvalidInputError) as caught:
             step()
-    assert str(caught.value) == f"environment {BROKEN}: {message.format(slot=slot)}"
+    numbers = ", ".join(f"{1 + (one == slot)} in slot {one}" for one in range(2))
+    assert (
+        str(caught.value) == f"environment {BROKEN}: {message.format(slot=slot, numbers=numbers)}"
+    )
 
 
 def test_a_large_number_in_a_final_observation_counts_where_an_episode_ended() -> None:
