@@ -1,7 +1,10 @@
 """The one loop that runs environments against an agent, over the network or in one process."""
 
+import functools
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,6 +16,10 @@ from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 from relaax_like.wire.spaces import ACTION
+
+logger = logging.getLogger(__name__)
+# A limit is suspected when so many of the newest episodes ended terminated at the same length.
+_NEWEST, _EQUAL, _MIN_LENGTH = 20, 10, 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,6 +215,7 @@ class Interactor:
         self._actions = SpaceValues(env_slots.action_space, ACTION)
         self._scores = np.zeros(env_slots.slots)  # [k] float64
         self._lengths = np.zeros(env_slots.slots, np.int64)  # [k]
+        self._ends: deque[int] = deque(maxlen=_NEWEST)  # lengths; 0: truncated
         self._goes_on = False
         self._finished = ""
         self._losses = 0
@@ -385,10 +393,22 @@ class Interactor:
             truncated=bool(transition.truncated[slot]),
             success=-1 if transition.success is None else int(transition.success[slot]),
         )
+        self._ends.append(0 if episode.truncated else episode.length)
+        if episode.length >= _MIN_LENGTH and self._ends.count(episode.length) >= _EQUAL:
+            _warn_of_limit(episode.length)
         self._scores[slot] = 0
         self._lengths[slot] = 0
         if self._on_episode is not None:
             self._on_episode(episode)
+
+
+@functools.cache  # once
+def _warn_of_limit(length: int) -> None:
+    logger.warning(
+        "%d of the newest %d episodes terminated after exactly %d steps: if %d is a limit, set "
+        "max_episode_steps: %d; then it is a truncation with a real last observation",
+        *(_EQUAL, _NEWEST, length, length, length - 1),
+    )
 
 
 def _validate_shapes(transition: Transition, slots: int) -> Transition:

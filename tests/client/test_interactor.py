@@ -112,6 +112,32 @@ def test_limit_and_a_natural_end_in_the_same_step_keep_both_final_observations()
     assert final.tolist() == [[0, 3, 7], [0, 3, 7]]
 
 
+@pytest.mark.parametrize(
+    ("lengths", "limit", "lines"),
+    [
+        ([57], None, 1),
+        ([58, NEVER], None, 1),
+        ([NEVER], 59, 0),  # truncated
+        ([9], None, 0),
+        ([60, 61, 62], None, 0),
+    ],
+)
+def test_a_limit_that_is_reported_as_a_death_is_suspected_once(
+    lengths: list[int], limit: int | None, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    slots: Any = CountingSlots(lengths)
+    agent: Any = ListeningAgent(len(lengths))
+    Interactor(slots, agent, max_episode_steps=limit, max_steps=60 * 30 * len(lengths)).run()
+    assert len(caplog.messages) == lines
+    if lines:
+        length = lengths[0]
+        assert caplog.messages == [
+            f"10 of the newest 20 episodes terminated after exactly {length} steps: if {length} is "
+            f"a limit, set max_episode_steps: {length - 1}; then it is a truncation with a real "
+            "last observation"
+        ]
+
+
 def test_a_truncated_observation_is_not_that_of_the_next_episode_in_the_same_array() -> None:
     agent = ListeningAgent(2)
     Interactor(ReusingSlots([NEVER, NEVER]), agent, max_episode_steps=3, max_steps=6).run()
