@@ -209,6 +209,22 @@ def test_leaves_are_named_by_their_paths_or_nested(tmp_path: Path) -> None:
         policy.act(flat)
 
 
+def test_leaves_have_the_names_that_clients_give_them(tmp_path: Path) -> None:
+    leaves = "observations: {left_arm: {size: 2}, a/0: {size: 2}}"
+    run = write_run(tmp_path / "run", f"name: ppo, num_actions: 3, {leaves}")
+    policy = relaax_like.load(run)
+    one, other = np.random.default_rng(0).normal(size=(2, 4, 2))
+    actions = policy.act({"left_arm": one, "a/0": other})
+    np.testing.assert_array_equal(policy.act({"left arm": one, "a": (other,)}), actions)
+    box = gym.spaces.Box(-1, 1, (2,))
+    space = gym.spaces.Dict({"a": gym.spaces.Tuple([box]), "left arm": box})
+    named = relaax_like.load(run, observation_space=space)
+    np.testing.assert_array_equal(named.act({"left arm": one, "a": (other,)}), actions)
+    match = r"observation: the keys \['left arm'\] and \['left_arm'\] would have the same name"
+    with pytest.raises(InvalidInputError, match=match):
+        policy.act({"left arm": one, "left_arm": one, "a": (other,)})
+
+
 def test_an_action_space_clips_and_shapes_what_the_policy_does(tmp_path: Path) -> None:
     algorithm = "name: a2c, state_size: 4, action_size: 4, network: {layers: [8]}"
     run = write_run(tmp_path / "run", algorithm)

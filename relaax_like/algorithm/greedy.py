@@ -50,8 +50,8 @@ class GreedyPolicy:
       global_t: environment steps of the run, for schedules.
 
     Raises:
-      ConfigError: an observation has the name of an output, or the policy cannot be traced; see
-        `trace_policy`.
+      ConfigError: two inputs or outputs have the same name in the files, or the policy cannot be
+        traced; see `trace_policy`.
     """
 
     def __init__(
@@ -173,15 +173,16 @@ class GreedyPolicy:
 
     def _trace(self, memory: Sequence[str]) -> None:
         """Makes the function, with only the named memories as inputs and outputs."""
-        specs = _to_tensor_specs(self._model.get_input_specs())
-        kept = [(name, p) for name, p in self._model.get_state_specs() if name in memory]
-        specs.update(_to_tensor_specs([(MEMORY + name, p) for name, p in kept]))
-        keys = _make_identifiers(specs)
+        kept = [(MEMORY + name, p) for name, p in self._model.get_state_specs() if name in memory]
+        given = [*self._model.get_input_specs(), *kept]
+        keys = _make_identifiers([name for name, _ in given])
+        specs = _to_tensor_specs(given)
         out_keys: dict[str, str] = {}
 
         def act(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
             outputs = self._compute({name: tensors[keys[name]] for name in specs}, memory)
-            out_keys.update(_make_identifiers(outputs, keys.values()))
+            named = _make_identifiers([*specs, *outputs])
+            out_keys.update((name, named[name]) for name in outputs)
             return {out_keys[name]: tensor for name, tensor in outputs.items()}
 
         signature = {
@@ -193,12 +194,6 @@ class GreedyPolicy:
         # The function's outputs are sorted by their keys.
         by_key = dict(zip(sorted(out_keys.values()), function.outputs, strict=True))
         self.outputs = {name: by_key[key] for name, key in out_keys.items()}
-        if twice := self.inputs.keys() & self.outputs.keys():
-            raise ConfigError(
-                f"export: {', '.join(sorted(twice))}: an observation and an output have the same "
-                "name; rename the observation in the environment (and in algorithm.observations or "
-                "get_input_specs, if it is named there), and train again"
-            )
 
     def _compute(self, tensors: Mapping[str, tf.Tensor], memory: Sequence[str]) -> dict[str, Any]:
         model = self._model
@@ -257,16 +252,24 @@ def _to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
     }
 
 
-def _make_identifiers(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """Returns a different Python identifier for each name; none of them is in `taken`."""
-    used = set(taken)
-    keys: dict[str, str] = {}
+def _make_identifiers(names: Iterable[str]) -> dict[str, str]:
+    """Returns name -> Python identifier.
+
+    Raises:
+      ConfigError: two names have the same identifier; the error has both.
+    """
+    owners: dict[str, str] = {}
     for name in names:
         key = re.sub(r"[^A-Za-z0-9_]", "_", name)
         if not key.isidentifier() or keyword.iskeyword(key):
             key = f"x_{key}"
-        while key in used:
-            key += "_"
-        keys[name] = key
-        used.add(key)
-    return keys
+        if key in owners:
+            raise ConfigError(
+                f"export: two inputs or outputs, {owners[key]!r} and {name!r}, would both be named "
+                f"{key!r}; use relaax serve instead, or rename the observation or action with a "
+                "wrapper of the environment, such as gymnasium.wrappers.TransformObservation or "
+                "TransformAction (and in the settings or get_input_specs, if it is named there), "
+                "and train again"
+            )
+        owners[key] = name
+    return {name: key for key, name in owners.items()}

@@ -1,7 +1,6 @@
 """Converts Gymnasium spaces to named leaves, and their values in both directions."""
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +8,10 @@ import gymnasium as gym
 import numpy as np
 
 from relaax_like.client.arrays import validate_array
-from relaax_like.client.values import SpaceValues, UserSpace, Values
+from relaax_like.client.values import LeafPath, SpaceValues, UserSpace, Values, name_leaves
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES, make_array
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
-
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\-.]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +28,7 @@ class Leaf:
     """
 
     name: str
-    path: tuple[str | int, ...]
+    path: LeafPath
     space: Space
     gym_space: gym.Space
     offset: np.ndarray | None = None
@@ -56,7 +53,8 @@ class SpaceCodec:
 
         Raises:
           ConfigError: another kind of space, or one without leaves.
-          InvalidInputError: a leaf that the protocol does not allow, such as a Box of longdouble.
+          InvalidInputError: a leaf that the protocol does not allow, such as a Box of longdouble;
+            or two leaves with the same name on the wire; see `name_leaves`.
         """
         self.leaves = _flatten(space, name)
         if not self.leaves:
@@ -286,7 +284,7 @@ def _read_leaf(value: Any, leaf: Leaf, slot: int | None = None) -> np.ndarray:
     return array
 
 
-def _get(value: Any, path: tuple[str | int, ...]) -> Any:
+def _get(value: Any, path: LeafPath) -> Any:
     for key in path:
         value = value[key]
     return value
@@ -314,35 +312,23 @@ def _clip(leaf: Leaf, array: np.ndarray) -> np.ndarray:
 
 
 def _flatten(space: gym.Space, where: str) -> list[Leaf]:
-    leaves: list[Leaf] = []
-    _collect(space, where, (), leaves)
+    leaves = []
+    for name, (path, inner) in name_leaves(_collect(space, ()), where).items():
+        wire, offset = _leaf_to_wire(inner, f"{where}[{name}]" if path else where)
+        leaves.append(Leaf(name=name, path=path, space=wire, gym_space=inner, offset=offset))
     return leaves
 
 
-def _collect(space: gym.Space, where: str, path: tuple[str | int, ...], leaves: list[Leaf]) -> None:
+def _collect(space: gym.Space, path: LeafPath) -> Iterator[tuple[LeafPath, gym.Space]]:
     if isinstance(space, gym.spaces.Dict):
-        for key, inner in space.spaces.items():
-            _collect(inner, where, (*path, key), leaves)
+        members: Iterable[tuple[Hashable, gym.Space]] = space.spaces.items()
     elif isinstance(space, gym.spaces.Tuple):
-        for index, inner in enumerate(space.spaces):
-            _collect(inner, where, (*path, index), leaves)
+        members = enumerate(space.spaces)
     else:
-        name = _unique_name(path, {leaf.name for leaf in leaves})
-        wire, offset = _leaf_to_wire(space, f"{where}[{name}]" if path else where)
-        leaves.append(Leaf(name=name, path=path, space=wire, gym_space=space, offset=offset))
-
-
-def _unique_name(path: tuple[str | int, ...], taken: set[str]) -> str:
-    """Joins the path with "/"; characters that are not allowed on the wire become "_".
-
-    A name that is already taken gets a number.
-    """
-    name = "/".join(_NOT_IN_NAMES.sub("_", str(key)) for key in path)[:190] or "_"
-    unique, count = name, 1
-    while unique in taken:
-        count += 1
-        unique = f"{name}.{count}"
-    return unique
+        yield path, space
+        return
+    for key, inner in members:
+        yield from _collect(inner, (*path, key))
 
 
 def _leaf_to_wire(space: gym.Space, where: str) -> tuple[Space, np.ndarray | None]:

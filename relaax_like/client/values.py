@@ -1,7 +1,8 @@
 """Values of a space as a user holds them (bare arrays, or dicts of arrays) and as leaves."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +15,12 @@ from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, S
 UserSpace = Space | Mapping[str, Space]
 # [k, ...] array for a bare leaf, else leaf name -> [k, ...].
 Values = np.ndarray | dict[str, np.ndarray]
+# Keys (Dict) and indices (Tuple) that lead to a leaf.
+LeafPath = tuple[Hashable, ...]
+T = TypeVar("T")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_\-.]")
+# The protocol allows 200.
+_NAME_LENGTH = 190
 
 
 class SpaceValues:
@@ -230,3 +237,31 @@ _SAMPLERS: dict[type[Space], Callable[[Space, int, np.random.Generator], np.ndar
     MultiDiscrete: _sample_multi_discrete,
     MultiBinary: _sample_multi_binary,
 }
+
+
+def name_leaves(leaves: Iterable[tuple[LeafPath, T]], where: str) -> dict[str, tuple[LeafPath, T]]:
+    """Names the leaves of a nested space, or of a nested value, by their paths.
+
+    A name depends on its own path only: the keys and indices, joined with "/". Characters that are
+    not allowed on the wire become "_", and a name ends after 190 characters.
+
+    Args:
+      leaves: path and leaf of each; the path of a plain space is empty.
+      where: what is nested, for errors.
+
+    Raises:
+      InvalidInputError: two paths have the same name; the error has both.
+    """
+    named: dict[str, tuple[LeafPath, T]] = {}
+    for path, leaf in leaves:
+        name = "/".join(_NOT_IN_NAMES.sub("_", str(key)) for key in path)[:_NAME_LENGTH] or "_"
+        if name in named:
+            first, second = ("".join(f"[{key!r}]" for key in one) for one in (named[name][0], path))
+            raise InvalidInputError(
+                f"{where}: the keys {first} and {second} would have the same name on the wire, "
+                f"{name!r}; rename one with a wrapper, such as "
+                "gymnasium.wrappers.TransformObservation or TransformAction",
+                where,
+            )
+        named[name] = path, leaf
+    return named

@@ -1,6 +1,6 @@
 """A trained policy in a user's program: observations in, actions out."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.client.user_spaces import make_space_values
-from relaax_like.client.values import SpaceValues
+from relaax_like.client.values import LeafPath, SpaceValues, name_leaves
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import find_experiment
@@ -17,7 +17,7 @@ from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
 _FIELD = "observation"
 
@@ -140,7 +140,7 @@ class Policy:
         """Returns leaf -> `[B, ...]`, B, and whether a batch was passed."""
         spaces = self._observations
         if type(spaces) is SpaceValues and not spaces.bare:
-            observation = _join_names(observation)
+            observation = _join_names(observation, spaces.spaces)
         slots = spaces.count_slots(observation, _FIELD)
         if slots is None:
             return spaces.row_to_leaves(observation, _FIELD), 1, False
@@ -251,15 +251,26 @@ def _find_spaces(
     )
 
 
-def _join_names(values: Any, path: str = "") -> Any:
-    """Names the leaves of nested dicts and tuples by their paths, as clients do."""
+def _join_names(values: Any, spaces: Spaces) -> Any:
+    """Names the leaves of nested dicts and tuples by their paths, as clients do.
+
+    Raises:
+      InvalidInputError: see `name_leaves`.
+    """
+    nested = isinstance(values, Mapping | tuple)
+    if not nested or (isinstance(values, Mapping) and values.keys() == spaces.keys()):
+        return values
+    return {name: value for name, (_, value) in name_leaves(_collect(values), _FIELD).items()}
+
+
+def _collect(values: Any, path: LeafPath = ()) -> Iterator[tuple[LeafPath, Any]]:
+    """Yields the path of each leaf of nested dicts and tuples, and its value."""
     if isinstance(values, Mapping):
-        pairs = [(str(key), value) for key, value in values.items()]
+        members: Iterable[tuple[Hashable, Any]] = values.items()
     elif isinstance(values, tuple):
-        pairs = [(str(index), value) for index, value in enumerate(values)]
+        members = enumerate(values)
     else:
-        return {path: values} if path else values
-    leaves: dict[str, Any] = {}
-    for key, value in pairs:
-        leaves.update(_join_names(value, f"{path}/{key}" if path else key))
-    return leaves
+        yield path, values
+        return
+    for key, value in members:
+        yield from _collect(value, (*path, key))

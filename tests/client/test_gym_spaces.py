@@ -148,7 +148,8 @@ def test_leaves_are_named_by_their_path() -> None:
         {
             "arm": spaces.Tuple((spaces.Discrete(2), spaces.MultiBinary(3))),
             "my camera": spaces.Box(0, 255, (2, 2), np.uint8),
-            "my_camera": spaces.MultiDiscrete([2, 3], start=[1, 1]),
+            2: spaces.MultiDiscrete([2, 3], start=[1, 1]),
+            "x" * 195: spaces.Discrete(3),
         }
     )
     wire = SpaceCodec(space).space
@@ -158,8 +159,47 @@ def test_leaves_are_named_by_their_path() -> None:
         "arm/0": Discrete(n=2),
         "arm/1": MultiBinary(shape=(3,)),
         "my_camera": Box(dtype="uint8", shape=(2, 2), **bounds),
-        "my_camera.2": MultiDiscrete(n=(2, 3), shape=(2,)),
+        "2": MultiDiscrete(n=(2, 3), shape=(2,)),
+        "x" * 190: Discrete(n=3),
     }
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("left arm", "left_arm"),
+        ("a/b", "a_b"),
+        (1, "1"),
+        (True, "True"),
+        ("größe", "grüße"),
+        ("", "_"),
+        ("x" * 195 + "left", "x" * 195 + "right"),
+    ],
+)
+def test_two_keys_with_the_same_name_are_refused_in_any_order(one: Any, other: Any) -> None:
+    box = spaces.Box(-1, 1, (2,))
+    for first, second in ((one, other), (other, one)):
+        space = spaces.Dict([(first, box), (second, box)])
+        match = f"observation_space: the keys [{first!r}] and [{second!r}] would have"
+        with pytest.raises(
+            InvalidInputError, match=f"^{re.escape(match)}.* rename one with a wrap"
+        ):
+            SpaceCodec(space, "observation_space")
+
+
+def test_names_do_not_depend_on_the_order_of_the_keys() -> None:
+    box = spaces.Box(-1, 1, (2,))
+    pairs = [("b", spaces.Tuple([box])), ("b.2", box), ("b/0", box), ("a", box)]
+    values = {"b": (np.full((1, 2), 0.1),), "b.2": np.full((1, 2), 0.2)}
+    values |= {"b/0": np.full((1, 2), 0.3), "a": np.full((1, 2), 0.4)}
+    for ordered in (pairs, pairs[::-1]):
+        packed = SpaceCodec(spaces.Dict(ordered)).pack(values)
+        assert {name: round(float(array[0, 0]), 1) for name, array in packed.items()} == {
+            "b/0": 0.1,
+            "b.2": 0.2,
+            "b_0": 0.3,
+            "a": 0.4,
+        }
 
 
 def test_float64_becomes_float32_and_open_bounds_are_absent() -> None:

@@ -137,6 +137,25 @@ def test_a_model_that_tensorflow_cannot_write_is_a_clear_error(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("leaves", "first", "second"),
+    [
+        ("a/b: {size: 2}, a_b: {size: 3}", "a/b", "a_b"),
+        ("action_logits: {size: 2}", "action_logits", "action/logits"),
+        ("action: {size: 2}", "action", "action"),
+        ("memory/policy: {size: 2}", "memory/policy", "memory/policy"),
+    ],
+)
+def test_two_arrays_with_the_same_name_are_refused(
+    leaves: str, first: str, second: str, tmp_path: Path
+) -> None:
+    algorithm = f"name: a2c, num_actions: 3, observations: {{{leaves}}}, network: {{layers: [gru]}}"
+    run = write_run(tmp_path / "run", algorithm.replace("[gru]", "[{gru: 4}]"))
+    match = f"export: two inputs or outputs, '{first}' and '{second}', would both be named "
+    with pytest.raises(ConfigError, match=f"{match}.*; use relaax serve instead, or rename"):
+        export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
+
+
 WITH_AN_ODD_OPERATION = """
 import tensorflow as tf
 
