@@ -7,7 +7,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from relaax_like.client.arrays import validate_array
 from relaax_like.client.values import LeafPath, SpaceValues, UserSpace, Values, name_leaves
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES, make_array
@@ -23,15 +22,12 @@ class Leaf:
       path: keys (Dict) and indices (Tuple) that lead to it; empty for a plain space.
       space: on the wire.
       gym_space: what it was made from.
-      offset: added to values on the wire to get Gymnasium's (MultiDiscrete with a start);
-        None: nothing.
     """
 
     name: str
     path: LeafPath
     space: Space
     gym_space: gym.Space
-    offset: np.ndarray | None = None
 
 
 class SpaceCodec:
@@ -89,8 +85,6 @@ class SpaceCodec:
                 raise _make_misfit(leaf, array, slot)
             if array.dtype != rows.dtype and rows.dtype.kind in "biu":
                 array = _cast(array, leaf, slot)
-            if leaf.offset is not None:
-                array = array - leaf.offset
             try:
                 rows[slot] = array
             except ValueError:
@@ -135,10 +129,8 @@ class SpaceCodec:
         if array.dtype.kind not in "biuf":
             raise _make_misfit(leaf, array)
         if array.dtype == DTYPES[leaf.space.dtype]:
-            array = array.copy()
-        else:
-            array = _cast(array, leaf, None, chosen)
-        return array if leaf.offset is None else array - leaf.offset
+            return array.copy()
+        return _cast(array, leaf, None, chosen)
 
 
 class GymValues(SpaceValues):
@@ -160,8 +152,8 @@ class GymValues(SpaceValues):
         """See `SpaceValues`; takes nested values.
 
         Raises:
-          InvalidInputError: a leaf is missing, or the first leaf, or one with an offset, consists
-            of lists of different lengths.
+          InvalidInputError: a leaf is missing, or the first leaf consists of lists of different
+            lengths.
         """
         return super().count_slots(self._flatten(values, field), field)
 
@@ -181,13 +173,12 @@ class GymValues(SpaceValues):
         """Returns a bare value, or leaf name -> value, with any leading axes.
 
         Raises:
-          InvalidInputError: a leaf is missing, or one with an offset consists of lists of different
-            lengths.
+          InvalidInputError: a leaf is missing.
         """
         leaves = {}
         for leaf in self._codec.leaves:
             try:
-                value = _get(values, leaf.path)
+                leaves[leaf.name] = _get(values, leaf.path)
             except (KeyError, IndexError, TypeError):
                 raise InvalidInputError(
                     f"{field}: {leaf.name!r} is missing, expected a value of {self._gym_space}"[
@@ -195,21 +186,7 @@ class GymValues(SpaceValues):
                     ],
                     field,
                 ) from None
-            if leaf.offset is not None:
-                where = field if self.bare else f"{field}[{leaf.name}]"
-                value = _subtract_offset(
-                    validate_array(value, where, ("...", *leaf.space.shape)), leaf
-                )
-            leaves[leaf.name] = value
         return next(iter(leaves.values())) if self.bare else leaves
-
-
-def _subtract_offset(values: np.ndarray, leaf: Leaf) -> np.ndarray:
-    """Makes choices count from 0; values that do not fit the space are left to its own check."""
-    axes = len(leaf.space.shape)
-    if values.dtype.kind not in "biuf" or values.shape[values.ndim - axes :] != leaf.space.shape:
-        return values
-    return np.asarray(values - leaf.offset)
 
 
 def _get_first(space: gym.Space, batch: Any) -> Any:
@@ -301,8 +278,6 @@ def _nest(space: gym.Space, flat: Iterator[np.ndarray]) -> Any:
 
 def _clip(leaf: Leaf, array: np.ndarray) -> np.ndarray:
     """Casts to Gymnasium's dtype and clips: samples of a Gaussian can lie outside the box."""
-    if leaf.offset is not None:
-        array = array + leaf.offset
     space = leaf.gym_space
     # Cast first: a bound rounded to float32 can lie outside the float64 box.
     array = array.astype(space.dtype)
@@ -314,8 +289,8 @@ def _clip(leaf: Leaf, array: np.ndarray) -> np.ndarray:
 def _flatten(space: gym.Space, where: str) -> list[Leaf]:
     leaves = []
     for name, (path, inner) in name_leaves(_collect(space, ()), where).items():
-        wire, offset = _leaf_to_wire(inner, f"{where}[{name}]" if path else where)
-        leaves.append(Leaf(name=name, path=path, space=wire, gym_space=inner, offset=offset))
+        wire = _leaf_to_wire(inner, f"{where}[{name}]" if path else where)
+        leaves.append(Leaf(name=name, path=path, space=wire, gym_space=inner))
     return leaves
 
 
@@ -331,7 +306,7 @@ def _collect(space: gym.Space, path: LeafPath) -> Iterator[tuple[LeafPath, gym.S
         yield from _collect(inner, (*path, key))
 
 
-def _leaf_to_wire(space: gym.Space, where: str) -> tuple[Space, np.ndarray | None]:
+def _leaf_to_wire(space: gym.Space, where: str) -> Space:
     try:
         return _convert_leaf(space, where)
     except InvalidInputError as error:
@@ -339,18 +314,18 @@ def _leaf_to_wire(space: gym.Space, where: str) -> tuple[Space, np.ndarray | Non
         raise InvalidInputError(f"{where}: {text}", error.field) from None
 
 
-def _convert_leaf(space: gym.Space, where: str) -> tuple[Space, np.ndarray | None]:
+def _convert_leaf(space: gym.Space, where: str) -> Space:
     if isinstance(space, gym.spaces.Box):
-        return _box_to_wire(space), None
+        return _box_to_wire(space)
     if isinstance(space, gym.spaces.Discrete):
-        return Discrete(n=int(space.n), start=int(space.start)), None
+        return Discrete(n=int(space.n), start=int(space.start))
     if isinstance(space, gym.spaces.MultiDiscrete):
         counts = tuple(int(n) for n in space.nvec.ravel())
         start = getattr(space, "start", np.zeros(1))  # Gymnasium 0.29 has none
-        offset = start if np.any(start) else None
-        return MultiDiscrete(n=counts, shape=space.nvec.shape), offset
+        starts = tuple(int(first) for first in start.ravel()) if np.any(start) else ()
+        return MultiDiscrete(n=counts, shape=space.nvec.shape, starts=starts)
     if isinstance(space, gym.spaces.MultiBinary):
-        return MultiBinary(shape=space.shape), None
+        return MultiBinary(shape=space.shape)
     raise ConfigError(
         f"{where}: {type(space).__name__} is not supported; expected Box, Discrete, "
         "MultiDiscrete, MultiBinary, or Dict and Tuple of them; convert it with a wrapper"

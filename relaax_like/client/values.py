@@ -122,9 +122,8 @@ class SpaceValues:
 
     def from_leaves(self, leaves: Mapping[str, np.ndarray]) -> Values:
         """Returns writable `[k, ...]` arrays as the user holds them."""
-        if self.bare:
-            return leaves[self._name].copy()
-        return {name: leaf.copy() for name, leaf in leaves.items()}
+        own = {name: self._from_wire(name, leaf) for name, leaf in leaves.items()}
+        return own[self._name] if self.bare else own
 
     def first_row(self, values: Values) -> Any:
         """Returns the first slot's values: an int for Discrete, otherwise an array; or a dict."""
@@ -139,7 +138,11 @@ class SpaceValues:
         distribution, folded to the inner side of the other bound, if there is one.
         """
         leaves = {name: _SAMPLERS[type(s)](s, slots, rng) for name, s in self.spaces.items()}
-        return leaves[self._name] if self.bare else leaves
+        return SpaceValues.from_leaves(self, leaves)
+
+    def _from_wire(self, name: str, leaf: np.ndarray) -> np.ndarray:
+        space = self.spaces[name]
+        return leaf + space.get_start() if isinstance(space, MultiDiscrete) else leaf.copy()
 
     def _to_leaf(
         self, name: str, value: Any, slots: int | None, field: str, chosen: np.ndarray | None
@@ -157,6 +160,8 @@ class SpaceValues:
         else:
             array = validate_array(value, field, (slots, *space.shape))
         cast = _cast(array, DTYPES[space.dtype], field, chosen)
+        if isinstance(space, MultiDiscrete) and space.starts and cast.dtype.kind in "iu":
+            cast = cast - space.get_start()
         return space.validate(cast, slots, field, chosen)
 
 

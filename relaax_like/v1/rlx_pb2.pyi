@@ -55,7 +55,7 @@ AGENT_FAILED: ErrorCode
 UNAVAILABLE: ErrorCode
 
 class Space(_message.Message):
-    __slots__ = ("kind", "dtype", "shape", "low", "high", "n", "start", "mirror")
+    __slots__ = ("kind", "dtype", "shape", "low", "high", "n", "start", "mirror", "starts")
     KIND_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +64,7 @@ class Space(_message.Message):
     N_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     MIRROR_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
     kind: SpaceKind
     dtype: str
     shape: _containers.RepeatedScalarFieldContainer[int]
@@ -72,7 +73,8 @@ class Space(_message.Message):
     n: _containers.RepeatedScalarFieldContainer[int]
     start: int
     mirror: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, kind: _Optional[_Union[SpaceKind, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., high: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., mirror: _Optional[_Iterable[float]] = ...) -> None: ...
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, kind: _Optional[_Union[SpaceKind, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., high: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., mirror: _Optional[_Iterable[float]] = ..., starts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token", "features", "max_wait_ms")

@@ -257,18 +257,21 @@ class Discrete(Space):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiDiscrete(Space):
-    """Several integers; component i (C order) is in 0 .. n[i] - 1.
+    """Several integers; component i (C order) is in 0 .. n[i] - 1 on the wire.
 
     Attributes:
       n: number of values of each component.
+      starts: smallest value of each component as users hold it; (): 0. Clients subtract it.
     """
 
     n: tuple[int, ...]
     dtype: str = "int64"
+    starts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "n", _read_integers("n", self.n))
+        for name in ("n", "starts"):
+            object.__setattr__(self, name, _read_integers(name, getattr(self, name)))
         if not _has_components(self.shape, len(self.n)):
             raise InvalidInputError(
                 f"space: MultiDiscrete {_describe_count(self.n, self.shape)}", "n"
@@ -279,6 +282,14 @@ class MultiDiscrete(Space):
                     f"space: MultiDiscrete with n[{index}]={n}, expected 1 to {MAX_DISCRETE}", "n"
                 )
         _validate_integers(self.dtype, "MultiDiscrete", 0, max(self.n, default=1) - 1)
+        if len(self.starts) not in (0, len(self.n)):
+            raise InvalidInputError(
+                f"space: MultiDiscrete with {len(self.starts)} starts, expected none, or one for "
+                f"each of {len(self.n)} components",
+                "starts",
+            )
+        for first, n in zip(self.starts, self.n, strict=False):
+            _validate_integers(self.dtype, "MultiDiscrete", first, first + n - 1)
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
@@ -286,7 +297,15 @@ class MultiDiscrete(Space):
         wrong = (array < 0) | (array >= limits)
         if wrong.any():
             last = np.broadcast_to(limits, array.shape)[wrong][0] - 1
-            raise InvalidInputError(f"{field}: {array[wrong][0]} is outside 0..{last}", field)
+            first = np.broadcast_to(self.get_start(), array.shape)[wrong][0]
+            raise InvalidInputError(
+                f"{field}: {array[wrong][0] + first} is outside {first}..{first + last}", field
+            )
+
+    def get_start(self) -> np.ndarray:
+        """Returns the smallest values, with the space's shape and dtype."""
+        starts = np.asarray(self.starts or (0,) * len(self.n), DTYPES[self.dtype])
+        return starts.reshape(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,6 +417,7 @@ def _describe(space: Space) -> rlx_pb2.Space:
         message.start = space.start
     elif isinstance(space, MultiDiscrete):
         message.n.extend(space.n)
+        message.starts.extend(space.starts)
     return message
 
 
@@ -425,7 +445,8 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
         if message.kind == rlx_pb2.MULTI_DISCRETE:
             if not _has_components(shape, len(message.n)):
                 raise InvalidInputError(f"MULTI_DISCRETE {_describe_count(message.n, shape)}", "n")
-            return MultiDiscrete(n=tuple(message.n), **common)
+            starts = tuple(message.starts[: len(message.n) + 1])
+            return MultiDiscrete(n=tuple(message.n), starts=starts, **common)
         if message.kind == rlx_pb2.MULTI_BINARY:
             return MultiBinary(**common)
     except InvalidInputError as error:

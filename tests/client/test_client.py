@@ -267,6 +267,22 @@ def test_integers_do_not_wrap(space: Space, fits: list[int], wrong: np.ndarray) 
         values.to_leaves(wrong, 2, "x")
 
 
+def test_several_integers_start_where_the_space_says() -> None:
+    space = MultiDiscrete(n=(3, 200), shape=(2,), dtype="int16", starts=(5, -100))
+    values = SpaceValues({"a": space}, "observation")
+    leaves = values.to_leaves({"a": [[5, -100], [7, 99]]}, 2, "x")
+    assert leaves["a"].tolist() == [[0, 0], [2, 199]]
+    assert leaves["a"].dtype == np.int16
+    own = values.from_leaves(leaves)
+    assert own["a"].tolist() == [[5, -100], [7, 99]]  # type: ignore[call-overload]
+    drawn = values.sample(50, np.random.default_rng(0))["a"]  # type: ignore[call-overload]
+    assert set(drawn[:, 0]) == {5, 6, 7}
+    # The second one wraps around if it is computed in int16.
+    for row, match in (([4, 0], r"4 is outside 5\.\.7"), ([5, -32768], "outside -100..99")):
+        with pytest.raises(InvalidInputError, match=rf"x\[a\]: .*{match}"):
+            values.to_leaves({"a": [row]}, 1, "x")
+
+
 @pytest.mark.parametrize("numbers", [np.array([0.1, 1 / 3]), np.array([7, (1 << 24) + 1])])
 def test_floats_can_be_rounded(numbers: np.ndarray) -> None:
     values = SpaceValues(Box(dtype="float32", shape=()), "observation")

@@ -122,7 +122,7 @@ def test_a_choice_with_a_start_is_named_as_it_came() -> None:
     for convert in (lambda x: codec.pack(x[None]), lambda x: codec.write_row(packed, 0, x)):
         with pytest.raises(InvalidInputError, match=r"observation: 1\.5, expected"):
             convert(np.array([2.0, 1.5]))
-    assert np.asarray(codec.pack(np.array([[2.0, 1.0]]))).tolist() == [[1, 0]]
+    assert np.asarray(codec.pack(np.array([[2.0, 1.0]]))).tolist() == [[2, 1]]
 
 
 def test_lists_of_different_lengths_are_named() -> None:
@@ -159,7 +159,7 @@ def test_leaves_are_named_by_their_path() -> None:
         "arm/0": Discrete(n=2),
         "arm/1": MultiBinary(shape=(3,)),
         "my_camera": Box(dtype="uint8", shape=(2, 2), **bounds),
-        "2": MultiDiscrete(n=(2, 3), shape=(2,)),
+        "2": MultiDiscrete(n=(2, 3), shape=(2,), starts=(1, 1)),
         "x" * 190: Discrete(n=3),
     }
 

@@ -40,6 +40,7 @@ SPACES: dict[str, Space] = {
     "discrete that starts at -2": Discrete(n=3, start=-2, dtype="int32"),
     "multi-discrete": MultiDiscrete(n=(3, 5), shape=(2,)),
     "multi-discrete of two axes": MultiDiscrete(n=(1, 2, 3, 4), shape=(2, 2), dtype="int32"),
+    "multi-discrete with starts": MultiDiscrete(n=(3, 5), shape=(2,), starts=(-4, 7)),
     "multi-binary": MultiBinary(shape=(3,)),
 }
 
@@ -159,6 +160,15 @@ _BAD_SPACES: dict[str, tuple[dict[str, Any], str]] = {
     "multi-discrete with a zero": (
         {"kind": rlx_pb2.MULTI_DISCRETE, "dtype": "int64", "n": [2, 0], "shape": [2]},
         r"n\[1\]=0, expected 1 to 2147483648",
+    ),
+    "multi-discrete with starts without end": (
+        {"kind": rlx_pb2.MULTI_DISCRETE, "n": [2], "shape": [1], "starts": [1] * 100_000}
+        | {"dtype": "int64"},
+        "with 2 starts, expected none, or one for each of 1 components",
+    ),
+    "multi-discrete whose starts its dtype does not hold": (
+        {"kind": rlx_pb2.MULTI_DISCRETE, "n": [9], "shape": [1], "starts": [120], "dtype": "int8"},
+        "values 120..128, which do not fit into int8",
     ),
 }
 
