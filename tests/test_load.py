@@ -22,10 +22,11 @@ from support.saved_runs import (
 import relaax_like
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.config.run_spaces import write_run_spaces
 from relaax_like.launch.policy import Policy
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
-from relaax_like.wire.spaces import Box
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, MultiDiscrete, RunSpaces
 
 STEPS, SLOTS = 10, 2
 LARGE = "a2c, impala"  # takes seconds; tests/launch/test_export.py has it
@@ -241,6 +242,46 @@ def test_an_action_space_clips_and_shapes_what_the_policy_does(tmp_path: Path) -
     np.testing.assert_allclose(actions.reshape(50, 4), means.clip(-0.25, 0.5), atol=1e-6)
     with pytest.raises(InvalidInputError, match="has 3 components"):
         relaax_like.load(run, action_space=Box(dtype="float32", shape=(3,)))
+
+
+def test_the_spaces_of_the_run_are_used(tmp_path: Path) -> None:
+    algorithm = "name: a2c, num_states: 4, num_actions: 3, network: {layers: [8]}"
+    run = write_run(tmp_path / "one", algorithm)
+    wanted = [relaax_like.load(run).act(state) for state in range(4)]
+    spaces = RunSpaces({OBSERVATION: Discrete(n=4, start=5)}, {ACTION: Discrete(n=3, start=-1)})
+    write_run_spaces(run, spaces)
+    policy = relaax_like.load(run)
+    assert [policy.act(state + 5) + 1 for state in range(4)] == wanted
+    with pytest.raises(InvalidInputError, match=r"observation: 4 is outside 5\.\.8"):
+        policy.act(4)
+
+    run = write_run(tmp_path / "several", algorithm.replace("4", "[4, 2]").replace("3", "[3, 5]"))
+    states = np.array([[0, 1], [3, 0], [2, 1]])
+    wanted = relaax_like.load(run).act(states)
+    several = MultiDiscrete(n=(4, 2), shape=(2,), starts=(7, -3))
+    write_run_spaces(
+        run,
+        RunSpaces(
+            {OBSERVATION: several},
+            {ACTION: MultiDiscrete(n=(3, 5), shape=(2,), starts=(1, 0))},
+        ),
+    )
+    actions = relaax_like.load(run).act(states + np.array([7, -3]))
+    np.testing.assert_array_equal(actions, wanted + np.array([1, 0]))
+
+    run = write_run(
+        tmp_path / "box",
+        algorithm.replace("num_states", "state_size").replace("num_actions: 3", "action_size: 2"),
+    )
+    states = np.random.default_rng(0).normal(size=(9, 2, 2))
+    means = relaax_like.load(run).act(states.reshape(9, 4))
+    box = Box(dtype="float32", shape=(2, 1), low=[[-0.1], [0]], high=[[np.inf], [0.05]])
+    write_run_spaces(
+        run, RunSpaces({OBSERVATION: Box(dtype="float32", shape=(2, 2))}, {ACTION: box})
+    )
+    actions = relaax_like.load(run).act(states)
+    np.testing.assert_allclose(actions, means.reshape(9, 2, 1).clip(box.low, box.high), atol=1e-6)
+    assert (actions[..., 0] == np.float32([-0.1, 0.05])).any(axis=0).all()
 
 
 CONFIG = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import math
 import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +16,16 @@ from relaax_like.algorithm.acting import Actor, NumpyActor, trace_policy
 from relaax_like.algorithm.exploration import Exploration
 from relaax_like.algorithm.model import Model, Specs, get_normalizers, order_variables
 from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.normalization import CLIP, EPSILON, Normalizer
 from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import Box, Discrete, RunSpaces, Space
 
 # Prefixes of the names of memory, before and after a step.
 MEMORY, NEXT_MEMORY = "memory/", "next_memory/"
 
 # Read by ONNX Runtime 1.12 and newer.
 OPSET = 17
+_UNKNOWN = RunSpaces({}, {})
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -35,8 +39,8 @@ class GreedyPolicy:
 
     Inputs are the observations by leaf, and `memory/NAME` for each memory that actions depend on.
     Outputs are the actions by name, `ACTION/logits` and the like, from which the actions are
-    computed, and `next_memory/NAME`. Actions are those of the distribution: integers start at 0,
-    and numbers are not clipped to bounds, but a policy can squash its actions into them.
+    computed, and `next_memory/NAME`. Arrays have the shapes of the environment, except observations
+    with a history; continuous actions are clipped to its bounds. Integers count from 0.
 
     Attributes:
       inputs: name -> `[None, ...]` tf.TensorSpec.
@@ -48,6 +52,7 @@ class GreedyPolicy:
       values: of all variables, in manifest order.
       config: its schedules control exploration; None: no schedules.
       global_t: environment steps of the run, for schedules.
+      spaces: of the environment, as far as they are known.
 
     Raises:
       ConfigError: two inputs or outputs have the same name in the files, or the policy cannot be
@@ -55,11 +60,17 @@ class GreedyPolicy:
     """
 
     def __init__(
-        self, model: Model, values: Sequence[np.ndarray], config: Any = None, global_t: int = 0
+        self,
+        model: Model,
+        values: Sequence[np.ndarray],
+        config: Any = None,
+        global_t: int = 0,
+        spaces: RunSpaces = _UNKNOWN,
     ):
         for variable, value in zip(order_variables(model), values, strict=True):
             variable.assign(value)
         self._model = model
+        self._spaces = spaces
         self._explore = {
             name: float(array[0])
             for name, array in Exploration(model, config).compute(global_t, 1).items()
@@ -107,8 +118,22 @@ class GreedyPolicy:
         # It traces functions by itself, but passes no arguments by name.
         traced = types.SimpleNamespace(get_concrete_function=lambda: self._function)
         model, _ = tf2onnx.convert.from_function(traced, (), opset=OPSET)
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.shape.dim[0].dim_param = "batch"
         onnx.helper.set_model_props(model, dict(metadata))
         file.write_bytes(model.SerializeToString())
+
+    def describe_normalization(self) -> dict[str, dict[str, Any]]:
+        """Returns observation -> what its normalisation subtracts, divides by and clips to."""
+        return {
+            normalizer.statistic: {
+                "mean": normalizer.mean.numpy().tolist(),
+                "deviation": _get_deviation(normalizer).tolist(),
+                "clip": CLIP,
+            }
+            for normalizer in get_normalizers(self._model)
+            if normalizer.statistic in self.inputs
+        }
 
     def run_saved(self, folder: Path, inputs: Arrays) -> dict[str, np.ndarray]:
         """Loads a SavedModel that `save` has written; returns its outputs by name, `[B, ...]`."""
@@ -127,7 +152,10 @@ class GreedyPolicy:
           The outputs by name, `[B, ...]`.
         """
         rows = len(next(iter(inputs.values())))
-        observations = {name: inputs[name] for name, _ in self._model.get_input_specs()}
+        observations = {
+            name: inputs[name].reshape(rows, *p["shape"])
+            for name, p in self._model.get_input_specs()
+        }
         memory = {
             name: inputs.get(MEMORY + name, np.zeros((rows, *p["shape"]), np.float32))
             for name, p in self._model.get_state_specs()
@@ -138,7 +166,7 @@ class GreedyPolicy:
         if not isinstance(actor, NumpyActor):
             arguments = [{k: tf.constant(a) for k, a in part.items()} for part in arguments]
         distributions, _ = self._model.policy(*arguments)
-        found = {**prediction.actions, **_get_parameters(distributions)}
+        found = {**self._fit(prediction.actions), **_get_parameters(distributions)}
         found.update((NEXT_MEMORY + name, prediction.next_states[name]) for name in self.memory)
         return {name: np.asarray(array) for name, array in found.items()}
 
@@ -153,9 +181,10 @@ class GreedyPolicy:
         """
         random = np.random.default_rng(seed)
         moments = {n.statistic: n for n in get_normalizers(self._model)}
+        shapes = {name: p["shape"] for name, p in self._model.get_input_specs()}
         inputs: dict[str, np.ndarray] = {}
         for name, spec in self.inputs.items():
-            shape = (rows, *spec.shape[1:])
+            shape = (rows, *shapes.get(name, spec.shape[1:]))
             dtype = spec.dtype.as_numpy_dtype
             if np.dtype(dtype).kind != "f":
                 inputs[name] = random.integers(256 if dtype == np.uint8 else 2, size=shape)
@@ -164,17 +193,15 @@ class GreedyPolicy:
             else:
                 inputs[name] = random.standard_normal(shape)
                 if name in moments:
-                    normalizer = moments[name]
-                    count = max(float(normalizer.count.numpy()), 1.0)
-                    deviation = np.sqrt(normalizer.m2.numpy() / count)
-                    inputs[name] = normalizer.mean.numpy() + deviation * inputs[name]
-            inputs[name] = inputs[name].astype(dtype)
+                    deviation = _get_deviation(moments[name])
+                    inputs[name] = moments[name].mean.numpy() + deviation * inputs[name]
+            inputs[name] = inputs[name].astype(dtype).reshape(rows, *spec.shape[1:])
         return inputs
 
     def _trace(self, memory: Sequence[str]) -> None:
         """Makes the function, with only the named memories as inputs and outputs."""
         kept = [(MEMORY + name, p) for name, p in self._model.get_state_specs() if name in memory]
-        given = [*self._model.get_input_specs(), *kept]
+        given = [(name, self._shape(name, p)) for name, p in self._model.get_input_specs()] + kept
         keys = _make_identifiers([name for name, _ in given])
         specs = _to_tensor_specs(given)
         out_keys: dict[str, str] = {}
@@ -197,7 +224,10 @@ class GreedyPolicy:
 
     def _compute(self, tensors: Mapping[str, tf.Tensor], memory: Sequence[str]) -> dict[str, Any]:
         model = self._model
-        observations = {name: tensors[name] for name, _ in model.get_input_specs()}
+        observations = {
+            name: tf.reshape(tensors[name], [-1, *p["shape"]])
+            for name, p in model.get_input_specs()
+        }
         rows = tf.shape(next(iter(observations.values())))[0]
         states = {
             name: tensors[MEMORY + name] if name in memory else tf.zeros([rows, *p["shape"]])
@@ -205,10 +235,25 @@ class GreedyPolicy:
         }
         explore = {name: tf.fill([rows], value) for name, value in self._explore.items()}
         distributions, after = model.policy(observations, states, *([explore] if explore else []))
-        outputs = {name: one.mode() for name, one in distributions.items()}
+        outputs = self._fit({name: one.mode() for name, one in distributions.items()})
         outputs.update(_get_parameters(distributions))
         outputs.update((NEXT_MEMORY + name, after[name]) for name in memory)
         return outputs
+
+    def _shape(self, name: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the spec of an observation as the environment has it; without a history only."""
+        space = self._spaces.observations.get(name)
+        if space is None or math.prod(space.shape) != math.prod(spec["shape"]):
+            return dict(spec)
+        return {**spec, "shape": space.shape}
+
+    def _fit(self, actions: Mapping[str, Any]) -> dict[str, Any]:
+        """Gives arrays or tensors of actions the environment's shapes, and clips them."""
+        spaces = self._spaces.actions
+        return {
+            name: _fit(spaces[name], array) if name in spaces else array
+            for name, array in actions.items()
+        }
 
     def _find_memory(self) -> list[str]:
         """Returns the memory that the actions depend on, now or later."""
@@ -226,6 +271,13 @@ class GreedyPolicy:
             found = new
 
 
+def _get_deviation(normalizer: Normalizer) -> np.ndarray:
+    """Returns the standard deviations by which a layer divides."""
+    count = float(normalizer.count.numpy())
+    m2 = normalizer.m2.numpy()
+    return np.sqrt((m2 / count if count > 0 else np.ones_like(m2)) + EPSILON)
+
+
 def _find_ancestors(tensors: Iterable[Any]) -> set[str]:
     """Returns the names of all operations of a graph that tensors are computed from."""
     found: set[str] = set()
@@ -236,6 +288,20 @@ def _find_ancestors(tensors: Iterable[Any]) -> set[str]:
             found.add(op.name)
             waiting += [tensor.op for tensor in op.inputs]
     return found
+
+
+def _fit(space: Space, actions: Any) -> Any:
+    """Does for counts from 0, and in float32, what `actions_to_wire` does; see there."""
+    if isinstance(space, Discrete):
+        return actions
+    module: Any = np if isinstance(actions, np.ndarray) else tf
+    actions = module.reshape(actions, [-1, *space.shape])
+    if isinstance(space, Box):
+        for bound, limit in ((space.low, module.maximum), (space.high, module.minimum)):
+            if bound is not None and np.isfinite(bound).any():
+                with np.errstate(over="ignore"):
+                    actions = limit(actions, np.nan_to_num(bound.astype(np.float32)))
+    return actions
 
 
 def _get_parameters(distributions: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,12 @@
-"""RUN/spaces.json: the spaces of a run whose settings do not define them."""
+"""RUN/spaces.json: the spaces of the first environment that a run was trained in."""
 
+import contextlib
 import os
 from pathlib import Path
 
 from google.protobuf import json_format
 
+from relaax_like.config.models import Experiment
 from relaax_like.v1 import spaces_pb2
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces_to_message
@@ -66,6 +68,31 @@ def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
             f"run_dir: {path}: cannot be written: {error.strerror}; remove the cause, or choose "
             "another run_dir"
         ) from None
+
+
+def keep_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
+    """Writes the spaces of a run, unless there are some already, or they are too large for that.
+
+    Raises:
+      ConfigError: the file cannot be written.
+    """
+    if not (run_dir / SPACES_NAME).exists():
+        with contextlib.suppress(InvalidInputError):
+            message_to_run_spaces(run_spaces_to_message(spaces))
+            write_run_spaces(run_dir, spaces)
+
+
+def find_run_spaces(experiment: Experiment) -> RunSpaces:
+    """Returns the spaces of a run: those of the file, or else those of the settings.
+
+    Those of the settings are flat, count from 0, and are empty if the settings do not define them.
+
+    Raises:
+      ConfigError: the file cannot be used.
+    """
+    algorithm = experiment.algorithm
+    found = read_run_spaces(experiment.run_dir)
+    return found or RunSpaces(algorithm.observation_spaces, algorithm.action_spaces)
 
 
 def forget_run_spaces(run_dir: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import EnvironmentSlots, SlotEpisode
 from relaax_like.config.models import Experiment
+from relaax_like.config.run_spaces import keep_run_spaces
 from relaax_like.core.manifest import Variable
 from relaax_like.core.records import Status
 from relaax_like.core.roles import ParameterServerClient
@@ -170,7 +171,7 @@ class BaseTrainer(abc.ABC):
 
         Raises:
           ConfigError: the algorithm's folder cannot be loaded, its agents cannot learn there, or it
-            cannot use the environments' spaces.
+            cannot use the environments' spaces, or RUN/spaces.json cannot be written.
           RelaaxError, Exception: see `AgentHost.make_slot_agents`.
         """
         with tracing.span(tracing.START):
@@ -193,6 +194,7 @@ class BaseTrainer(abc.ABC):
                     "was started, or begin another run"
                 )
                 raise ConfigError(f"{error}{cure * begun}") from error
+        keep_run_spaces(self.experiment.run_dir, agents.spaces)
         self.note_ready()
         return agents
 

@@ -1,27 +1,33 @@
 """`relaax export`: a run's greedy policy as ONNX and SavedModel, compared with the run's agents."""
 
 import importlib
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relaax_like import __version__
 from relaax_like.config.models import Experiment
+from relaax_like.config.run_spaces import find_run_spaces
 from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.algorithm_code import load_model_module, locate_errors, make_model
 from relaax_like.launch.frozen_agents import validate_values
 from relaax_like.launch.saved_policy import LATEST, read_snapshot
 from relaax_like.supervision.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from relaax_like.algorithm.greedy import GreedyPolicy
 
 ONNX_FILE, SAVED_MODEL = "policy.onnx", "saved_model"
+# In the SavedModel; TensorFlow reserves this folder for files that it does not read.
+METADATA = "assets.extra/policy.json"
 _ROWS = 1_000
 # Largest difference, relative to the largest number of its row if that is above 1; and largest
 # share of different actions, which occur if two are equally good except for rounding.
@@ -96,7 +102,7 @@ def export_policy(
         from relaax_like.algorithm.acting import make_actor
         from relaax_like.algorithm.greedy import GreedyPolicy
 
-        config = experiment.algorithm
+        config, spaces = experiment.algorithm, find_run_spaces(experiment)
         model = make_model(experiment)
         values = state.manifest.unpack(state.values)
         validate_values(experiment, model, values)
@@ -104,12 +110,14 @@ def export_policy(
             actor = make_actor(model, config.seed, config)
             actor.global_t = state.global_t
             actor.set_values(values, state.version)
-            policy = GreedyPolicy(model, values, config, state.global_t)
+            policy = GreedyPolicy(model, values, config, state.global_t, spaces)
         inputs = policy.make_random_inputs(_ROWS, derive_seed(experiment.seed, "export"))
         wanted = policy.run_actor(actor, inputs)
-        origin = _describe_run(experiment, state.global_t, state.version)
+        facts = _describe_run(experiment, state.global_t, state.version)
+        facts |= _describe_spaces(spaces, policy.keys)
+        facts["normalization"] = policy.describe_normalization()
         try:
-            errors = write_compared(policy, folder, origin, inputs, wanted)
+            errors = write_compared(policy, folder, facts, inputs, wanted)
         except OSError as error:
             raise RelaaxError(
                 f"{folder}: cannot be written: {error}; choose another folder with --to"
@@ -137,14 +145,14 @@ def import_libraries() -> None:
 
 
 def write_compared(
-    policy: "GreedyPolicy", folder: Path, origin: Mapping[str, str], inputs: Arrays, wanted: Arrays
+    policy: "GreedyPolicy", folder: Path, facts: Mapping[str, Any], inputs: Arrays, wanted: Arrays
 ) -> dict[str, float]:
     """Writes both files, and compares what they compute; leaves no files if the results differ.
 
     Args:
       policy: to write.
       folder: to create.
-      origin: see `_describe_run`.
+      facts: name -> JSON types, the metadata of both files.
       inputs: by name.
       wanted: outputs of the run's own agents.
 
@@ -158,8 +166,11 @@ def write_compared(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary:
         file, saved = Path(temporary) / ONNX_FILE, Path(temporary) / SAVED_MODEL
-        policy.save_onnx(file, origin)
+        texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in facts.items()}
+        policy.save_onnx(file, texts)
         policy.save(saved)
+        (saved / METADATA).parent.mkdir()
+        (saved / METADATA).write_text(json.dumps(facts, indent=1), encoding="utf-8")
         found = {
             "ONNX": _run_onnx(file, policy, inputs),
             "SavedModel": policy.run_saved(saved, inputs),
@@ -171,14 +182,37 @@ def write_compared(
     return errors
 
 
-def _describe_run(experiment: Experiment, global_t: int, version: int) -> dict[str, str]:
-    """Returns the ONNX file's metadata: its origin, and how to use it."""
+def _describe_run(experiment: Experiment, global_t: int, version: int) -> dict[str, Any]:
+    """Returns the metadata that says where the policy is from."""
     return {
         "run": experiment.run_dir.name,
-        "global_t": str(global_t),
-        "version": str(version),
-        "observation_history": str(experiment.algorithm.observation_history),
+        "global_t": global_t,
+        "version": version,
+        "product": f"relaax_like {__version__}",
+        "observation_history": experiment.algorithm.observation_history,
     }
+
+
+def _describe_spaces(spaces: RunSpaces, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the metadata of spaces: leaf -> attributes, and the array's name in the files."""
+    return {
+        f"{kind}_spaces": {
+            leaf: {"name": keys.get(leaf), "kind": type(space).__name__}
+            | {k: _to_json(v) for k, v in vars(space).items() if k != "mirror"}
+            for leaf, space in leaves.items()
+        }
+        for kind, leaves in ((OBSERVATION, spaces.observations), (ACTION, spaces.actions))
+    }
+
+
+def _to_json(value: Any) -> Any:
+    """Converts an attribute of a space: equal bounds become one number, infinite ones null."""
+    if not isinstance(value, np.ndarray):
+        return value
+    numbers = value.astype(np.float64 if value.dtype.kind == "f" else np.int64).astype(object)
+    numbers[~np.isfinite(value)] = None
+    flat = numbers.ravel().tolist()
+    return flat[0] if flat and flat.count(flat[0]) == len(flat) else numbers.tolist()
 
 
 def _describe_arrays(arrays: Arrays, keys: Mapping[str, str]) -> list[str]:

@@ -30,7 +30,7 @@ from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError, describe_exception
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
+from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces
 
 # How often a waiting agent checks whether it must stop.
 _READY_POLL_SEC = 0.2
@@ -50,6 +50,7 @@ class LocalAgents:
 
     Attributes:
       has_state: whether these agents are batch-native.
+      spaces: of the environments.
       waiting_sec: seconds for which batch-native agents have waited for a learner so far.
 
     Raises:
@@ -69,6 +70,7 @@ class LocalAgents:
     ):
         self._observations = SpaceValues(slots.observation_space, OBSERVATION)
         self._actions = SpaceValues(slots.action_space, ACTION)
+        self.spaces = RunSpaces(self._observations.spaces, self._actions.spaces)
         self._slots = slots.slots
         self._host = host
         self._stop = stop
@@ -79,8 +81,7 @@ class LocalAgents:
         if isinstance(host, BatchHost):
             host.on_ready = self._ready.set
         self._agents = host.make_slot_agents(
-            self._observations.spaces,
-            self._actions.spaces,
+            *self.spaces,
             slots.slots,
             client_id=name,
             exploit=exploit,
@@ -411,8 +412,8 @@ def ask_environment(experiment: Experiment) -> tuple[Experiment, list[str]]:
     return add_spaces(experiment, *_find_spaces(experiment, "train"))
 
 
-def validate_environment(experiment: Experiment, purpose: str) -> None:
-    """Makes one environment, and compares its spaces with the algorithm's settings.
+def validate_environment(experiment: Experiment, purpose: str) -> RunSpaces:
+    """Makes one environment, compares its spaces with the settings, and returns them.
 
     Args:
       experiment: defines both.
@@ -422,10 +423,12 @@ def validate_environment(experiment: Experiment, purpose: str) -> None:
       InvalidInputError: the algorithm cannot use the environment's spaces.
       ConfigError, Exception: see `open_slots`.
     """
-    experiment.algorithm.validate_spaces(*_find_spaces(experiment, purpose))
+    spaces = _find_spaces(experiment, purpose)
+    experiment.algorithm.validate_spaces(*spaces)
+    return spaces
 
 
-def _find_spaces(experiment: Experiment, purpose: str) -> tuple[Spaces, Spaces]:
+def _find_spaces(experiment: Experiment, purpose: str) -> RunSpaces:
     """Makes one environment, and returns the spaces of its observations and actions."""
     if experiment.environment is not None:  # otherwise open_slots reports what is missing
         one = experiment.environment.model_copy(update={"slots": 1})
@@ -433,4 +436,4 @@ def _find_spaces(experiment: Experiment, purpose: str) -> tuple[Spaces, Spaces]:
     with open_slots(experiment, purpose) as slots:
         observations = SpaceValues(slots.observation_space, OBSERVATION)
         actions = SpaceValues(slots.action_space, ACTION)
-    return observations.spaces, actions.spaces
+    return RunSpaces(observations.spaces, actions.spaces)

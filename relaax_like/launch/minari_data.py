@@ -14,7 +14,15 @@ from relaax_like.experience.trajectory_files import DamagedFileError
 from relaax_like.extras import describe_cure
 from relaax_like.nn.action_heads import actions_from_wire
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, MultiDiscrete, Space, Spaces
+from relaax_like.wire.spaces import (
+    ACTION,
+    OBSERVATION,
+    Box,
+    Discrete,
+    MultiDiscrete,
+    RunSpaces,
+    Space,
+)
 
 # Short episodes are joined, one after another, until they have this many steps.
 _STEPS = 4096
@@ -130,7 +138,7 @@ def find_episodes(name: str) -> list[Recording]:
     return recordings
 
 
-def read_spaces(name: str) -> tuple[Spaces, Spaces]:
+def read_spaces(name: str) -> RunSpaces:
     """Returns the spaces of observations and actions of a local data set, by leaf.
 
     Args:
@@ -145,7 +153,7 @@ def read_spaces(name: str) -> tuple[Spaces, Spaces]:
         data_set = _load(name)
         observations = GymValues(data_set.observation_space, OBSERVATION)
         actions = GymValues(data_set.action_space, ACTION)
-    return observations.spaces, actions.spaces
+    return RunSpaces(observations.spaces, actions.spaces)
 
 
 def _load(name: str) -> Any:

@@ -4,15 +4,17 @@ import threading
 from collections.abc import Sequence
 
 from relaax_like.config.models import Experiment
+from relaax_like.config.run_spaces import keep_run_spaces
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.learners import make_offline_learner, validate_recordings
 from relaax_like.launch.local import validate_environment
 from relaax_like.launch.online_tester import describe_without_tests, require_environment
-from relaax_like.launch.recordings import find_recordings
+from relaax_like.launch.recordings import find_recorded_spaces, find_recordings
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.reports.modes import LogMode
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import RunSpaces
 
 
 class OfflineTrainer(BaseTrainer):
@@ -42,14 +44,18 @@ class OfflineTrainer(BaseTrainer):
         sources = experiment.learner.offline
         assert sources is not None, "the experiment has learner.offline"
         self._recordings = find_recordings(sources)
+        self._spaces = find_recorded_spaces(sources)
         # Before the training starts: it reads them later, and uses the environment later.
         validate_recordings(experiment, self._recordings)
         if experiment.learner.eval_freq:
             require_environment(experiment)
-            _validate_tests(experiment, ", ".join(sources))
+            played = _validate_tests(experiment, ", ".join(sources))
+            self._spaces = self._spaces or played
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
         """Learns until the end; see `BaseTrainer`."""
+        if self._spaces is not None:
+            keep_run_spaces(self.experiment.run_dir, self._spaces)
         with tracing.span(tracing.START):
             learner = make_offline_learner(self.experiment, server, self._recordings)
         try:
@@ -60,14 +66,17 @@ class OfflineTrainer(BaseTrainer):
             learner.close()
 
 
-def _validate_tests(experiment: Experiment, sources: str) -> None:
+def _validate_tests(experiment: Experiment, sources: str) -> RunSpaces:
     """Checks that evaluations would not play another environment than the recorded one.
+
+    Returns:
+      The environment's spaces.
 
     Raises:
       ConfigError: the environment does not match the settings; or see `validate_environment`.
     """
     try:
-        validate_environment(experiment, "test")
+        return validate_environment(experiment, "test")
     except InvalidInputError as error:
         environment = experiment.environment
         assert environment is not None

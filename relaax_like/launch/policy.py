@@ -12,6 +12,7 @@ from relaax_like.client.values import LeafPath, SpaceValues, name_leaves
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import find_experiment
+from relaax_like.config.run_spaces import find_run_spaces
 from relaax_like.launch.saved_policy import SavedPolicy
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
@@ -219,18 +220,19 @@ def load_policy(
 def _find_spaces(
     experiment: Experiment, observation_space: Any, action_space: Any
 ) -> tuple[SpaceValues, SpaceValues]:
-    """Returns the spaces that were passed, or else those of the run's settings.
+    """Returns the spaces that were passed, or else those of the run.
 
     Raises:
-      ConfigError: the settings do not define the environment's spaces; or see `make_space_values`.
+      ConfigError: the run does not know the environment's spaces; or see `find_run_spaces` and
+        `make_space_values`.
       InvalidInputError: see `make_space_values`.
     """
-    algorithm, folder = experiment.algorithm, experiment.algorithm_folder
+    found, folder = find_run_spaces(experiment), experiment.algorithm_folder
     if observation_space is None:
-        spaces = algorithm.observation_spaces
+        spaces = found.observations
         observation_space = spaces.get(OBSERVATION, spaces) if len(spaces) == 1 else spaces
     if action_space is None:
-        spaces = algorithm.action_spaces
+        spaces = found.actions
         action_space = spaces.get(ACTION, spaces) if len(spaces) == 1 else spaces
     missing = [
         name

@@ -8,7 +8,7 @@ from relaax_like.config.models import MINARI
 from relaax_like.experience.recordings import RecordedFile, Recording
 from relaax_like.experience.trajectory_files import find_trajectories
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import Spaces
+from relaax_like.wire.spaces import RunSpaces
 
 
 def find_recordings(sources: Sequence[str]) -> list[Recording]:
@@ -33,7 +33,7 @@ def find_recordings(sources: Sequence[str]) -> list[Recording]:
     return recordings
 
 
-def find_recorded_spaces(sources: Sequence[str]) -> tuple[Spaces, Spaces] | None:
+def find_recorded_spaces(sources: Sequence[str]) -> RunSpaces | None:
     """Returns the spaces of observations and actions of the first Minari data set, by leaf.
 
     Args:

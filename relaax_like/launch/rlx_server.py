@@ -41,7 +41,7 @@ from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.late_host import LateHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
-from relaax_like.rlx_server.session import Session
+from relaax_like.rlx_server.session import Greeting, Session
 from relaax_like.supervision.process import (
     EXIT_ERROR,
     EXIT_USAGE,
@@ -163,13 +163,24 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
         else:
             with shutdown.interrupting(), tracing.span(tracing.START):
                 host = make_linked_host(experiment, make_client, beside)
-        server = make_rlx_server(settings, host, metrics, security, reporter)
+        newest: list[RunSpaces] = []  # of a client that trains
+
+        def note_spaces(greeting: Greeting) -> None:
+            if not greeting.exploit:
+                newest[:] = [RunSpaces(greeting.observation_spaces, greeting.action_spaces)]
+
+        def watch_session(session: Session) -> None:
+            session.on_greeting = note_spaces
+
+        server = make_rlx_server(
+            settings, host, metrics, security, reporter, on_session=watch_session
+        )
 
         def announce() -> None:
             ask = _ask_for_spaces if isinstance(host, LateHost) else _ask_for_manifest
             if _announce_link(link, ask, shutdown) and _wait_for_learner(host, learner, shutdown):
                 reporter.report(Event.READY)
-                _report_clients(server, link, shutdown)
+                _report_clients(server, link, shutdown, newest)
 
         try:
             serve_until_stopped(server, settings, shutdown, announce)
@@ -334,8 +345,14 @@ def _wait_for_learner(
     return False
 
 
-def _report_clients(server: RlxServer, link: Link, shutdown: Shutdown) -> None:
-    """Reports the clients to the parameter server until this process ends, for `relaax status`."""
+def _report_clients(
+    server: RlxServer, link: Link, shutdown: Shutdown, newest: list[RunSpaces]
+) -> None:
+    """Reports the clients to the parameter server until this process ends, for `relaax status`.
+
+    Also sends the spaces of clients that train, which it removes from `newest`: the first ones
+    become the run's.
+    """
     server_id = make_client_id("rlx")
     while not shutdown.requested.is_set():
         time.sleep(_REPORT_SEC)
@@ -344,6 +361,8 @@ def _report_clients(server: RlxServer, link: Link, shutdown: Shutdown) -> None:
             link.report_clients(
                 ClientsReport(server_id=server_id, clients=tuple(clients), num_clients=num_clients)
             )
+            if newest:
+                link.propose_spaces(newest.pop())
 
 
 def _make_environment() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """A parameter server without spaces in its settings waits for those of the first environment."""
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from relaax_like.bridge.spaces_servicer import Propose
 from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
-from relaax_like.config.run_spaces import read_run_spaces, write_run_spaces
+from relaax_like.config.run_spaces import find_run_spaces, keep_run_spaces, write_run_spaces
 from relaax_like.supervision.process import Shutdown, without_native_stderr
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
@@ -71,15 +72,21 @@ def wait_for_spaces(
 def make_proposer(experiment: Experiment) -> Propose:
     """Returns the function that answers proposals once the spaces are fixed.
 
+    The first one that fits is written to RUN/spaces.json if there is no such file: an
+    environment's spaces say more than the settings.
+
     Raises:
       ConfigError: RUN/spaces.json cannot be used.
     """
-    algorithm = experiment.algorithm
-    spaces = read_run_spaces(experiment.run_dir) or RunSpaces(
-        algorithm.observation_spaces, algorithm.action_spaces
-    )
+    spaces = find_run_spaces(experiment)
+    lock = threading.Lock()  # guards the writing
 
     def propose(proposal: RunSpaces | None) -> RunSpaces:
+        if proposal is not None:
+            # Clients are compared with the settings by the agents' host.
+            with lock, contextlib.suppress(ConfigError, InvalidInputError):
+                experiment.algorithm.validate_spaces(*proposal)
+                keep_run_spaces(experiment.run_dir, proposal)
         if not (spaces.observations and spaces.actions):
             raise InvalidInputError(
                 "spaces: the settings of this server do not define observation and "

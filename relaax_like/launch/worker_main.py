@@ -38,7 +38,7 @@ from relaax_like.supervision.process import (
     start_tracing,
 )
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import ConfigError, InvalidInputError, ProtocolError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ProtocolError, RelaaxError
 from relaax_like.wire.reports import Event, Reporter
 from relaax_like.wire.security import ClientSecurity
 
@@ -124,6 +124,8 @@ def play(
                         raise Stopped(shutdown.exit_status)
             agents = LocalAgents(slots, host, stop=shutdown.requested, resumable=False, name=name)
             ends.callback(agents.close)
+            with contextlib.suppress(RelaaxError):  # too large, or not the first ones
+                link.propose_spaces(agents.spaces)
         interactor = Interactor(
             slots,
             agents,

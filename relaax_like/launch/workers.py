@@ -18,6 +18,7 @@ from relaax_like.launch.security import (
     make_server_security,
     validate_exposure,
 )
+from relaax_like.launch.waiting import make_proposer
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.ray_engine.ray_launcher import RayLauncher
@@ -82,7 +83,11 @@ def train_with_workers(
         security = ServerSecurity(tokens=security.tokens)
     make_client_security(experiment)  # reports a missing token here, not in each worker
     grpc_server, port = BridgeControl().create_server(
-        str(bind), server, security, None if services is None else services.sinks
+        str(bind),
+        server,
+        security,
+        None if services is None else services.sinks,
+        make_proposer(experiment),
     )
     grpc_server.start()
     config = (experiment.run_dir / CONFIG_NAME).absolute()

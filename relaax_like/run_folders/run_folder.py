@@ -3,7 +3,7 @@
 RUN/config.yaml        the resolved settings, of the newest start
 RUN/experiment.info    settings, command lines, versions, machine, times; for people
 RUN/experiment.yaml    the same, for programs
-RUN/spaces.json        the spaces of the environment, if the settings do not define them
+RUN/spaces.json        the spaces of the first environment that it was trained in
 RUN/results.json       how the newest start ended
 RUN/log.txt            the output of all starts; see supervision/log_file.py
 """

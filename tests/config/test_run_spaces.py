@@ -4,8 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from relaax_like.config.run_spaces import SPACES_NAME, forget_run_spaces
+from relaax_like.config.run_spaces import (
+    SPACES_NAME,
+    forget_run_spaces,
+    keep_run_spaces,
+    read_run_spaces,
+)
 from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import Box, Discrete, RunSpaces
+
+
+def test_the_first_spaces_stay_and_those_that_are_too_large_are_not_kept(tmp_path: Path) -> None:
+    large = {"observation": Box(dtype="uint8", shape=(1 << 12, 1 << 12, 2))}
+    keep_run_spaces(tmp_path, RunSpaces(large, {"action": Discrete(n=2)}))
+    assert read_run_spaces(tmp_path) is None
+    small = {"observation": Box(dtype="uint8", shape=(2,))}
+    for start in (-1, 4):
+        keep_run_spaces(tmp_path, RunSpaces(small, {"action": Discrete(n=2, start=start)}))
+        assert read_run_spaces(tmp_path) == (small, {"action": Discrete(n=2, start=-1)})
 
 
 def test_spaces_are_forgotten(tmp_path: Path) -> None:

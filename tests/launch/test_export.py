@@ -1,6 +1,7 @@
 """`relaax export`: files that act as the run does, without TensorFlow and without this package."""
 
 import errno
+import json
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from support.cluster import ROOT, TRACE, Processes, find_command
 from support.saved_runs import (
@@ -20,11 +22,15 @@ from support.saved_runs import (
     write_run,
 )
 
+import relaax_like
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.algorithm.greedy import GreedyPolicy
+from relaax_like.client.values import SpaceValues
 from relaax_like.config.loader import load_experiment
+from relaax_like.config.run_spaces import write_run_spaces
 from relaax_like.launch.export import export_policy
 from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, RunSpaces
 
 STEPS, SLOTS = 10, 2
 WITHOUT_A_MODEL = "policy_gradient_tutorial"
@@ -98,6 +104,69 @@ def test_an_exported_policy_acts_as_the_run_does(name: str, tmp_path: Path) -> N
     assert printed == f"set() {[f'memory_{part}'] if cell else []}\n"
     for action, own in zip(actions, wanted, strict=True):
         np.testing.assert_allclose(action.reshape(own.shape), own, rtol=1e-5, atol=1e-5)
+
+
+SPACES = {
+    "discrete": (
+        "num_states: 4, num_actions: 3",
+        Discrete(n=4, start=5),
+        Discrete(n=3, start=-1),
+        {"n": 4, "start": 5},
+        {"n": 3, "start": -1},
+    ),
+    "several": (
+        "num_states: [4, 2], num_actions: [3, 5]",
+        MultiDiscrete(n=(4, 2), shape=(2, 1), starts=(7, -3)),
+        MultiDiscrete(n=(3, 5), shape=(1, 2), starts=(1, 0)),
+        {"n": [4, 2], "starts": [7, -3]},
+        {"n": [3, 5], "starts": [1, 0]},
+    ),
+    "box": (
+        "state_size: 4, action_size: 2, normalize_observations: true",
+        Box(dtype="float32", shape=(2, 2), low=0, high=1),
+        Box(dtype="float64", shape=(2, 1), low=[[-0.1], [0]], high=[[np.inf], [0.05]]),
+        {"low": 0.0, "high": 1.0},
+        {"low": [[-0.1], [0.0]], "high": [[None], [0.05]]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_files_know_the_spaces_of_the_run(name: str, tmp_path: Path) -> None:
+    keys, seen, acted, seen_facts, acted_facts = SPACES[name]
+    run = write_run(tmp_path / "run", f"name: a2c, {keys}, network: {{layers: [8]}}")
+    write_run_spaces(run, RunSpaces({"observation": seen}, {"action": acted}))
+    export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "policy.onnx")
+    (given,), outputs = session.get_inputs(), session.get_outputs()
+    assert given.shape == ["batch", *seen.shape]
+    assert {output.shape[0] for output in outputs} == {"batch"}
+    states: Any = SpaceValues(seen, "observation").sample(200, np.random.default_rng(0))
+    wanted = relaax_like.load(run).act(states)
+    firsts = [
+        space.start if isinstance(space, Discrete) else getattr(space, "get_start", lambda: 0)()
+        for space in (seen, acted)
+    ]
+    (actions,) = session.run(["action"], {"observation": states - firsts[0]})
+    np.testing.assert_allclose(actions + firsts[1], wanted, rtol=1e-6, atol=1e-6)
+
+    facts = session.get_modelmeta().custom_metadata_map
+    file = tmp_path / "out" / "saved_model" / "assets.extra" / "policy.json"
+    same = json.loads(file.read_text())
+    texts = ("run", "product")
+    assert {k: v if k in texts else json.loads(v) for k, v in facts.items()} == same
+    assert (same["run"], same["version"], same["product"]) == (
+        "run",
+        3,
+        f"relaax_like {relaax_like.__version__}",
+    )
+    for kind, space, own in (("observation", seen, seen_facts), ("action", acted, acted_facts)):
+        common = {"name": kind, "kind": type(space).__name__, "dtype": space.dtype}
+        assert same[f"{kind}_spaces"] == {kind: {**common, "shape": [*space.shape], **own}}
+    normalized = same["normalization"]
+    assert normalized.keys() == ({"observation"} if name == "box" else set())
+    if normalized:
+        assert [len(normalized["observation"][key]) for key in ("mean", "deviation")] == [4, 4]
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from support.serial import STOP_AT, STOPPED
 
 import relaax_like
 from relaax_like.config.loader import load_experiment
+from relaax_like.config.run_spaces import read_run_spaces
 from relaax_like.launch.offline_trainer import OfflineTrainer
 from relaax_like.launch.trainer import Trainer
 from relaax_like.launch.training import TrainingResult, make_trainer
@@ -91,6 +92,9 @@ def test_a_script_trains_in_a_line_and_gets_to_know_how_it_ended(tmp_path: Path)
     state = read_latest(tmp_path / "run" / "checkpoints")
     assert state is not None
     assert result.global_t == state.global_t >= 900
+    spaces = read_run_spaces(tmp_path / "run")  # although the settings define them
+    assert spaces is not None
+    assert spaces.observations["observation"].high is not None  # type: ignore[attr-defined]
     returns = state.statistics["returns"]
     assert returns
     # This agent learns once from each episode, when it is over.

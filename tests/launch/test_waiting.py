@@ -6,11 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import grpc
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from support.cluster import find_free_port
+from support.cluster import Cluster, find_free_port, wait_until
 
 from relaax_like.bridge.control import BridgeControl, Link
+from relaax_like.client import Retry, RlxClient
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_spaces import SPACES_NAME, read_run_spaces
@@ -118,6 +120,21 @@ def test_the_first_proposal_decides_and_is_kept_before_it_is_answered(
     assert again.algorithm.state_size == 4
     propose = make_proposer(again)  # of the server that follows
     assert propose(None) == propose(PENDULUM) == CARTPOLE
+
+
+def test_a_run_whose_settings_define_spaces_keeps_those_of_the_first_client(
+    tmp_path: Path,
+) -> None:
+    first, other = (Box(dtype="float32", shape=(4,), low=-bound, high=bound) for bound in (1, 2))
+    with Cluster(tmp_path) as cluster:
+        cluster.start_both_servers()
+        for observation in (first, other):
+            with RlxClient(
+                f"localhost:{cluster.rlx_port}", observation, TWO["action"], retry=Retry()
+            ) as client:
+                client.act(np.zeros(4))
+                wait_until(lambda: read_run_spaces(tmp_path / "run"), "spaces.json")
+        assert read_run_spaces(tmp_path / "run") == RunSpaces({"observation": first}, TWO)
 
 
 # covers P14

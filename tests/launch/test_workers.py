@@ -14,6 +14,7 @@ from support.cluster import BARE, ROOT, TRACE, Processes, Program, find_command,
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import load_experiment
+from relaax_like.config.run_spaces import read_run_spaces
 from relaax_like.launch.parameter_server import run_parameter_server
 from relaax_like.metrics.curves import read_curves
 from relaax_like.parameter_server.snapshot_format import State
@@ -111,6 +112,7 @@ def test_plain_agents_of_several_workers_push_beside_each_other(tmp_path: Path) 
         program = start(processes, file, *SMALL[:2], "--max-global-step", 1500)
         assert program.wait(110) == 0, program
     assert "push dropped" not in program.output
+    assert read_run_spaces(tmp_path / "run") is not None
     assert TRACE not in program.output
 
 
