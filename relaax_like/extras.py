@@ -16,7 +16,7 @@ _MODULES = {
     "plot": "imageio imageio_ffmpeg matplotlib",
     "wandb": "wandb",
     "export": "onnx onnxruntime tf2onnx",
-    "offline": "minari",
+    "offline": "minari PIL",
     "ray": "ray",
 }
 

@@ -19,6 +19,7 @@ MODULES = {
     "grpcio-health-checking": "grpc_health",
     "ale-py": "ale_py",
     "imageio-ffmpeg": "imageio_ffmpeg",
+    "pillow": "PIL",
     "prometheus-client": "prometheus_client",
     "pyyaml": "yaml",
 }

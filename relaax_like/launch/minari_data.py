@@ -1,7 +1,9 @@
 """Recordings from a local Minari data set; needs the extra `offline`. Nothing is downloaded."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from relaax_like.wire.spaces import (
     Space,
 )
 
+logger = logging.getLogger(__name__)
+
 # Short episodes are joined, one after another, until they have this many steps.
 _STEPS = 4096
 
@@ -34,20 +38,20 @@ class Episodes:
     Args:
       source: as in `learner.offline`.
       data_set: Minari's.
-      indices: of the episodes.
+      lengths: index of each episode -> its number of steps.
       size: approximate number of bytes.
     """
 
-    def __init__(self, source: str, data_set: Any, indices: Sequence[int], size: int):
+    def __init__(self, source: str, data_set: Any, lengths: Mapping[int, int], size: int):
         self._source = source
         self._data_set = data_set
-        self._indices = indices
+        self._lengths = lengths
         self._size = size
 
     @property
     def name(self) -> str:
         """The data set, and the first and the last index."""
-        return f"{self._source} (episodes {self._indices[0]} to {self._indices[-1]})"
+        return f"{self._source} (episodes {min(self._lengths)} to {max(self._lengths)})"
 
     @property
     def bytes(self) -> int:
@@ -58,10 +62,13 @@ class Episodes:
         """Reads the episodes; see `Recording`.
 
         Raises:
-          DamagedFileError: the episodes cannot be read, or do not fit the data set's spaces.
+          DamagedFileError: the episodes cannot be read, do not have their numbers of steps, or do
+            not fit the data set's spaces.
         """
+        indices = list(self._lengths)
         try:
-            parts = [self._convert(one) for one in self._data_set.iterate_episodes(self._indices)]
+            found = zip(indices, self._data_set.iterate_episodes(indices), strict=True)
+            parts = [self._convert(index, one) for index, one in found]
         except (OSError, KeyError, ValueError, InvalidInputError) as error:
             raise DamagedFileError(Path(self.name), str(error)) from error
         rewards = np.concatenate([part["rewards"] for part in parts])
@@ -77,7 +84,7 @@ class Episodes:
             versions=np.zeros(steps, np.int64),
         )
 
-    def _convert(self, episode: Any) -> dict[str, Any]:
+    def _convert(self, index: int, episode: Any) -> dict[str, Any]:
         """Returns the arrays of an episode of T steps, `[T, ...]`.
 
         An episode that neither terminated nor was truncated counts as truncated: what followed its
@@ -86,6 +93,12 @@ class Episodes:
         from relaax_like.client.gym_spaces import GymValues
 
         steps = len(episode.rewards)
+        if steps != self._lengths[index]:
+            raise ValueError(
+                f"episode {index} has {steps} steps, expected its total_steps, "
+                f"{self._lengths[index]}; Minari cuts episodes of 32768 steps or more in the "
+                "formats arrow and parquet: write the data set with data_format hdf5"
+            )
         values = GymValues(self._data_set.observation_space, OBSERVATION)
         leaves = values.to_leaves(episode.observations, steps + 1, "observations")
         seen = {leaf: _to_input(values.spaces[leaf], array) for leaf, array in leaves.items()}
@@ -122,19 +135,20 @@ def find_episodes(name: str) -> list[Recording]:
         lengths = [int(one["total_steps"]) for one in metadata]
         files = Path(data_set.storage.data_path).rglob("*")
         size = sum(file.stat().st_size for file in files if file.is_file())
+        _warn_of_jpeg(source, data_set)
     if not sum(lengths):
         raise ConfigError(f"learner.offline: {source}: the data set has no steps; name another one")
     recordings: list[Recording] = []
-    chosen: list[int] = []
+    chosen: dict[int, int] = {}
     steps = 0
     for index, length in zip(numbers, lengths, strict=True):
         if length:
-            chosen.append(index)
+            chosen[index] = length
             steps += length
         if steps >= _STEPS or (index == numbers[-1] and chosen):
             share = size * steps // sum(lengths)
             recordings.append(Episodes(source, data_set, chosen, share))
-            chosen, steps = [], 0
+            chosen, steps = {}, 0
     return recordings
 
 
@@ -164,13 +178,28 @@ def _load(name: str) -> Any:
     return minari.load_dataset(name, download=False)
 
 
+def _warn_of_jpeg(source: str, data_set: Any) -> None:
+    """Logs a warning if the observations have images that were compressed with losses."""
+    from minari.dataset.minari_storage import is_image_space
+
+    from relaax_like.client.gym_spaces import SpaceCodec
+
+    leaves = SpaceCodec(data_set.observation_space, "observation_space").leaves
+    if data_set.storage.jpeg_encoding and any(is_image_space(leaf.gym_space) for leaf in leaves):
+        logger.warning(
+            "%s: its images were stored as JPEG, so they differ from those that the environment "
+            "sends; a data set written with jpeg_encoding=False has the same ones",
+            source,
+        )
+
+
 @contextlib.contextmanager
 def _explain(source: str) -> Iterator[None]:
     """Converts an error of Minari to a ConfigError that names the data set."""
     try:
         yield
     except (ConfigError, InvalidInputError) as error:  # of the spaces
-        what = str(error).removesuffix("; convert it with a wrapper")
+        what = re.split("; (?:convert it|rename one) with a wrapper", str(error))[0]
         raise ConfigError(f"learner.offline: {source}: {what}; name another data set") from None
     except ImportError as error:  # also of h5py, which Minari describes by itself
         is_missing = isinstance(error, ModuleNotFoundError) and error.name

@@ -13,6 +13,7 @@ from support.serial import train
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import load_experiment
+from relaax_like.experience.trajectory_files import DamagedFileError
 from relaax_like.launch import minari_data
 from relaax_like.launch.recordings import find_recordings
 from relaax_like.parameter_server.snapshots import read_latest
@@ -43,7 +44,10 @@ def stack(observations: list[Any]) -> Any:
 
 
 def write(
-    episodes: int = 4, observations: gym.Space = VECTOR, actions: gym.Space = FORCE
+    episodes: int = 4,
+    observations: gym.Space = VECTOR,
+    actions: gym.Space = FORCE,
+    **options: Any,
 ) -> list[Any]:
     """Writes a data set; returns the actions of each episode, which are uniform.
 
@@ -70,7 +74,12 @@ def write(
             )
         )
     minari.create_dataset_from_buffers(
-        ID, buffers, observation_space=observations, action_space=actions, algorithm_name="uniform"
+        ID,
+        buffers,
+        observation_space=observations,
+        action_space=actions,
+        algorithm_name="uniform",
+        **options,
     )
     return taken
 
@@ -129,6 +138,67 @@ def test_many_episodes_are_several_recordings(monkeypatch: pytest.MonkeyPatch) -
     assert [part.read().env_steps for part in parts] == [14, 19]
 
 
+def test_an_episode_without_some_of_its_steps_is_refused_by_its_number() -> None:
+    write()
+    data = minari.load_dataset(ID)
+    data.storage.update_episode_metadata([{"total_steps": 9}], [2])
+    [recording] = find_recordings([f"minari:{ID}"])
+    with pytest.raises(DamagedFileError, match=r"episode 2 has 5 steps, .* total_steps, 9; .*hdf5"):
+        recording.read()
+
+
+@pytest.mark.parametrize("data_format", ["arrow", "parquet"])
+def test_formats_that_cut_long_episodes_are_read_if_none_is_cut(
+    data_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pyarrow", reason="the extra `offline` is older")
+    taken = write(data_format=data_format)
+    [recording] = find_recordings([f"minari:{ID}"])
+    rollout = recording.read()
+    np.testing.assert_array_equal(rollout.actions["action"][:, 0], np.concatenate(taken))
+    minari.delete_dataset(ID)
+    # More rows than a batch of pyarrow has, which Minari takes for several episodes.
+    long = 32_768
+    buffers = [
+        EpisodeBuffer(
+            id=number,
+            observations=np.zeros((steps + 1, 2), np.float32),
+            actions=np.zeros((steps, 1), np.float32),
+            rewards=[0.0] * steps,
+            terminations=[False] * steps,
+            truncations=[False] * steps,
+            infos={},
+        )
+        for number, steps in enumerate((7, long, 5))
+    ]
+    minari.create_dataset_from_buffers(
+        ID,
+        buffers,
+        observation_space=VECTOR,
+        action_space=FORCE,
+        algorithm_name="none",
+        data_format=data_format,
+    )
+    monkeypatch.setattr(minari_data, "_STEPS", 1)
+    first, second, third = find_recordings([f"minari:{ID}"])
+    assert first.read().env_steps == 7
+    with pytest.raises(DamagedFileError, match=rf"episode 1 has \d+ steps, .* {long};"):
+        second.read()
+    assert third.read().env_steps == 5
+
+
+@pytest.mark.parametrize(
+    ("side", "jpeg_encoding", "warned"), [(32, True, True), (32, False, False), (31, True, False)]
+)
+def test_images_with_losses_are_a_warning(
+    side: int, jpeg_encoding: bool, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(1, gym.spaces.Box(0, 255, (side, 40, 3), np.uint8), jpeg_encoding=jpeg_encoding)
+    find_recordings([f"minari:{ID}"])
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("were stored as JPEG" in line for line in lines) == warned
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -159,11 +229,23 @@ def test_files_whose_size_cannot_be_read_are_an_error(monkeypatch: pytest.Monkey
         find_recordings([f"minari:{ID}"])
 
 
-def test_a_space_that_is_not_supported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        (gym.spaces.Text(3), r"Text is not supported; .* them; name another data set"),
+        (
+            gym.spaces.Dict({"left arm": VECTOR, "left_arm": VECTOR}),
+            r"the keys \['left arm'\] and .* on the wire, 'left_arm'; name another data set",
+        ),
+    ],
+)
+def test_a_space_that_cannot_be_used_is_named(
+    space: gym.Space, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Recorded data cannot be converted with a wrapper."""
-    data_set = SimpleNamespace(observation_space=gym.spaces.Text(3), action_space=FORCE)
+    data_set = SimpleNamespace(observation_space=space, action_space=FORCE)
     monkeypatch.setattr(minari_data, "_load", lambda name: data_set)
-    with pytest.raises(ConfigError, match=r"Text is not supported; .* them; name another data set"):
+    with pytest.raises(ConfigError, match=words):
         minari_data.read_spaces(ID)
 
 
