@@ -372,7 +372,7 @@ class OnlineHelper:
         reports, self._episodes = self._episodes, []
         if self.counts_steps:
             self._is_known = True
-            reports.append(Playing(self._player, self._slots, env_steps))
+            reports.insert(0, Playing(self._player, self._slots, env_steps))
         return reports
 
     def _make_for_slot(self) -> "OnlineHelper":

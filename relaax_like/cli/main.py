@@ -1,5 +1,6 @@
 """`relaax`: run, train, resume, eval, record, serve, export, examples, keys, gym, plot, ..."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated

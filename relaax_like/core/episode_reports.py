@@ -44,7 +44,9 @@ def write_reports(header: Any, reports: Sequence[EpisodeReport]) -> None:
 
 
 def read_reports(header: Any, limit: int = MAX_EPISODES) -> tuple[EpisodeReport, ...]:
-    """Reads what `write_reports` has written; `validate_reports` checks the content.
+    """Reads what `write_reports` has written: who plays, what ended, and who has left.
+
+    `validate_reports` checks the content.
 
     Raises:
       InvalidInputError: there are more than `limit`.
@@ -56,9 +58,11 @@ def read_reports(header: Any, limit: int = MAX_EPISODES) -> tuple[EpisodeReport,
             "message; send several messages",
             "episodes",
         )
+    players = [Playing(p.name, p.slots, p.env_steps) for p in header.players]
     return (
-        *(Playing(p.name, p.slots, p.env_steps) for p in header.players),
+        *(playing for playing in players if playing.slots),
         *(Episode(e.episode_return, e.length, e.slot, e.player) for e in header.episodes),
+        *(playing for playing in players if not playing.slots),
     )
 
 

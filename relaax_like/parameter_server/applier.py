@@ -349,7 +349,7 @@ class Applier:
         self._store.commit(prepared)
         self._combiner.note(plan, push.groups, self._store.values)
         # The tutorial's plain calls, which have no number, are not those of a player.
-        sender = push.client_id if push.sequence else None
+        sender = push.client_id if push.sequence else ""
         self._statistics.add(push.env_steps, push.episodes, sender)
         answered = CachedReply(plan.outcome, prepared.version, prepared.global_t, plan.reason)
         self._dedup.note(push, answered)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relaax_like.core.records import ClientStatus, Episode, EpisodeReport, Playing
+from relaax_like.core.records import ClientStatus, EpisodeReport, Playing
 from relaax_like.parameter_server.training_returns import EpisodeMeans, TrainingReturns
 
 DEFAULT_WINDOW = 100
@@ -62,33 +62,25 @@ class Statistics:
 
         Args:
           env_steps: number of steps.
-          reports: episodes that ended, and agents that play.
-          sender: plays with one slot if it reports no agents that play; None: it does not play.
+          reports: agents that play, and episodes that ended, in their order.
+          sender: plays with one slot if it reports no agents that play; "": it does not play.
         """
         with self._lock:
             now = self._clock()
             if env_steps:
                 self._add_steps(env_steps)
             reports = tuple(reports)
-            playing = [one for one in reports if isinstance(one, Playing)]
-            if not playing and sender is not None and (env_steps or reports):
-                playing = [Playing("", 1, env_steps)]
-            for one in playing:
-                if one.slots:
-                    self._training.report(one.player or sender or "", one.slots, one.env_steps, now)
-            for episode in reports:
-                if isinstance(episode, Episode):
+            if sender and env_steps and not any(isinstance(one, Playing) for one in reports):
+                self._training.report(sender, 1, env_steps, now)
+            for one in reports:
+                player = one.player or sender
+                if isinstance(one, Playing):
+                    self._training.report(player, one.slots, one.env_steps, now)
+                else:
                     self._training.end(
-                        episode.player or sender or "",
-                        episode.slot,
-                        float(episode.episode_return),
-                        int(episode.length),
-                        now,
+                        player, one.slot, float(one.episode_return), int(one.length), now
                     )
                     self._episodes += 1
-            for one in playing:
-                if not one.slots:
-                    self._training.report(one.player or sender or "", 0, 0, now)
 
     def see_client(self, client_id: str) -> None:
         """Notes a client as present. Beyond 10 000, the client silent the longest is forgotten."""
