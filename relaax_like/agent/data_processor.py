@@ -88,6 +88,11 @@ class ComputationDataProcessor:
         """Returns the recorder of metrics."""
         return self._metrics
 
+    @property
+    def keeps_requests(self) -> bool:
+        """Whether agents can wait until rollouts are acknowledged; see `Learner`."""
+        return self._learner.keeps_requests
+
     def name_agent(self) -> str:
         """Returns a name that no other agent of this processor has."""
         return f"agent-{next(self._agents)}"

@@ -1,6 +1,7 @@
 """OnlineHelper: an agent's side of one ComputationTask; submits each rollout once."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,15 +39,18 @@ class OnlineHelper:
     """Requests actions from one task, and submits each complete rollout once.
 
     While a rollout is being learned from, the agent can act for `ahead` more rollouts. Then it must
-    wait, for at most `max_wait_sec`: if the parameter server hangs, the agent continues with the
-    current values, and rollouts are discarded and counted until the submitted ones have been
-    answered. Not thread-safe, except for the processor's callbacks.
+    wait until the learner has acknowledged one, however long that takes if the learner keeps
+    requests. With `max_wait_sec`, or if requests can be lost, it waits no longer than that, and
+    continues with the current values; until the submitted rollouts have been answered, others are
+    discarded. Not thread-safe, except for the processor's callbacks.
 
     A rollout with numbers that cannot be learned from is refused on its own: rollouts of other
     agents are not affected. The third one in a row ends the session.
 
     Each environment step is counted once: those of a discarded rollout with the next request, those
-    of the unfinished rollout when the helper is closed.
+    of the unfinished rollout when the helper is closed. If the learner keeps requests, the steps of
+    discarded and refused rollouts are reported as not learned from instead, and their episodes are
+    left out.
 
     Attributes:
       discarded_rollouts: number of complete rollouts discarded because learning was too slow.
@@ -66,8 +70,9 @@ class OnlineHelper:
       on_learned: called when the learner has answered a rollout; see `on_done` of
         `ComputationDataProcessor.submit`.
       max_wait_sec: longest time that the agent waits until a rollout has been learned from. None:
-        2 s; but 50 s for the first rollout (its gradient must be compiled), with `ahead` 0 (so that
-        a repeatable run discards nothing when the machine is briefly slow) and with a replay table.
+        no limit; but if requests can be lost 2 s, and 50 s for the first rollout (its gradient
+        must be compiled), with `ahead` 0 (so that a repeatable run discards nothing when the
+        machine is briefly slow) and with a replay table.
       client: the agent's client, for log lines, for the numbers of its slots in `Rollout.starts`,
         and for `make_ranks`.
       overridden: what happens to steps whose action was overridden; see `OnPolicy`.
@@ -122,6 +127,7 @@ class OnlineHelper:
         self._buffer = RolloutBuffer(steps, agents, overridden, overlap)
         self._episodes: list[EpisodeReport] = []
         self._is_known = False  # as a player
+        self._unlearned = 0  # steps that are only reported
         self._uncounted = 0  # steps of discarded rollouts, to be counted with the next request
         # Two counters, each with one writer, so no lock is needed.
         self._submitted = 0
@@ -262,11 +268,13 @@ class OnlineHelper:
             # Its newest episodes go with the next one: a report each would overload the learner.
             self.discarded_rollouts += 1
             self.discarded_steps += taken
-            self._uncounted += taken
+            self._drop(taken)
             del self._episodes[:-MAX_EPISODES]
             return
         self._submitted += 1
         longest = self._max_wait_sec
+        if longest is None and self._processor.keeps_requests:
+            longest = math.inf
         if longest is None:
             is_short = self._learned and self._ahead and not self._is_replayed
             longest = _WAIT_SEC if is_short else _LONG_WAIT_SEC
@@ -297,10 +305,11 @@ class OnlineHelper:
             "discarded_rollouts": self.discarded_rollouts,
             "discarded_steps": self.discarded_steps,
             "uncounted": self._uncounted,
+            "unlearned": self._unlearned,
         }
         self._buffer.discard()
         self._episodes = []
-        self._uncounted = 0
+        self._uncounted = self._unlearned = 0
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -310,6 +319,7 @@ class OnlineHelper:
         self.discarded_rollouts = int(state["discarded_rollouts"])
         self.discarded_steps = int(state["discarded_steps"])
         self._uncounted = int(state["uncounted"])
+        self._unlearned = int(state["unlearned"])
 
     def refresh(self) -> None:
         """Requests newer values without waiting for them; for agents that do not learn.
@@ -326,7 +336,7 @@ class OnlineHelper:
           Exception: an error of the learner; see `Learner.submit`.
         """
         env_steps = self._take_env_steps(self.unfinished_steps)
-        if self._is_known or self._episodes or env_steps:
+        if self._is_known or self._episodes or env_steps or self._unlearned:
             reports = self._take_reports(env_steps)
             if self.counts_steps:
                 reports.append(Playing(self._player, 0, 0))
@@ -344,7 +354,8 @@ class OnlineHelper:
         """
         self.refused_rollouts += 1
         self._refused_in_a_row += 1
-        env_steps = self._take_env_steps(env_steps)
+        self._drop(env_steps)
+        env_steps = self._take_env_steps(0)
         self._processor.report(self._take_reports(env_steps), env_steps)
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
@@ -371,9 +382,19 @@ class OnlineHelper:
         """Returns the episodes that ended, and that the agent plays with its slots."""
         reports, self._episodes = self._episodes, []
         if self.counts_steps:
+            unlearned, self._unlearned = self._unlearned, 0
+            steps = env_steps + unlearned
             self._is_known = True
-            reports.insert(0, Playing(self._player, self._slots, env_steps))
+            reports.insert(0, Playing(self._player, self._slots, steps, unlearned))
         return reports
+
+    def _drop(self, env_steps: int) -> None:
+        """Drops a rollout that the learner does not get."""
+        if self._processor.keeps_requests:
+            self._unlearned += env_steps
+            self._episodes = []
+        else:
+            self._uncounted += env_steps
 
     def _make_for_slot(self) -> "OnlineHelper":
         helper = OnlineHelper(

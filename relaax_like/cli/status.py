@@ -32,6 +32,7 @@ def make_table(address: str, status: Status) -> Table:
         "training": status.finished or "running",
         "steps": f"{status.global_t:,}",
         "steps/s": f"{status.env_steps_per_sec:,.0f}",
+        "not learned from": f"{status.unlearned_steps:,} more steps" * (status.unlearned_steps > 0),
         "mean return": f"{mean} (last {status.return_episodes} of {status.episodes} episodes)",
         "version": f"{status.version:,}",
         "parameters": f"{status.parameters:,}",
@@ -51,7 +52,7 @@ def make_table(address: str, status: Status) -> Table:
         "memory": f"{status.resident_bytes / 1e6:,.0f} MB",
         "up": f"{status.uptime_sec:,.0f} s, epoch {status.epoch}",
     }
-    for name in ("mirror", "given up"):
+    for name in ("not learned from", "mirror", "given up"):
         if not rows[name]:
             del rows[name]
     if not status.learner_address:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 from relaax_like.core.records import (
@@ -33,7 +33,12 @@ def write_reports(header: Any, reports: Sequence[EpisodeReport]) -> None:
     """Writes reports to the header of a message, one with `episodes` and `players`."""
     for report in reports:
         if isinstance(report, Playing):
-            header.players.add(name=report.player, slots=report.slots, env_steps=report.env_steps)
+            header.players.add(
+                name=report.player,
+                slots=report.slots,
+                env_steps=report.env_steps,
+                unlearned_steps=report.unlearned_steps,
+            )
         else:
             header.episodes.add(
                 episode_return=report.episode_return,
@@ -58,7 +63,7 @@ def read_reports(header: Any, limit: int = MAX_EPISODES) -> tuple[EpisodeReport,
             "message; send several messages",
             "episodes",
         )
-    players = [Playing(p.name, p.slots, p.env_steps) for p in header.players]
+    players = [Playing(p.name, p.slots, p.env_steps, p.unlearned_steps) for p in header.players]
     return (
         *(playing for playing in players if playing.slots),
         *(Episode(e.episode_return, e.length, e.slot, e.player) for e in header.episodes),
@@ -94,8 +99,9 @@ def _find_problem_of_episode(episode: Episode) -> str:
 def _find_problem_of_player(playing: Playing) -> str:
     if not _is_count(playing.slots, 0, MAX_SLOTS):
         return f".slots: {playing.slots!r}, expected an integer in 0..{MAX_SLOTS}"
-    if not _is_count(playing.env_steps, 0, MAX_ENV_STEPS):
-        return f".env_steps: {playing.env_steps!r}, expected an integer in 0..2^40"
+    for steps in (playing.env_steps, playing.unlearned_steps):
+        if not _is_count(steps, 0, MAX_ENV_STEPS):
+            return f".env_steps: {steps!r}, expected an integer in 0..2^40"
     return _find_problem_of_name(playing.player)
 
 
@@ -107,3 +113,12 @@ def _find_problem_of_name(name: str) -> str:
 
 def _is_count(value: Any, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
+
+
+def to_unlearned(reports: Sequence[EpisodeReport]) -> list[EpisodeReport]:
+    """Returns what to report of a rollout that is not learned from: its steps, and no episodes."""
+    return [
+        replace(report, unlearned_steps=report.env_steps)
+        for report in reports
+        if isinstance(report, Playing)
+    ]

@@ -49,11 +49,14 @@ class Playing:
       player: name of the agent, unique in the run; "": the sender of the message.
       slots: number of slots that it plays with; 0: it has left.
       env_steps: environment steps of all its slots since its last report.
+      unlearned_steps: those of them that count nowhere, as they are not learned from: the learner
+        did not acknowledge their rollouts.
     """
 
     player: str
     slots: int
     env_steps: int
+    unlearned_steps: int = 0
 
 
 # What agents report of their episodes.
@@ -284,6 +287,7 @@ class Status:
     learner_term: int = 0
     learner_silent_sec: float = 0.0
     joint_learners: int = 0
+    unlearned_steps: int = 0
     given_up_version: int | None = None
     given_up_step: int | None = None
 

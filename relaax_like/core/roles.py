@@ -58,7 +58,14 @@ OnUpdate = Callable[[LearnerUpdate], None]
 
 
 class Learner(abc.ABC):
-    """Turns rollouts into new values, in this process or in another."""
+    """Turns rollouts into new values, in this process or in another.
+
+    Attributes:
+      keeps_requests: whether requests are kept until they have been acknowledged, so that agents
+        can wait for that; False: requests can be lost, and their agents continue.
+    """
+
+    keeps_requests = True
 
     @abc.abstractmethod
     def start(self, on_update: OnUpdate) -> None:

@@ -83,6 +83,8 @@ class GradientLearner(Learner):
       Exception: an error of `make_replayed`.
     """
 
+    keeps_requests = False
+
     def __init__(
         self,
         task: GradientTask | JointTask,

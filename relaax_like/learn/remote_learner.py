@@ -13,6 +13,7 @@ import numpy as np
 
 from relaax_like.bridge.collecting import CollectStream, ReleaseNotice
 from relaax_like.bridge.errors import PARAMETER_SERVER
+from relaax_like.core.episode_reports import to_unlearned
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import MAX_EPISODES, Experience, LearnerUpdate, LearnRequest, Reply
 from relaax_like.core.roles import Learner, OnUpdate
@@ -36,6 +37,9 @@ _START_WAIT_SEC = 5.0
 _MIN_PAUSE_SEC, _MAX_PAUSE_SEC = 0.2, 2.0
 _MIN_RESTART_SEC, _MAX_RESTART_SEC = 1.0, 30.0
 _FINISHED_PAUSE_SEC = 10.0
+_WAITING_LINE_SEC = 10.0
+# Requests that can wait for a stream.
+_MAX_KEPT = 100_000
 # Longest total wait at the end.
 _STOP_SEC = 3.0
 
@@ -45,6 +49,7 @@ class _SharedLearner(Learner):
 
     def __init__(self, learner: "RemoteLearner"):
         self._learner = learner
+        self.keeps_requests = learner.keeps_requests
 
     def start(self, on_update: OnUpdate) -> None:
         """Waits some seconds for the first values; see `RemoteLearner.start`."""
@@ -85,10 +90,13 @@ class RemoteLearner(Learner):
         processor = ComputationDataProcessor(actor, learner, metrics)
 
     If the stream breaks, it is reopened, and experience that was not received is sent again; agents
-    do not wait for that. While the learner is not available, rollouts are discarded and counted;
-    those that it had received but not learned from before a restart are lost, and also counted. The
-    environment steps of rollouts that were not sent, or were refused, are added to the next
-    request.
+    wait for that with at most a rollout or two each. Those that the learner had received but not
+    learned from before it was restarted are lost, and counted. The steps of rollouts that are
+    refused are reported as not learned from.
+
+    A learner that is a child of this process can have pushed the gradient of what it was sent, so
+    nothing is sent to it again. While it is not available, rollouts are discarded and counted, and
+    their environment steps are added to the next request.
 
     Attributes:
       lost_rollouts: number of rollouts that were discarded or lost.
@@ -122,6 +130,7 @@ class RemoteLearner(Learner):
         self._on_failure = on_failure
         self._get_sampling_sec = get_sampling_sec
         self._is_child = is_child
+        self.keeps_requests = not is_child
         self._server = server
         self._sampling_sec = 0.0  # reported so far; only used in the sending thread
         self._incarnation = time.time_ns()
@@ -141,6 +150,7 @@ class RemoteLearner(Learner):
         # Only used in the receiving thread.
         self._epoch = 0
         self._away = False
+        self._released_at = self._next_line_at = time.monotonic()
         self._lost_before = 0
         self._changed = threading.Event()  # the learner has answered, or `stop` was called
         self._stopping = threading.Event()
@@ -250,8 +260,12 @@ class RemoteLearner(Learner):
             except Exception:
                 logger.exception("the stream to the learner broke")
             self._close_stream()
-            self._let_act_on()
-            if self._newest is not None and self._newest.finished:
+            finished = self._newest is not None and bool(self._newest.finished)
+            if self._is_child or finished:
+                self._let_act_on()
+            else:
+                self._note_waiting()
+            if finished:
                 first = longest = _FINISHED_PAUSE_SEC  # the servers are about to end, too
             self._stopping.wait(draw_pause_sec(failures, first, longest))
             failures += 1
@@ -284,12 +298,8 @@ class RemoteLearner(Learner):
             return
         self._away = True
         self._lost_before = self.lost_rollouts
-        logger.warning(
-            "%s; continuing with version %d of the values, and discarding rollouts until it "
-            "is back",
-            error,
-            newest.version,
-        )
+        what = "rollouts are discarded" if self._is_child else "agents wait with their rollouts"
+        logger.warning("%s; %s until it is back", error, what)
 
     def _take(self, advance: ReleaseNotice) -> bool:
         """Processes a notice, in the receiving thread; returns whether a request is done."""
@@ -310,6 +320,10 @@ class RemoteLearner(Learner):
                 del self._under_way[sequence]
                 self.lost_rollouts += work.rollouts if sequence > progress.released else 0
             stream = self._stream
+        if done:
+            self._released_at = self._heard
+        else:
+            self._note_waiting()
         if self._away:
             self._away = False
             lost = self.lost_rollouts - self._lost_before
@@ -321,6 +335,22 @@ class RemoteLearner(Learner):
         self._tell(_find_numbers(done.values()), reply, values)
         tracing.end("take values", mark)
         return bool(done)
+
+    def _note_waiting(self) -> None:
+        """Reports every ten seconds that agents wait, in the receiving thread."""
+        now = time.monotonic()
+        with self._lock:
+            waiting = sum(work.rollouts for work in self._under_way.values() if work.number)
+        if not waiting:
+            self._released_at = now
+        since = now - self._released_at
+        if since >= _WAITING_LINE_SEC and now >= self._next_line_at and not self._is_child:
+            self._next_line_at = now + _WAITING_LINE_SEC
+            logger.info(
+                "%d rollout(s) wait for the learner; none was acknowledged for %.0f s",
+                waiting,
+                since,
+            )
 
     def _select(self, manifest: Manifest, flat: np.ndarray) -> list[np.ndarray]:
         arrays = manifest.unpack(flat)
@@ -366,9 +396,9 @@ class RemoteLearner(Learner):
             refused = [s for s, work in self._under_way.items() if work.experience is not None]
             works = [self._under_way.pop(sequence) for sequence in refused]
             self.lost_rollouts += sum(work.rollouts for work in works)
-            self._uncounted += sum(
-                w.experience.env_steps for w in works if w.experience is not None
-            )
+        for work in works:
+            if work.experience is not None:
+                self._queue.put(LearnRequest(0, None, to_unlearned(work.experience.episodes)))
         self._tell(_find_numbers(works))
 
     # In the sending thread.
@@ -426,17 +456,25 @@ class RemoteLearner(Learner):
             sequence=next(self._numbers),
             **fields,
         )
+        rollouts = int(experience.rollout is not None)
         with self._lock:
             stream = self._stream
-            if stream is None:
+            if stream is None and not self._keeps(experience):
                 return False
-            rollouts = int(experience.rollout is not None)
             if not self._under_way:
                 self._heard = time.monotonic()
             self._under_way[experience.sequence] = _UnderWay(number, experience, rollouts)
         # Without the lock, because it can wait. If the stream breaks, the next one sends it.
-        stream.send(experience)
+        if stream is not None:
+            stream.send(experience)
         return True
+
+    def _keeps(self, experience: Experience) -> bool:
+        """Whether experience waits for the next stream."""
+        has_ended = self._newest is not None and bool(self._newest.finished)
+        is_full = len(self._under_way) >= _MAX_KEPT
+        has_content = experience.rollout is not None or bool(experience.episodes)
+        return self.keeps_requests and has_content and not has_ended and not is_full
 
 
 def _find_numbers(works: Iterable[_UnderWay]) -> list[int]:

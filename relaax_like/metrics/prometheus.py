@@ -50,6 +50,10 @@ _GAUGES = {
     ),
     "environments": ("served_clients", "Environments that are connected to rlx servers."),
     "held_back_gradients": ("held_back", "Gradients held back until others arrive."),
+    "unlearned_steps": (
+        "unlearned_steps",
+        "Environment steps that were not learned from and do not count.",
+    ),
     "overdue_updates": (
         "overdue_updates",
         "Updates from a replay table that are due by updates_per_step and have not been made.",

@@ -522,6 +522,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             snapshot_global_t=saved.global_t if saved else None,
             checkpoint_dir=str(self._snapshots.directory) if self._snapshots else "",
             refused=statistics.refused,
+            unlearned_steps=statistics.unlearned_steps,
             parameters=self.manifest.gradient_bytes // 4,
             durability=self._applier.durability,
             unsynced_records=self._journal.unsynced_records,

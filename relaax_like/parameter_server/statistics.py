@@ -32,7 +32,8 @@ class _Client:
 class Statistics:
     """The numbers of `relaax status`, and the mean return that can end the training. Thread-safe.
 
-    Returns are floats from the start, so that integer returns do not lead to truncated means.
+    Attributes:
+      unlearned_steps: environment steps that were not learned from, and do not count.
     """
 
     def __init__(self, window: int = DEFAULT_WINDOW, clock: Callable[[], float] = time.monotonic):
@@ -53,6 +54,7 @@ class Statistics:
         self._window = window
         self._training = TrainingReturns(window)
         self._episodes = 0
+        self.unlearned_steps = 0
         self._buckets: deque[tuple[float, int]] = deque()
         self._clients: dict[str, _Client] = {}  # the one silent for the longest time first
         self._refused: dict[str, int] = {}
@@ -76,6 +78,7 @@ class Statistics:
                 player = one.player or sender
                 if isinstance(one, Playing):
                     self._training.report(player, one.slots, one.env_steps, now)
+                    self.unlearned_steps += one.unlearned_steps
                 else:
                     self._training.end(
                         player, one.slot, float(one.episode_return), int(one.length), now
@@ -177,6 +180,7 @@ class Statistics:
                 "return_episodes": means.return_episodes,
                 "players": self._training.export(),
                 "episodes": self._episodes,
+                "unlearned_steps": self.unlearned_steps,
                 "refused": dict(self._refused),
             }
 
@@ -186,6 +190,7 @@ class Statistics:
             self._training = TrainingReturns(self._window)
             self._training.restore(saved.get("players", {}), self._clock())
             self._episodes = int(saved.get("episodes", 0))
+            self.unlearned_steps = int(saved.get("unlearned_steps", 0))
             self._refused = {str(k): int(v) for k, v in saved.get("refused", {}).items()}
 
     def restart_speed(self) -> None:

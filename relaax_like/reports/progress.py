@@ -112,6 +112,8 @@ def print_summary(experiment: Experiment, status: Status, serves: bool = True) -
     settings = experiment.parameter_server
     logger.info("%s", f"finished: {status.finished}" if status.finished else "stopped")
     episodes = f"; {status.episodes} episodes" if status.episodes else ""
+    if status.unlearned_steps:
+        episodes += f"; {status.unlearned_steps:,} more steps were not learned from"
     logger.info("%s%s", format_progress(status, serves), episodes)
     logger.info("snapshots   %s", _relative(settings.checkpoint_dir))
     curves = (experiment.metrics_server or settings).metrics_dir

@@ -22,6 +22,8 @@ SLOTS = 2
 
 
 class RecordingProcessor:
+    keeps_requests = False
+
     """Keeps what is submitted; the test says when it has been learned from."""
 
     name = "processor"

@@ -26,6 +26,8 @@ class Recorder(Metrics):
 
 
 class CountingProcessor:
+    keeps_requests = False
+
     """Answers with the number of the prediction; keeps what is submitted, and lets nobody wait."""
 
     name = "processor"

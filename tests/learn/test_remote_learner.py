@@ -36,6 +36,7 @@ from relaax_like.core.records import (
     Episode,
     LearnerUpdate,
     LearnRequest,
+    Playing,
     Reply,
     StreamProgress,
 )
@@ -266,7 +267,7 @@ def test_a_rollout_that_is_refused_costs_itself_alone(
     far: Far, agents: Agents, caplog: pytest.LogCaptureFixture, reward: float, words: str
 ) -> None:
     bad = make_rewarded(2, reward)
-    agents.wait(agents.submit(bad))
+    agents.wait(agents.submit(bad, Playing("a", 2, 2 * STEPS), Episode(1.0, 1, 0, "a")))
     assert f"experience was refused, or a reply cannot be read: rewards: {words}" in caplog.text
     assert agents.learner.lost_rollouts == 1
     wait_until(lambda: agents.learner._stream is not None, "the next stream")
@@ -274,7 +275,9 @@ def test_a_rollout_that_is_refused_costs_itself_alone(
     agents.wait_version(1)
     assert far.learned() == [[1.0] * COLUMNS]
     assert far.server is not None
-    assert far.server.global_t == 2 * STEPS + ENV_STEPS
+    # Its steps do not count, and are reported as not learned from.
+    wait_until(lambda: far.server.status().unlearned_steps == 2 * STEPS, "the report")
+    assert (far.server.global_t, far.server.status().episodes) == (ENV_STEPS, 0)
 
 
 def test_a_rollout_that_cannot_be_sent_costs_itself_alone(
@@ -344,32 +347,31 @@ def test_agents_that_start_before_the_server_wait_for_it(far: Far, learner: Remo
     assert agents.values_version == 0
 
 
-def test_while_the_server_is_away_agents_go_on_and_rollouts_are_counted(
-    far: Far, agents: Agents, caplog: pytest.LogCaptureFixture
+def test_while_the_server_is_away_agents_wait_and_nothing_is_lost(
+    far: Far, agents: Agents, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(remote_learner, "_WAITING_LINE_SEC", 0.3)
     far.policy.gate.clear()
-    waiting = agents.submit(make_rewarded(COLUMNS, 1.0))
+    waiting = [agents.submit(make_rewarded(COLUMNS, 1.0))]
     assert far.policy.begun.wait(20)
-    assert waiting not in agents.done
     far.cut()
-    agents.wait(waiting)  # nobody waits for a server that is away
-    for _ in range(3):
-        agents.wait(agents.submit(make_rewarded(2, 9.0), Episode(1.0, 1)))
-    wait_until(lambda: agents.learner.lost_rollouts == 3, "three lost rollouts")
+    waiting += [agents.submit(make_rewarded(COLUMNS, 2.0), Episode(1.0, 1)) for _ in range(2)]
+    line = "3 rollout(s) wait for the learner; none was acknowledged for "
+    wait_until(lambda: caplog.text.count(line) >= 2, "two lines")
+    assert not {*waiting} & {*agents.done}
+    assert agents.learner.lost_rollouts == 0
     far.policy.gate.set()
     far.start(again=True)
-    agents.wait_version(1)  # of the rollout that it had
-    agents.wait(agents.submit(make_rewarded(COLUMNS, 2.0)))
-    agents.wait_version(2)
-    assert far.learned() == [[1.0] * COLUMNS, [2.0] * COLUMNS]
+    for number in waiting:
+        agents.wait(number)
+    agents.wait_version(3)
+    assert far.learned() == [[1.0] * COLUMNS, [2.0] * COLUMNS, [2.0] * COLUMNS]
     assert far.server is not None
-    # The steps of the lost rollouts have gone with the next one.
-    assert far.server.global_t == 2 * ENV_STEPS + 3 * 2 * STEPS
+    assert far.server.global_t == 3 * ENV_STEPS
     said = [r.getMessage() for r in caplog.records if r.name == remote_learner.__name__]
-    assert len(said) == 2
-    assert "continuing with version 0 of the values, and discarding rollouts until" in said[0]
-    assert said[1] == "the parameter server is back; 3 rollout(s) were lost"
+    assert "agents wait with their rollouts until it is back" in said[0]
+    assert "the parameter server is back; 0 rollout(s) were lost" in said
 
 
 def test_what_a_server_had_not_received_is_sent_again_once(far: Far, agents: Agents) -> None:
@@ -378,10 +380,10 @@ def test_what_a_server_had_not_received_is_sent_again_once(far: Far, agents: Age
     # The server holds five of them and has no room for more.
     wait_until(lambda: _count_received(agents) == 5, "a full server")
     far.cut()
-    for number in numbers:
-        agents.wait(number)
     far.policy.gate.set()
     far.start(again=True)
+    for number in numbers:
+        agents.wait(number)
     agents.wait_version(8)
     assert [rewards[0] for rewards in far.learned()] == [float(n) for n in range(1, 9)]
     assert agents.learner.lost_rollouts == 0
@@ -397,9 +399,10 @@ def test_a_restarted_server_has_lost_what_it_had_not_learned_from(
     caplog.set_level(logging.INFO)
     far.policy.error = ServerUnavailableError("killed")  # the iteration leads to nothing
     far.kill()
+    assert not {*numbers} & {*agents.done}
+    far.start()
     for number in numbers:
         agents.wait(number)
-    far.start()
     wait_until(lambda: agents.learner.lost_rollouts == 2, "two lost rollouts")
     assert not agents.learner._under_way
     wait_until(

@@ -249,6 +249,10 @@ class Carrier(abc.ABC):
         """Makes connections possible again."""
         raise Missing("no connection can break while both ends run")
 
+    def is_away(self) -> bool:
+        """Returns whether the sender knows that there is no connection."""
+        raise Missing("no connection can break while both ends run")
+
     def restart_far_end(self, forgets: bool = False) -> None:
         """Kills the far end, and waits for the one that replaces it.
 
@@ -656,6 +660,9 @@ class GrpcCarrier(_LearnerCarrier):
 
     def mend(self) -> None:
         self._line.mend()
+
+    def is_away(self) -> bool:
+        return self._remote._stream is None
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:

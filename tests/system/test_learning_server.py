@@ -67,7 +67,7 @@ def test_two_clients_learn_cartpole_together_and_a_third_joins_them(cluster: Clu
     clients.append(start_client(cluster, "three"))
     wait_scores(clients[2], 1)
     assert ps.wait() == 0
-    ps.wait_for(r"finished: mean return 1[5-9]\d.* of the last 50 episodes reached the target 150")
+    ps.wait_for(r"finished: mean return 1[5-9]\d.* of the last 60 episodes reached the target 150")
     for client in clients:
         assert client.wait() == 0
         client.wait_for("reached the target 150")
@@ -99,9 +99,7 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
     rlx.wait_for("rlx server on")
     clients = [start_paced_client(cluster, name) for name in ("one", "two")]
     assert first.wait() == -signal.SIGKILL
-    rlx.wait_for("discarding rollouts until it is back")
-    for client in clients:
-        wait_scores(client, 2)  # with the values at hand
+    rlx.wait_for("agents wait with their rollouts until it is back")
     second = cluster.start_parameter_server()
     # Written down before it was visible to anybody: not one publish more or less.
     number, step = find_taken_up(second)
@@ -150,8 +148,7 @@ def test_a_learner_that_fails_ends_its_server_with_a_line(cluster: Cluster) -> N
     ps.wait_for("learning has failed: .* (not finite|NaN or infinity|expected finite)")
     ps.wait_for("^[0-9:]* stopped$")
     assert_no_trace(ps, rlx, client)
-    rlx.wait_for("discarding rollouts until it is back")
-    wait_scores(client, 1)
+    rlx.wait_for("agents wait with their rollouts until it is back")
 
 
 @pytest.mark.slow

@@ -68,9 +68,9 @@ def test_two_clients_learn_cartpole_although_learner_and_parameter_server_are_ki
     first.wait_for("waiting for the spaces|connected to the parameter server")
     cluster.wait_steps(3 * ITERATION)
     assert cluster.find_learner() == f"localhost:{cluster.learner_port}"
-    # The learner dies; its agents act on, and another one continues where it was.
+    # The learner dies; its agents wait, and another one continues where it was.
     assert first.stop(signal.SIGKILL) == -signal.SIGKILL
-    rlx.wait_for("discarding rollouts until it is back")
+    rlx.wait_for("agents wait with their rollouts until it is back")
     told = cluster.wait_status(lambda status: True, "any answer")
     second = cluster.start_learner(*target)
     second.wait_for("holds the lease of this run|learning, ")
@@ -96,6 +96,32 @@ def test_two_clients_learn_cartpole_although_learner_and_parameter_server_are_ki
     assert saved is not None
     assert saved.global_t >= ITERATION * saved.version
     cluster.assert_nothing_left()
+
+
+def test_steps_count_once_the_learner_has_acknowledged_them(cluster: StandaloneCluster) -> None:
+    """While it is held up, its agents wait; afterwards the complete budget is learned from."""
+    budget = ("algorithm.max_global_step=3000", "learner.target_return=null")
+    ps, rlx = cluster.start_both_servers(*budget)
+    learner = cluster.start_learner(*budget)
+    clients = [cluster.start_client(name, "--num-envs", 4) for name in ("one", "two")]
+    cluster.wait_steps(ITERATION)
+    freeze(learner.pid)
+    line = r"rollout\(s\) wait for the learner; none was acknowledged for \d\d s"
+    rlx.wait_for(line)
+    held = cluster.wait_status(lambda status: True, "any answer").global_t
+    rlx.wait_for(line, after=len(rlx.lines))
+    assert cluster.wait_status(lambda status: True, "any answer").global_t == held < 2000
+    learner.send(signal.SIGCONT)
+    assert ps.wait() == 0
+    for client in clients:
+        assert client.wait() == 0
+    saved = read_latest(cluster.folder / "run" / "checkpoints")
+    assert saved is not None
+    assert ITERATION * saved.version >= 2900
+    assert "not learned from" not in ps.output
+    played = sum(int(client.wait_for(r"episodes, (\d+) steps$")[1]) for client in clients)
+    assert 0 <= played - saved.global_t <= 8 * 2 * 16  # a rollout or two of each slot
+    assert_no_trace(ps, rlx, learner, *clients)
 
 
 @pytest.mark.slow
