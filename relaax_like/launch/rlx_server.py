@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from relaax_like.bridge import chaos
@@ -163,14 +164,10 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
         else:
             with shutdown.interrupting(), tracing.span(tracing.START):
                 host = make_linked_host(experiment, make_client, beside)
-        newest: list[RunSpaces] = []  # of a client that trains
-
-        def note_spaces(greeting: Greeting) -> None:
-            if not greeting.exploit:
-                newest[:] = [RunSpaces(greeting.observation_spaces, greeting.action_spaces)]
+        newest: deque[Greeting] = deque(maxlen=1)  # of clients that train
 
         def watch_session(session: Session) -> None:
-            session.on_greeting = note_spaces
+            session.on_training = newest.append
 
         server = make_rlx_server(
             settings, host, metrics, security, reporter, on_session=watch_session
@@ -346,12 +343,11 @@ def _wait_for_learner(
 
 
 def _report_clients(
-    server: RlxServer, link: Link, shutdown: Shutdown, newest: list[RunSpaces]
+    server: RlxServer, link: Link, shutdown: Shutdown, newest: deque[Greeting]
 ) -> None:
     """Reports the clients to the parameter server until this process ends, for `relaax status`.
 
-    Also sends the spaces of clients that train, which it removes from `newest`: the first ones
-    become the run's.
+    Also proposes the spaces of the newest client that trains; see `make_proposer`.
     """
     server_id = make_client_id("rlx")
     while not shutdown.requested.is_set():
@@ -362,7 +358,8 @@ def _report_clients(
                 ClientsReport(server_id=server_id, clients=tuple(clients), num_clients=num_clients)
             )
             if newest:
-                link.propose_spaces(newest.pop())
+                greeting = newest.pop()
+                link.propose_spaces(RunSpaces(greeting.observation_spaces, greeting.action_spaces))
 
 
 def _make_environment() -> dict[str, str]:

@@ -221,7 +221,7 @@ class Session:
       points: curve points of the newest message; the owner stores them gradually.
       report: called with an event and the client's name when it has joined, made its first step, or
         left.
-      on_greeting: called with an accepted hello, before it is answered.
+      on_training: called with an accepted hello of a client that trains, before it is answered.
       on_episodes: called with the episodes that ended in a step, before the step is answered.
       get_end: called with each answer; unless it returns "", the session ends as at the end of
         training: the client gets this text instead of actions.
@@ -253,7 +253,7 @@ class Session:
         self.log = ClientLog(logger)
         self.points = ClientPoints(metrics)
         self.report: Callable[[Event, str], None] = lambda event, client: None
-        self.on_greeting: Callable[[Greeting], None] = lambda greeting: None
+        self.on_training: Callable[[Greeting], None] = lambda greeting: None
         self.on_episodes: Callable[[Sequence[SlotEpisode]], None] = lambda episodes: None
         self.get_end: Callable[[], str] = lambda: ""
         self.last_message = "nothing"
@@ -519,7 +519,8 @@ class Session:
         self._unsupported = agents.unsupported
         greeting.features = greeting.features.difference(agents.unsupported)
         self._greeting = greeting
-        self.on_greeting(greeting)
+        if not greeting.exploit:
+            self.on_training(greeting)
         self._has_numbers = STEP_ID in greeting.features
         self.times = AnswerTimes(self._metrics, greeting.max_wait_sec, time.monotonic())
         self.report(Event.JOINED, greeting.client_name)
