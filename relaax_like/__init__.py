@@ -70,20 +70,20 @@ def load(
       version: "latest"; "best", the kept snapshot with the best mean return; or the number of a
         version of which there is a snapshot.
       observation_space: of the environment: a leaf of `relaax_like.wire`, a dict name -> leaf, or a
-        Gymnasium space; None: as the run's settings say, where vectors are flat.
-      action_space: the same for actions. The run's settings say which actions there are, but the
-        bounds of continuous ones only if the policy is bounded (`bounded: true`, or an algorithm
-        with `action_low` and `action_high`): pass the environment's Gymnasium space for actions
-        that are clipped to its bounds and have its shape and dtype. For a leaf of
-        `relaax_like.wire`, actions are not clipped.
+        Gymnasium space; None: that of the first environment that the run was trained in
+        (RUN/spaces.json), or else as the settings say, where vectors are flat and integers count
+        from 0.
+      action_space: the same for actions, which are clipped to its bounds. With a Gymnasium space
+        they are nested as it is, and have its dtype. The settings have bounds only if the policy is
+        bounded (`bounded: true`, or an algorithm with `action_low` and `action_high`).
 
     Returns:
       The policy; see `act` and `reset` of `Policy`.
 
     Raises:
-      ConfigError: no such run, its algorithm cannot be loaded, its settings do not say which spaces
-        the environment has, `version` is something else, a space is of an unsupported kind, or
-        the extra `server` is not installed.
+      ConfigError: no such run, its algorithm cannot be loaded, it does not know which spaces the
+        environment has, `version` is something else, a space is of an unsupported kind, or the
+        extra `server` is not installed.
       InvalidInputError: a passed space has an invalid leaf, or the algorithm cannot use it.
       SnapshotError: there is no such snapshot (for a number, the error lists the existing ones), or
         it cannot be used.
