@@ -77,8 +77,8 @@ AcceptLossOption = Annotated[
     bool,
     typer.Option(
         "--accept-loss",
-        help="With --ray: start on an empty folder a run that the cluster knows to have begun, "
-        "from its newest copy in mirror_url, or else from scratch.",
+        help="Start a run that had begun, although its folder of checkpoints is empty: from its "
+        "newest copy in mirror_url, or else from scratch.",
     ),
 ]
 

@@ -55,11 +55,11 @@ def begin_processes(
       trace: record where the time goes.
       force: move an older run in the folder aside.
       ray: address of the Ray cluster that the processes run on, or "local"; None: this machine.
-      accept_loss: start a run on an empty folder although the cluster knows that it had begun.
+      accept_loss: start a run that had begun, although its folder of checkpoints is empty.
 
     Raises:
-      ConfigError: the settings are wrong, the folder already contains a run or cannot be written
-        to, or `accept_loss` is True without `ray`.
+      ConfigError: the settings are wrong, or the folder already contains a run, cannot be written
+        to, or was emptied and `accept_loss` is False.
       RelaaxError: see `begin_run`, `validate_servers` and, with `ray`, `open_ray_launcher`; or a
         process cannot be started.
       ModuleNotFoundError: `ray` is given, but Ray is not installed.
@@ -90,11 +90,11 @@ def begin_training(
       force: move an older run in the folder aside.
       log: how the progress is shown.
       ray: address of the Ray cluster that the workers run on, or "local"; None: this machine.
-      accept_loss: start a run on an empty folder although the cluster knows that it had begun.
+      accept_loss: start a run that had begun, although its folder of checkpoints is empty.
 
     Raises:
-      ConfigError: the settings are wrong, the folder already contains a run or cannot be written
-        to, or `accept_loss` is True without `ray`.
+      ConfigError: the settings are wrong, or the folder already contains a run, cannot be written
+        to, or was emptied and `accept_loss` is False.
       RelaaxError: see `begin_run`, `BaseTrainer.run` and, with `ray`, `join_for_workers`.
       ModuleNotFoundError: `ray` is given, but Ray is not installed.
       Exception: see `make_trainer` and `BaseTrainer.run`.
@@ -130,8 +130,8 @@ def resume(
 
     Raises:
       ConfigError: there is no such run, a flag is not one of its keys, the settings are wrong or
-        name another folder, the folder cannot be written to, or `accept_loss` is True without
-        `ray`.
+        name another folder, or the folder cannot be written to, or was emptied and `accept_loss` is
+        False.
       SnapshotError: see `validate_not_held`.
       RelaaxError, ModuleNotFoundError, Exception, Stopped: see `begin_processes` and
         `begin_training`.
@@ -157,14 +157,6 @@ def resume(
     return _run_processes(experiment, overrides, trace, take_folder, ray, accept_loss)
 
 
-def _validate_accept_loss(ray: str | None, accept_loss: bool) -> None:
-    if accept_loss and ray is None:
-        raise ConfigError(
-            "--accept-loss: only a Ray cluster knows of a run whose folder is empty; add --ray, or "
-            "omit --accept-loss"
-        )
-
-
 def _train(
     experiment: Experiment,
     sets: Sequence[str],
@@ -175,8 +167,8 @@ def _train(
     accept_loss: bool,
 ) -> int:
     from relaax_like.launch.training import make_trainer
+    from relaax_like.run_folders.run_folder import validate_not_emptied
 
-    _validate_accept_loss(ray, accept_loss)
     setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
     trainer = make_trainer(experiment, sets, log)
     trainer.began = get_process_start()
@@ -185,6 +177,7 @@ def _train(
 
         # Before Shutdown: Ray has handlers of signals, too.
         join_for_workers(trainer, ray, accept_loss)
+    validate_not_emptied(experiment, accept_loss)
     take_folder()
     if trace:
         clear_traces(experiment)
@@ -211,12 +204,11 @@ def _run_processes(
         validate_run,
         validate_servers,
     )
-    from relaax_like.run_folders.run_folder import RUN, describe_start
+    from relaax_like.run_folders.run_folder import RUN, describe_start, validate_not_emptied
     from relaax_like.supervision.launcher import Launcher
     from relaax_like.supervision.log_file import add_log_file
     from relaax_like.supervision.manager import Manager, output
 
-    _validate_accept_loss(ray, accept_loss)
     setup_logging("INFO")
     (validate_servers if ray is None else validate_run)(experiment)
     sets = [*sets, *fix_run_dir(experiment.run_dir)]
@@ -234,6 +226,7 @@ def _run_processes(
                 open_ray_launcher(experiment, topology, ray, accept_loss, begins_new_run)
             )
         manager = Manager(topology, launcher=launcher)
+        validate_not_emptied(experiment, accept_loss)
         take_folder()
         make_run_dir(experiment)
         add_log_file(experiment.run_dir, ("", output.name))

@@ -11,8 +11,8 @@ needs no sync of its own: a power cut can leave an older head, which claims less
 in place, without a new file: it is smaller than a sector, which a disk writes completely or not at
 all, and needs no additional space on a full disk.
 
-A journal that can be given up has another file, in its folder: while it exists, the journal has all
-that was acknowledged. Giving up removes it, which a full disk permits.
+A journal that can be given up has another file, in its folder, as long as it was not. Giving up
+removes it, which a full disk permits.
 """
 
 import logging
@@ -53,8 +53,8 @@ def path_of_head(directory: Path) -> Path:
 
 
 def path_of_marker(directory: Path) -> Path:
-    """Returns the path of the file that exists while a journal has all that was acknowledged."""
-    return directory / "covers-all"
+    """Returns the path of the file that exists while a journal has not been given up."""
+    return directory / "not-given-up"
 
 
 def is_given_up(directory: Path) -> bool:

@@ -210,8 +210,8 @@ class Journal:
         self._dirty.set()
         return index
 
-    def cover(self) -> None:
-        """Notes on the disk that all that is acknowledged from now on is in the journal.
+    def resume(self) -> None:
+        """Notes on the disk that the journal is not given up, or no longer.
 
         Raises:
           JournalError: that could not be noted.

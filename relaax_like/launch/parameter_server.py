@@ -48,6 +48,8 @@ from relaax_like.run_folders.run_folder import (
     describe_start,
     forget_results,
     is_described,
+    note_begun,
+    validate_not_emptied,
     write_config,
     write_results,
 )
@@ -105,7 +107,8 @@ def make_parameter_server(
 
     Raises:
       ConfigError: the algorithm has no usable initial values, the optimizers are not those of its
-        variable groups, or `learner.previous` or `mirror_url` cannot be used.
+        variable groups, or `learner.previous` or `mirror_url` cannot be used; or the folder of a
+        run that had begun is empty.
       InvalidInputError: the file `initial_values` cannot be used, the algorithm's initial values
         are not valid, or a restored value is not finite or out of range.
       SnapshotError: the folder is in use, or its snapshots, their mirror, its file of the learner's
@@ -117,6 +120,7 @@ def make_parameter_server(
     snapshots = Snapshots(settings.checkpoint_dir, keep, keep_best)
     mirror = None
     try:
+        validate_not_emptied(experiment)
         if settings.mirror_url is not None:
             fetched = fetch_newest(settings.mirror_url, settings.checkpoint_dir)
             if fetched is not None:
@@ -172,6 +176,7 @@ def make_parameter_server(
     except BaseException:
         server.close(save=False)
         raise
+    note_begun(experiment)
     logger.info("global_t is %d", server.global_t)
     if server.finished:
         logger.info(

@@ -160,6 +160,7 @@ class _Recorder(FrozenPolicy):
         self._wanted = steps
         self._steps = 0
         self._returns: list[float] = []
+        self._written_returns = 0
         self._next_line = time.monotonic() + _PROGRESS_SEC
 
     @property
@@ -206,11 +207,14 @@ class _Recorder(FrozenPolicy):
         self._writer.write(self._number, concatenate(rollouts))
         self._number += 1
         if self._writer.has_failed:
+            self._steps = written
+            del self._returns[self._written_returns :]
             raise ConfigError(
                 f"{written:,} of {self._wanted:,} steps were written, but the next file could not "
                 "be, for the reason logged above; free disk space or make the folder writable, "
                 f"then record the rest with --append --steps {self._wanted - written}"
             )
+        self._written_returns = len(self._returns)
 
 
 class _Actor:

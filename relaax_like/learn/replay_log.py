@@ -171,7 +171,7 @@ class ReplayLog:
         )
         if was_given_up:
             logger.warning("%s", GIVEN_UP.format(f"step {steps:,}"))
-        self._journal.cover()
+        self._journal.resume()
         if not self._starts:
             self._starts.append((reader.next_index, self._get_rows()[1]))
 
@@ -232,7 +232,7 @@ class ReplayLog:
         if self._missing_end is None:
             self._missing_end = next_row
         if oldest_row >= self._missing_end:
-            journal.cover()
+            journal.resume()
             self.given_up_step = self._missing_end = None
             logger.info("the replay table's journal has all of its rows again")
 

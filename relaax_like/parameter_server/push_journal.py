@@ -22,7 +22,7 @@ _RATE_SEC = 5.0
 JOURNAL_INDEX = "journal_index"
 
 GIVEN_UP = (
-    "the journal was given up or switched off at version {:,}, step {:,}: what was acknowledged "
+    "the journal was given up at version {:,}, step {:,}: what was acknowledged "
     "later is lost if the process was killed"
 )
 NO_SNAPSHOT = (
@@ -74,7 +74,6 @@ class PushJournal(PushLog):
         self.durability: Durability = "journal" if enabled else "snapshot"
         self.needs_snapshot = True
         self.given_up_version: int | None = None
-        self._is_enabled = enabled
         self._can_resume = False
         self._directory = directory
         self._head = JournalHead(path_of_head(directory))
@@ -126,7 +125,7 @@ class PushJournal(PushLog):
         start = start or Position(0, 0, 0)
         self._previous_index = start.index
         reader = JournalReader(self._directory, self._fingerprint, start.index, self._head)
-        was_given_up = self._is_enabled and is_given_up(self._directory)
+        was_given_up = is_given_up(self._directory)
         end: Position | Record = start
         for record in read_records(reader, start):
             end = record
@@ -147,10 +146,7 @@ class PushJournal(PushLog):
         )
         if was_given_up:
             _LOG.warning("%s", GIVEN_UP.format(end.version, end.global_t))
-        if self._is_enabled:
-            self._journal.cover()
-        else:
-            self._journal.give_up()
+        self._journal.resume()
 
     def append(self, record: Record) -> None:
         """Writes a record, unless journaling has stopped.
@@ -233,7 +229,7 @@ class PushJournal(PushLog):
             return
         self.durability = "journal"
         try:
-            journal.cover()
+            journal.resume()
         except JournalError as error:
             with contextlib.suppress(ServerUnavailableError):  # which each push gets from now on
                 self._give_up(version, str(error))

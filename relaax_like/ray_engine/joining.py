@@ -3,11 +3,14 @@
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from relaax_like.config.address import Address, parse_address
 from relaax_like.wire.errors import ConfigError, RelaaxError
+from relaax_like.wire.watched_files import read_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
     if not asks:
         logger.warning("the Ray cluster at %s asks for no token", where)
     os.environ["RAY_AUTH_MODE"] = "token" if asks else "disabled"
+    if asks and "RAY_AUTH_TOKEN" not in os.environ:
+        _check_token_file(may_create=where is None)
     import ray
 
     quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
@@ -79,6 +84,34 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
             f"{_TOKEN_FILE}"
         ) from error
     return ray
+
+
+def _check_token_file(may_create: bool) -> None:
+    """Checks that only this user can read or write the token, which lets its holder run code.
+
+    Args:
+      may_create: make a new token if there is no file; Ray's own would be readable for a moment.
+
+    Raises:
+      ConfigError: the file is another user's, not private, or cannot be read or created.
+    """
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", _DEFAULT)).expanduser()
+    try:
+        if may_create:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                new = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+                with open(new, "w") as file:
+                    file.write(secrets.token_hex(32))
+        owner = path.stat().st_uid
+    except OSError as error:
+        raise ConfigError(f"--ray: the token file {path}: {error.strerror}. {_TOKEN}") from None
+    read_bytes(path, "--ray: the token file", private=True)
+    if owner != os.geteuid():
+        raise ConfigError(
+            f"--ray: the token file {path}: belongs to user {owner}, who knows the token; remove "
+            "it, and make a new one for all machines of the cluster"
+        )
 
 
 def _parse(address: str) -> Address:

@@ -5,6 +5,7 @@ RUN/experiment.info    settings, command lines, versions, machine, times; for pe
 RUN/experiment.yaml    the same, for programs
 RUN/spaces.json        the spaces of the first environment that it was trained in
 RUN/results.json       how the newest start ended
+RUN/begun              empty: the run has had a snapshot; see `validate_not_emptied`
 RUN/log.txt            the output of all starts; see supervision/log_file.py
 """
 
@@ -41,6 +42,7 @@ from relaax_like.wire.errors import ConfigError, SnapshotError
 EXPERIMENT_NAME = "experiment.yaml"
 INFO_NAME = "experiment.info"
 RESULTS_NAME = "results.json"
+BEGUN_NAME = "begun"
 # How a run is started: in one process, as several processes, or as individual servers.
 TRAIN, RUN, SERVERS = "train", "run", "servers"
 # JSON: section -> keys of config.yaml. On a Ray cluster, the addresses that processes get are those
@@ -105,6 +107,37 @@ def begin_run(experiment: Experiment, force: bool) -> None:
     )
 
 
+def validate_not_emptied(experiment: Experiment, accept_loss: bool = False) -> None:
+    """Refuses to start a run whose folder of checkpoints has been emptied.
+
+    Args:
+      experiment: defines the folders.
+      accept_loss: start it from the mirror, or from scratch, also in the processes of this start.
+
+    Raises:
+      ConfigError: a run had begun, but there are no checkpoints, and `accept_loss` is False.
+      SnapshotError, JournalError: see `find_progress`.
+    """
+    marker = experiment.run_dir / BEGUN_NAME
+    checkpoints = experiment.parameter_server.checkpoint_dir
+    if accept_loss:
+        marker.unlink(missing_ok=True)
+    is_emptied = not list_names(checkpoints) and find_progress(checkpoints) is None
+    if is_emptied and marker.exists():
+        raise ConfigError(
+            f"relaax-parameter-server.checkpoint_dir: {checkpoints} has no checkpoints, but this "
+            f"run had begun ({marker}), and a start here would lose it. Restore the folder, or "
+            "choose another run_dir; or start with --accept-loss, from the copy in mirror_url if "
+            f"there is one, or else from scratch (a single server: remove {marker})"
+        )
+
+
+def note_begun(experiment: Experiment) -> None:
+    """Notes that the run has had a snapshot, for `validate_not_emptied`; errors are ignored."""
+    with contextlib.suppress(OSError):
+        (experiment.run_dir / BEGUN_NAME).touch()
+
+
 def _forget_empty_start(experiment: Experiment) -> None:
     """Removes snapshots and journals of a start without any progress: the model might have changed.
 
@@ -116,6 +149,7 @@ def _forget_empty_start(experiment: Experiment) -> None:
         return
     validate_not_held(experiment)
     try:
+        (experiment.run_dir / BEGUN_NAME).unlink(missing_ok=True)
         for name in list_names(checkpoints):
             shutil.rmtree(checkpoints / name)
         for journal in list_journals(checkpoints):

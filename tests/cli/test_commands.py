@@ -227,20 +227,6 @@ def test_status_without_a_server_is_one_line(cluster: Cluster, flags: tuple[str,
         assert word not in line
 
 
-@pytest.mark.parametrize("command", ["run", "train"])
-def test_accepting_a_loss_without_a_cluster_is_a_mistake(command: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [find_command("relaax"), command, "ppo", "--accept-loss"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 2
-    assert "--accept-loss" in done.stderr
-    assert "add --ray" in done.stderr
-
-
 def test_the_text_of_an_option_stays_text() -> None:
     flags = {"checkpoint_dir": "7", "metrics_dir": "a #b", "bind": None, "interval": 7.5}
     assert to_overrides("ps", flags, ["seed=1"]) == [

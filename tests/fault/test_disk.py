@@ -32,7 +32,7 @@ NEVER = "relaax-parameter-server.checkpoint_time_interval=1e6"
 AFTER_SIGTERM = 128 + signal.SIGTERM
 RELAAX = (sys.executable, "-m", "relaax_like.cli.main")
 GIVEN_UP = "the journal is no longer written"
-TOLD = "the journal was given up or switched off"
+TOLD = "the journal was given up"
 
 
 @pytest.fixture

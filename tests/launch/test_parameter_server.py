@@ -147,6 +147,7 @@ def test_damaged_initial_values_of_a_fresh_run_are_built_again(
     server.close(save=False)
     for snapshot in (tmp_path / "run" / "checkpoints").glob("cp-*"):
         snapshot.rename(tmp_path / snapshot.name)
+    (tmp_path / "run" / "begun").unlink()
     kept = find_kept(tmp_path)
     whole = kept.read_bytes()
     kept.write_bytes(b"")  # as a power cut leaves what was not synced

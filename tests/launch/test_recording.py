@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE, Cluster, find_command
+from support.disks import mount
 from support.serial import make_uncompiled_ppo, train, write_experiment
 from support.uncompiled import copy_uncompiled
 
@@ -187,6 +188,22 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="0 of 300 steps were written"):
         record(pendulum, tmp_path / "file" / "folder", 300, "random")
+
+
+def test_a_full_disk_is_reported_with_one_count(
+    pendulum: Experiment, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    folder = tmp_path / "disk"
+    with mount(folder, "size=600k"):
+        with pytest.raises(ConfigError, match=r"([\d,]+) of 30,000 steps were written") as raised:
+            record(pendulum, folder, 30_000, "random")
+        steps = count(read(folder))
+        ended = sum(int((one.next_alive != 1).sum()) for one in read(folder))
+    [line] = [text for text in caplog.messages if "ended early" in text]
+    assert steps > 0
+    assert str(raised.value).startswith(f"{steps:,} of ")
+    assert line.startswith(f"ended early: recorded {steps:,} steps, {ended:,} episodes ended")
 
 
 def test_a_file_is_refused_before_anything_is_played(pendulum: Experiment, tmp_path: Path) -> None:

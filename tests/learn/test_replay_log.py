@@ -251,7 +251,7 @@ def test_without_a_note_on_the_disk_no_more_experience_is_acknowledged(tmp_path,
 
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", append)
-        with pytest.raises(ServerUnavailableError, match="covers-all: cannot be removed"):
+        with pytest.raises(ServerUnavailableError, match="not-given-up: cannot be removed"):
             source.add(make_step(0), [], origin=origin(1))
     with pytest.raises(ServerUnavailableError, match="no more experience can be acknowledged"):
         source.add(make_step(0), [], origin=origin(1))

@@ -431,7 +431,7 @@ def test_what_was_promised_before_the_journal_was_given_up_is_synced(tmp_path):
     ("failing", "durability", "want"),
     [
         ((Journal, "_sync_files"), "snapshot", "cannot be synced: [Errno 5]"),
-        ((journal_module, "sync_path"), "journal", "covers-all: cannot be removed: [Errno 5]"),
+        ((journal_module, "sync_path"), "journal", "not-given-up: cannot be removed: [Errno 5]"),
     ],
 )
 def test_a_sync_that_fails_as_the_journal_is_given_up_is_shown(
@@ -481,7 +481,7 @@ def test_what_was_given_up_is_told_until_a_snapshot_has_it(
         assert server.push(make_push(4)).durability == "journal"
     version = server.version
     left = crash(server, tmp_path / "run", tmp_path)
-    words = "the journal was given up or switched off at version 1, step 1"
+    words = "the journal was given up at version 1, step 1"
     check_folder(left, to_last_good=False)
     assert (words in capsys.readouterr().out) == (not saved)
     with open_server(left) as again:
@@ -539,12 +539,12 @@ def test_without_a_note_on_the_disk_nothing_more_is_acknowledged(tmp_path, monke
     with monkeypatch.context() as patch:
         patch.setattr(journal_module.os, "writev", fail_writev)
         patch.setattr(journal_module, "sync_path", fail)
-        with pytest.raises(ServerUnavailableError, match="covers-all: cannot be removed"):
+        with pytest.raises(ServerUnavailableError, match="not-given-up: cannot be removed"):
             server.push(make_push(2))
     for sequence in (2, 3):  # also when the disk works again
         with pytest.raises(ServerUnavailableError, match="no more pushes can be acknowledged"):
             server.push(make_push(sequence))
-    assert "covers-all: cannot be removed" in server.status().journal_error
+    assert "not-given-up: cannot be removed" in server.status().journal_error
     assert server.version == 1
     server.close(save=False)
 
@@ -557,7 +557,7 @@ def test_a_journal_that_cannot_be_covered_again_stays_given_up(tmp_path, monkeyp
     touch = Path.touch
 
     def refuse(self, *arguments, **options):
-        if self.name == "covers-all":
+        if self.name == "not-given-up":
             raise OSError(28, "No space left on device")
         touch(self, *arguments, **options)
 

@@ -1,6 +1,9 @@
-"""Whether a cluster asks for a token, without Ray."""
+"""Whether a cluster asks for a token, and who can read it, without Ray."""
 
+import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -8,7 +11,7 @@ import pytest
 from support.cluster import find_free_port
 
 from relaax_like.config.address import Address
-from relaax_like.ray_engine.joining import _asks_for_token, join
+from relaax_like.ray_engine.joining import _asks_for_token, _check_token_file, join
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 
@@ -61,3 +64,50 @@ def test_what_is_not_there_is_named() -> None:
 def test_what_is_not_an_address_with_a_port_is_refused(address: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=rf"^--ray: {problem}; expected host:port.* or local, to"):
         join(address, 1, insecure=False)
+
+
+@pytest.fixture
+def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "ray" / "token"
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    return path
+
+
+def test_a_new_token_can_be_read_by_its_owner_only(token_file: Path) -> None:
+    umask = os.umask(0)
+    try:
+        _check_token_file(may_create=True)
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(token_file.parent.stat().st_mode) == 0o700
+    token = token_file.read_text()
+    assert len(token) == 64
+    _check_token_file(may_create=True)
+    assert token_file.read_text() == token
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602])
+@pytest.mark.parametrize("may_create", [False, True])
+def test_a_token_that_others_can_read_or_write_is_refused(
+    token_file: Path, mode: int, may_create: bool
+) -> None:
+    token_file.parent.mkdir()
+    token_file.write_text("x" * 64)
+    token_file.chmod(mode)
+    with pytest.raises(ConfigError, match=rf"^--ray: the token file {token_file}: users other .*"):
+        _check_token_file(may_create)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_token_of_another_user_is_refused(token_file: Path) -> None:
+    token_file.parent.mkdir()
+    token_file.touch(mode=0o600)
+    os.chown(token_file, 12345, -1)
+    with pytest.raises(ConfigError, match="belongs to user 12345, who knows the token"):
+        _check_token_file(may_create=True)
+
+
+def test_a_missing_token_of_a_cluster_is_named(token_file: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"{token_file}: No such file .*the same token"):
+        _check_token_file(may_create=False)

@@ -30,7 +30,9 @@ from relaax_like.run_folders.run_folder import (
     describe_start,
     find_progress,
     is_described,
+    note_begun,
     read_command,
+    validate_not_emptied,
     validate_not_held,
 )
 from relaax_like.wire.errors import ConfigError, SnapshotError
@@ -89,6 +91,7 @@ def test_a_start_that_came_to_nothing_leaves_no_model_behind(cluster):
     experiment = load(cluster)
     checkpoints = experiment.parameter_server.checkpoint_dir
     make_snapshot(checkpoints, 0, 0)
+    note_begun(experiment)
     (checkpoints / "journal").mkdir()
     (checkpoints / "journal" / f"journal-{0:020d}.log").write_bytes(bytes(HEADER_BYTES))
     (checkpoints / "initial-1.npz").touch()
@@ -98,6 +101,7 @@ def test_a_start_that_came_to_nothing_leaves_no_model_behind(cluster):
     assert not list_names(checkpoints)
     assert not (checkpoints / "journal").exists()
     assert (checkpoints / "initial-1.npz").exists()
+    validate_not_emptied(experiment)  # it was this program that emptied it
 
 
 def test_a_start_that_came_to_nothing_and_cannot_be_removed_is_one_line(cluster, monkeypatch):
@@ -366,6 +370,32 @@ def test_servers_go_on_by_themselves_and_say_how_they_were_started(cluster):
     logdir = cluster.start_parameter_server("run_dir=null", "logdir=logs")
     assert logdir.wait() == 2
     assert "need run_dir instead of logdir" in logdir.output
+
+
+def test_an_emptied_folder_of_checkpoints_is_refused_unless_the_loss_is_accepted(cluster):
+    train = ("train", cluster.config, BUDGET, 300)
+    run = cluster.folder / "run"
+    assert start(cluster, *train).wait() == 0
+    shutil.rmtree(run / "checkpoints")
+    want = "has no checkpoints, but this run had begun (run/begun), and a start here would lose it"
+    for command in (train, ("resume", "run"), ("run", cluster.config)):
+        refused = start(cluster, *command)
+        assert refused.wait() == 2
+        (line,) = refused.lines
+        assert line.startswith("error: relaax-parameter-server.checkpoint_dir: ")
+        assert want in line
+        assert "--accept-loss" in line
+    server = cluster.start_parameter_server()
+    assert server.wait() == 2
+    assert "had begun" in server.output
+    accepted = start(cluster, "resume", "run", "--accept-loss")
+    assert accepted.wait() == 0
+    accepted.wait_for("global_t is 0$")
+    assert (run / "begun").exists()
+    shutil.rmtree(run / "checkpoints")
+    with_processes = ("run", cluster.config, BUDGET, 300, "--set", "environment.clients=1")
+    assert start(cluster, *with_processes, "--accept-loss").wait() == 0
+    assert read_steps(run) >= 300
 
 
 def test_resume_wants_a_run(cluster):

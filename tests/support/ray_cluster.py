@@ -88,6 +88,7 @@ class RayCluster(Processes):
         self._short = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
         self.gate = folder / "gate"
         token_file = folder / "ray-token"
+        token_file.touch(mode=0o600)
         token_file.write_text(_TOKEN)
         self.env = {
             "HOME": str(folder),
