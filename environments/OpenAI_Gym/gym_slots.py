@@ -118,6 +118,15 @@ class EnvListSlots:
         # with others: it is written here before anything else is stepped.
         self._now = self._observations.empty(self.slots)
         self._episodes: list[_Episode | None] = [None] * self.slots
+        self._current = 0  # the slot that is stepped or reset
+
+    @property
+    def where(self) -> str:
+        """The slot that is stepped or reset, and the step of its episode; from any thread."""
+        slot = self._current
+        episode = self._episodes[slot]
+        step = len(episode.actions) if episode is not None else 0
+        return f"slot {slot}, step {step}" if step else f"slot {slot}, reset"
 
     @property
     def reward_size(self) -> int | None:
@@ -239,6 +248,7 @@ class EnvListSlots:
         truncated = np.zeros(self.slots, np.bool_)
         success = np.full(self.slots, -1, np.int8)
         for slot in chosen:
+            self._current = slot
             self._keep(slot, _get_row(actions, slot))
             try:
                 result = read_step(self._envs[slot].step(rows[slot]))
@@ -264,7 +274,7 @@ class EnvListSlots:
         )
 
     def _reset_slot(self, slot: int) -> None:
-        env, seed = self._envs[slot], self._seeds[slot]
+        env, seed, self._current = self._envs[slot], self._seeds[slot], slot
         self._episodes[slot] = _Episode(seed, _get_generator(env) if seed is None else None)
         try:
             seen = _read_reset(env.reset(seed=seed))
@@ -280,10 +290,7 @@ class EnvListSlots:
             return InvalidInputError(f"{error} (slot {slot})", error.field)
         if isinstance(error, ConfigError):
             return ConfigError(f"{error} (slot {slot})")
-        episode = self._episodes[slot]
-        step = len(episode.actions) if episode is not None else 0
-        where = f"slot {slot}, step {step}" if step else f"slot {slot}, reset"
-        text = f"{where}: {describe_exception(error)}"
+        text = f"{self.where}: {describe_exception(error)}"
         if _lacks_screen(self._envs[slot], error):
             return ConfigError(
                 f"{text}; there is no screen: set render_mode=rgb_array in environment.args "

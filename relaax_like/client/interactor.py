@@ -20,6 +20,8 @@ from relaax_like.wire.spaces import ACTION
 logger = logging.getLogger(__name__)
 # A limit is suspected when so many of the newest episodes ended terminated at the same length.
 _NEWEST, _EQUAL, _MIN_LENGTH = 20, 10, 10
+# A call of the environments that takes longer is reported, and again after each further interval.
+_SLOW_SEC, _AGAIN_SEC, _POLL_SEC = 10.0, 30.0, 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +218,7 @@ class Interactor:
         self._scores = np.zeros(env_slots.slots)  # [k] float64
         self._lengths = np.zeros(env_slots.slots, np.int64)  # [k]
         self._ends: deque[int] = deque(maxlen=_NEWEST)  # lengths; 0: truncated
+        self._called_at: float | None = None  # when the environments' running call began
         self._goes_on = False
         self._finished = ""
         self._losses = 0
@@ -233,6 +236,17 @@ class Interactor:
           LateAnswerError: an answer did not come within the client's `answer_timeout_sec`.
           RelaaxError: the environments, an agent in this process, or its learner failed.
         """
+        done = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(done,), name="watcher", daemon=True)
+        watcher.start()
+        try:
+            self._run_sessions()
+        finally:
+            done.set()
+            watcher.join()
+        return self._summary()
+
+    def _run_sessions(self) -> None:
         while not self._done():
             try:
                 self._run_session()
@@ -243,7 +257,18 @@ class Interactor:
                     raise
                 if not reconnect(error, self._stop):
                     break
-        return self._summary()
+
+    def _watch(self, done: threading.Event) -> None:
+        """Reports a call of the environments that takes long, until `done` is set."""
+        began, due_sec = None, _SLOW_SEC
+        while not done.wait(_POLL_SEC):
+            if self._called_at != began:
+                began, due_sec = self._called_at, _SLOW_SEC
+            if began is not None and time.monotonic() - began >= due_sec:
+                where = getattr(self._env_slots, "where", "all slots")
+                elapsed = time.monotonic() - began
+                logger.warning("waiting for the environment for %.0f s: %s", elapsed, where)
+                due_sec = elapsed + _AGAIN_SEC
 
     def get_state(self) -> dict[str, Any]:
         """Returns the counts and the state of the random generator, after `run`."""
@@ -324,6 +349,7 @@ class Interactor:
     def _advance(self, actions: Any) -> Transition:
         """Steps all slots and applies the step limit and the random first actions."""
         start, mark = time.perf_counter(), tracing.begin()
+        self._called_at = time.monotonic()
         transition = _validate_shapes(self._env_slots.step(actions), len(self._lengths))
         self._lengths += 1
         ended = transition.terminated | transition.truncated
@@ -337,6 +363,7 @@ class Interactor:
             transition = replace(
                 transition, observations=self._randomize(transition.observations, ended)
             )
+        self._called_at = None
         self._environment_sec += time.perf_counter() - start
         tracing.end("environment step", mark)
         if self._on_step is not None:
@@ -359,10 +386,12 @@ class Interactor:
 
     def _begin(self, mask: np.ndarray | None) -> Values:
         mark = tracing.begin()
+        self._called_at = time.monotonic()
         observations = self._env_slots.reset(mask)
         if self._random_steps:
             everyone = np.ones(self._env_slots.slots, np.bool_)
             observations = self._randomize(observations, everyone if mask is None else mask)
+        self._called_at = None
         tracing.end("environment reset", mark)
         return observations
 

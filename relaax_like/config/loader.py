@@ -235,6 +235,9 @@ class _ExperimentLoader:
         learner = self._place_learner(learner, algorithm, is_joint)
         program, environment = self._load_environment()
         servers = (parameter_server, rlx_server, metrics_server)
+        if environment and rlx_server and "max_slots_per_client" not in rlx_server.model_fields_set:
+            largest = max(rlx_server.max_slots_per_client, environment.slots)
+            rlx_server = rlx_server.model_copy(update={"max_slots_per_client": largest})
         self._validate_binds([server.bind if server else None for server in servers])
         self._validate_clients(environment, rlx_server)
         self._problems.raise_if_any()
@@ -354,6 +357,9 @@ class _ExperimentLoader:
     def _load_environment(self) -> tuple[Path | None, EnvironmentConfig | None]:
         if ENVIRONMENT not in self._data:
             return None, None
+        data = self._section_data(ENVIRONMENT)
+        if data.get("env") is not None and data.get("path") is None:
+            self._data[ENVIRONMENT] = {"program": "OpenAI_Gym", **data}
         program = self._find(ENVIRONMENT, "program", find_environment)
         section = self._load_section(ENVIRONMENT, EnvironmentConfig, {})
         if section is None or section.path is None or program is None:

@@ -150,7 +150,8 @@ class RlxServerConfig(Settings):
     max_clients: int = Field(default=256, ge=1)
     """Maximum number of clients connected at the same time."""
     max_slots_per_client: int = Field(default=64, ge=1)
-    """Maximum number of environments that one client steps together."""
+    """Maximum number of environments that one client steps together; by default 64, or
+    environment.slots if that is more."""
     max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, le=1 << 30)
     """Size limit of a message in bytes, from 1 KiB to 1 GiB."""
     hello_timeout_sec: Seconds = 10.0
@@ -328,7 +329,7 @@ class EnvironmentConfig(Settings):
 
     program: Annotated[str | None, IN_JOBS] = None
     """Name of a shipped environment (a folder in environments/); set exactly one of program and
-    path."""
+    path. By default OpenAI_Gym, if env is set and path is not."""
     path: str | None = None
     """Your own program, or a folder with main or slots.py in it, relative to the YAML file."""
     env: Annotated[str | None, IN_JOBS] = None

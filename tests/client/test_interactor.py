@@ -1,6 +1,7 @@
 """The loop: limits, random beginnings, counting and the loss of a server. covers R18, R26, R30"""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from scripted_server import Role, ScriptedServer
 
-from relaax_like.client import Interactor, Retry, RlxClient, SlotEpisode, Transition
+from relaax_like.client import Interactor, Retry, RlxClient, SlotEpisode, Transition, interactor
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -136,6 +137,40 @@ def test_a_limit_that_is_reported_as_a_death_is_suspected_once(
             f"a limit, set max_episode_steps: {length - 1}; then it is a truncation with a real "
             "last observation"
         ]
+
+
+@pytest.mark.parametrize("call", ["reset", "step"])
+def test_a_call_that_takes_long_is_reported_again_and_again_with_its_slot(
+    call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, seconds in (("_SLOW_SEC", 0.02), ("_AGAIN_SEC", 0.02), ("_POLL_SEC", 0.01)):
+        monkeypatch.setattr(interactor, name, seconds)
+
+    class Slow(CountingSlots):
+        where = f"slot 1, {call}"
+
+        def wait(self) -> None:
+            deadline = time.monotonic() + 60
+            while len(caplog.messages) < 3 and time.monotonic() < deadline:
+                threading.Event().wait(0.01)
+
+        def reset(self, mask: np.ndarray | None = None) -> np.ndarray:
+            if call == "reset" and mask is None:
+                self.wait()
+            return super().reset(mask)
+
+        def step(self, actions: np.ndarray) -> Transition:
+            if call == "step":
+                self.wait()
+            return super().step(actions)
+
+    Interactor(Slow([NEVER, NEVER]), ListeningAgent(2), max_steps=2).run()
+    assert len(caplog.messages) >= 3
+    assert all(
+        text.startswith("waiting for the environment for ") and text.endswith(f" s: slot 1, {call}")
+        for text in caplog.messages
+    )
+    assert "watcher" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_truncated_observation_is_not_that_of_the_next_episode_in_the_same_array() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from relaax_like.config.address import Address
+from relaax_like.config.algorithm_folder import find_environment
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.wire.errors import ConfigError
@@ -288,6 +289,22 @@ _BAD_FILES = {
 @pytest.mark.parametrize(("text", "want"), _BAD_FILES.values(), ids=_BAD_FILES.keys())
 def test_bad_file_is_one_line(write: Any, text: str, want: str) -> None:
     assert _problems(write(text)) == [want]
+
+
+def test_many_slots_raise_the_rlx_server_s_limit_unless_it_is_set(
+    write: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "main").touch()
+    for slots, limit in ((300, 300), (8, 64)):
+        text = MINIMAL + f"environment: {{path: main, slots: {slots}}}\n"
+        assert load_experiment(write(text)).rlx_server.max_slots_per_client == limit
+
+
+def test_an_environment_s_name_alone_is_one_of_gymnasium(write: Any) -> None:
+    experiment = load_experiment(write(MINIMAL + "environment: {env: CartPole-v1}\n"))
+    assert experiment.environment is not None
+    assert experiment.environment.program == "OpenAI_Gym"
+    assert experiment.environment_program == find_environment("OpenAI_Gym")
 
 
 def test_slots_and_clients_above_the_rlx_servers_limits_are_refused(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import toy_envs
 from OpenAI_Gym.gym_make import make_slots
+from OpenAI_Gym.gym_slots import EnvListSlots
 from support.cluster import ROOT
 
 from relaax_like.config.loader import load_experiment
@@ -43,6 +44,28 @@ def test_what_does_not_fit_is_one_line(
 def play(slots: Any) -> None:
     slots.reset()
     slots.step(NOTHING)
+
+
+def test_the_slot_that_is_stepped_or_reset_is_known() -> None:
+    seen = []
+
+    class Looking(toy_envs.Odd):
+        def reset(self, **options: Any) -> Any:
+            seen.append(slots.where)
+            return super().reset(**options)
+
+        def step(self, action: Any) -> Any:
+            seen.append(slots.where)
+            return super().step(action)
+
+    slots = EnvListSlots([Looking("") for _ in range(2)])
+    slots.reset()
+    slots.step(NOTHING)
+    slots.step(NOTHING)
+    assert seen == [
+        f"slot {slot}, {call}" for call in ("reset", "step 1", "step 2") for slot in range(2)
+    ]
+    slots.close()
 
 
 def test_flags_of_one_element_and_no_info_are_accepted() -> None:
