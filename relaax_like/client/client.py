@@ -72,7 +72,7 @@ class LateAnswerError(RelaaxError, TimeoutError):
 
 # Optional parts of the protocol: those that each session has if the server can, and those that one
 # with a time limit needs.
-_FEATURES = ("executed", "ping", "present")
+_FEATURES = ("executed", "hello_ping", "ping", "present")
 _LIMITED_FEATURES = ("max_wait", "step_id", "timings")
 _MAX_WAIT_MS = 60_000
 _PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, cast
 
 from relaax_like.rlx_server.admission import MAX_HELLO_BYTES, Newcomer
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
-from relaax_like.rlx_server.session import PENDING, PING, Session, error_to_bytes
+from relaax_like.rlx_server.session import (
+    PENDING,
+    PING,
+    PREPARING_SEC,
+    Session,
+    error_to_bytes,
+)
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError
@@ -263,15 +269,18 @@ class Connection(asyncio.BufferedProtocol):
     def ping(self) -> None:
         """Pings a client that waits for its agents and supports pings, so that it keeps waiting.
 
-        Does nothing if agents can block: an agent that hangs must be noticed.
+        Does nothing if agents can block, or for longer than `PREPARING_SEC` before `Ready`: an
+        agent that hangs must be noticed.
         """
         now = time.monotonic()
+        if self._greeted:
+            waits = not self.session.blocking and self.session.has_feature(PING)
+        else:
+            waits = self.session.is_preparing and now - self.last_heard < PREPARING_SEC
         if (
             self._busy
             and not self._closing
-            and not self.session.blocking
-            and self._greeted
-            and self.session.has_feature(PING)
+            and waits
             and now - max(self._pinged_at, self.last_heard) > _PING_SEC
         ):
             assert self._transport is not None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.rlx_server.session import PREPARING_SEC, Greeting
 from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import (
     ConfigError,
@@ -16,7 +17,8 @@ from relaax_like.wire.errors import (
 )
 from relaax_like.wire.spaces import RunSpaces, Spaces
 
-# Longest time that a hello waits for parameter server and learner to start; clients wait 60 s.
+# Longest time that a hello waits for parameter server and learner to start: clients wait 60 s,
+# unless they are pinged.
 _HOLD_SEC = 45.0
 _POLL_SEC = 0.2
 
@@ -45,6 +47,13 @@ class LateHost(AgentHost):
         self._lock = threading.Lock()  # guards the making of _host
         self._host: AgentHost | None = None
 
+    def make_agents(self, greeting: Greeting) -> SlotAgents:
+        """See `make_slot_agents`; waits for 10 minutes at most if the client is pinged."""
+        if greeting.wants_pings:
+            spaces = RunSpaces(greeting.observation_spaces, greeting.action_spaces)
+            self._prepare(None if greeting.exploit else spaces, PREPARING_SEC)
+        return super().make_agents(greeting)
+
     def make_slot_agents(
         self,
         observation_spaces: Spaces,
@@ -67,13 +76,8 @@ class LateHost(AgentHost):
             parameter server and this server do not trust each other; this server cannot load its
             algorithm, and ends; or the client exploits, and the spaces are not known yet.
         """
-        end = time.monotonic() + _HOLD_SEC
-        proposal = None if exploit else RunSpaces(observation_spaces, action_spaces)
-        host = self._get_host(proposal, end)
-        if not self._wait_loaded(host, end - time.monotonic()):
-            raise ServerUnavailableError(
-                "the parameter server or the learner is not ready; retry later"
-            )
+        spaces = RunSpaces(observation_spaces, action_spaces)
+        host = self._prepare(None if exploit else spaces, _HOLD_SEC)
         return host.make_slot_agents(
             observation_spaces,
             action_spaces,
@@ -92,6 +96,15 @@ class LateHost(AgentHost):
         """Releases what the agents share; see `AgentHost.close`."""
         if self._host is not None:
             self._host.close()
+
+    def _prepare(self, proposal: RunSpaces | None, longest_sec: float) -> AgentHost:
+        end = time.monotonic() + longest_sec
+        host = self._get_host(proposal, end)
+        if not self._wait_loaded(host, end - time.monotonic()):
+            raise ServerUnavailableError(
+                "the parameter server or the learner is not ready; retry later"
+            )
+        return host
 
     def _get_host(self, proposal: RunSpaces | None, end: float) -> AgentHost:
         if not self._lock.acquire(timeout=max(end - time.monotonic(), 0.0)):

@@ -48,6 +48,9 @@ logger = logging.getLogger(__name__)
 
 # Optional parts of the protocol; see Hello.features.
 PING, MAX_WAIT, STEP_ID, TIMINGS = "ping", "max_wait", "step_id", "timings"
+HELLO_PING = "hello_ping"  # ends with Ready, which does not list it
+# Longest time for which a hello waits, if its client is pinged.
+PREPARING_SEC = 600.0
 FEATURES = frozenset({PING, MAX_WAIT, STEP_ID, TIMINGS, PRESENT, EXECUTED})
 _MAX_WAIT_MS = 60_000
 _MAX_FEATURES = 32
@@ -89,6 +92,7 @@ class Greeting:
       action_spaces: leaf -> space.
       exploit: choose the best actions; learn nothing.
       features: features of the protocol that both client and server support.
+      wants_pings: whether the client expects pings before `Ready`.
       max_wait_sec: longest time from a step to its answer; None: no limit.
 
     Args:
@@ -130,7 +134,9 @@ class Greeting:
             hello.action_spaces, "action_spaces", hello.slots
         )
         self.exploit = hello.mode == rlx_pb2.EXPLOIT
-        self.features = FEATURES.intersection(_read_features(hello))
+        features = _read_features(hello)
+        self.features = FEATURES.intersection(features)
+        self.wants_pings = HELLO_PING in features
         self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
 
     def count_step_bytes(self) -> int:
@@ -200,6 +206,7 @@ class Session:
 
     Args:
       name: of the session, for logs.
+      is_preparing: whether a client that expects pings has sent its hello.
       make_agents: builds the agents for a greeting; see `AgentHost.make_slot_agents`, also for the
         errors, of which the client is notified.
       metrics: records latencies.
@@ -268,6 +275,7 @@ class Session:
         self._time_limit_sec = time_limit_sec
         self._began = time.monotonic()
         self._greeting: Greeting | None = None
+        self.is_preparing = False
         self._reader: StepReader | None = None
         self._agents: SlotAgents | None = None
         self._batch_agents: BatchAgents | None = None  # the same agents, if batch-native
@@ -514,6 +522,7 @@ class Session:
         greeting = Greeting(hello, self._max_slots)
         greeting.exploit = greeting.exploit or self._exploit
         self.admit()
+        self.is_preparing = greeting.wants_pings
         agents = self._agents = self._make_agents(greeting)
         self._batch_agents = agents if isinstance(agents, BatchAgents) else None
         self._unsupported = agents.unsupported

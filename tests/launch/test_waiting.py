@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import numpy as np
@@ -215,6 +216,27 @@ def make_host(agreed: RunSpaces | None, asked: list[RunSpaces | None]) -> LateHo
         return agreed or proposal
 
     return LateHost(propose, lambda spaces: Told(), lambda host, timeout_sec: True)
+
+
+@pytest.mark.parametrize(("wants_pings", "longest"), [(True, 600), (False, 45)])
+def test_a_hello_waits_longer_if_its_client_is_pinged(wants_pings: bool, longest: int) -> None:
+    waits: list[float] = []
+
+    def wait_loaded(host: AgentHost, timeout_sec: float) -> bool:
+        waits.append(timeout_sec)
+        return True
+
+    greeting: Any = SimpleNamespace(
+        client_name="a",
+        slots=1,
+        observation_spaces=CARTPOLE.observations,
+        action_spaces=CARTPOLE.actions,
+        exploit=False,
+        max_wait_sec=None,
+        wants_pings=wants_pings,
+    )
+    LateHost(lambda proposal: proposal, lambda spaces: Told(), wait_loaded).make_agents(greeting)
+    assert longest - 5 < waits[0] <= longest
 
 
 def test_a_client_that_exploits_proposes_nothing() -> None:

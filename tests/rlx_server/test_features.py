@@ -22,7 +22,12 @@ PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping())
 
 @pytest.mark.parametrize(
     ("asked", "on"),
-    [((), []), (("ping",), ["ping"]), (("a_new_one", "ping", "zz"), ["ping"]), (("zz",), [])],
+    [
+        ((), []),
+        (("ping",), ["ping"]),
+        (("a_new_one", "ping", "zz"), ["ping"]),
+        (("hello_ping",), []),
+    ],
 )
 def test_features_are_on_when_both_name_them(client, asked, on):
     answer = client.ask(make_hello(features=asked))
@@ -186,3 +191,23 @@ def test_our_client_waits_on_when_the_server_pings():
         with Connection(f"127.0.0.1:{listening.getsockname()[1]}") as connection:
             assert connection.receive() == ready
         server.join()
+
+
+@pytest.mark.parametrize(
+    ("is_preparing", "silent_sec", "pinged"),
+    [(True, 6, True), (True, 1, False), (True, 601, False), (False, 6, False)],
+)
+def test_a_client_that_expects_it_is_pinged_while_its_agents_are_made(
+    is_preparing, silent_sec, pinged
+):
+    async def play():
+        listener = Listener(PENDING)
+        listener.greeted, listener.blocking, listener.is_preparing = False, True, is_preparing
+        connection, transport = make_connection(listener)
+        connection._busy = True  # with the hello
+        connection.last_heard -= silent_sec
+        connection.ping()
+        return bytes(transport.written)
+
+    ping = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
+    assert asyncio.run(play()) == (ping if pinged else b"")

@@ -38,7 +38,7 @@ class Listener:
     """A session that notes what it is given, and answers nothing, or PENDING."""
 
     blocking, greeted, finished, client_name = False, True, False, "listener"
-    ready = False
+    ready = is_preparing = False
     last_message, max_wait_sec = "step", None
     max_message_bytes = 1 << 20
 
