@@ -18,6 +18,8 @@ from relaax_like.wire.errors import InvalidInputError, LeasedError
 SERVICE = "relaax.v1.Experience"
 # Maximum seconds between two messages of a stream.
 _HEARTBEAT_SEC = 1.0
+# The same once the training has finished: the server ends as soon as its streams do.
+_FINISHED_SEC = 0.05
 # Task name in streams if the algorithm has one task.
 _ONLY_TASK = ""
 _MAX_CLIENT_ID = 200
@@ -100,8 +102,8 @@ class ExperienceServicer:
                 if stream.error is not None:
                     raise stream.error
                 return
-            if reply.finished:  # only the end of the stream remains
-                stream.wait_ended(_HEARTBEAT_SEC)
+            if reply.finished:  # only the end of the stream, or of the sink, remains
+                stream.wait_ended(_FINISHED_SEC)
             else:
                 sink.wait(name, incarnation, seen, have, _HEARTBEAT_SEC, lambda: stream.ended)
 

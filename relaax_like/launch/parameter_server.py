@@ -81,6 +81,8 @@ _MAX_ROLLOUT_BYTES = 1 << 30
 # Once all agents are notified, they have this long after the newest report to notify their
 # environments and report their last steps.
 _TOLD_SEC = 0.5
+# The same if all agents have left their learner, which is in this process.
+_LEFT_SEC = 0.1
 # Time for a step that an environment was executing when its agent was notified.
 _LAST_STEPS_SEC = 5.0
 _LAST_STEPS_POLL_SEC = 0.02
@@ -399,7 +401,7 @@ def _wait_last_steps(
         now = time.monotonic()
         if server.global_t != counted or (services is not None and services.has_agents):
             counted, reported = server.global_t, now
-        elif now - reported > _TOLD_SEC:
+        elif now - reported > (_TOLD_SEC if services is None else _LEFT_SEC):
             return
 
 
