@@ -21,6 +21,7 @@ from gymnasium.envs.registration import (
 from relaax_like.extras import describe_missing
 from relaax_like.wire import ConfigError
 from relaax_like.wire.errors import describe_exception
+from relaax_like.wire.reports import ENVIRONMENTS_VARIABLE
 
 from . import gym_atari, gym_masked
 from .gym_repeat import ActionRepeat
@@ -219,8 +220,11 @@ def _find_spec(name: str) -> Any:
     try:
         module, colon, env_id = name.rpartition(":")
         if colon:
-            # A script's own module path has no such entry.
-            if (here := os.getcwd()) not in sys.path:
+            allowed = os.environ.get(ENVIRONMENTS_VARIABLE)
+            if allowed is not None and f"module-{module}" not in allowed.split(","):
+                raise ConfigError(f"this slave does not allow the module {module!r}")
+            # A script's own module path has no such entry; with -P it is not wanted.
+            if not sys.flags.safe_path and (here := os.getcwd()) not in sys.path:
                 sys.path.append(here)
             importlib.import_module(module)
         namespace, bare_name, version = parse_env_id(env_id)

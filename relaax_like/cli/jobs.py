@@ -113,6 +113,18 @@ def work(
             "--work", metavar="FOLDER", help="Folder for the current job; default: work-NAME."
         ),
     ] = None,
+    environment_modules: Annotated[
+        list[str],
+        typer.Option(
+            "--environment-module",
+            metavar="MODULE",
+            help="Run jobs with the environment MODULE:NAME, too, which runs the module's code. "
+            "Repeatable.",
+        ),
+    ] = [],  # noqa: B006 - typer wants a list
+    environment_args: Annotated[
+        bool, typer.Option("--environment-args", help="Also if they have environment.args.")
+    ] = False,
     token_file: Annotated[
         Path | None, typer.Option(help="File with a token of role learner.")
     ] = None,
@@ -127,11 +139,14 @@ def work(
 
     def start() -> int:
         setup_logging("INFO")
+        from relaax_like.config.job_keys import name_module
         from relaax_like.launch.slave import run_slave
 
         security = make_security(token_file, tls_ca, tls_cert, tls_key)
         own = name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
-        return run_slave(coordinator, own, folder or Path(f"work-{own}"), security)
+        modules = [name_module(module, False) for module in environment_modules]
+        modules += [name_module(module, True) for module in environment_modules * environment_args]
+        return run_slave(coordinator, own, folder or Path(f"work-{own}"), security, modules)
 
     run_main(start)
 

@@ -13,6 +13,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
 from relaax_like.reports.modes import LogMode
 from relaax_like.supervision.process import (
+    EXIT_ERROR,
     Shutdown,
     clear_traces,
     get_process_start,
@@ -137,7 +138,7 @@ def resume(
         `begin_training`.
     """
     from relaax_like.config.run_folder import find_config, find_experiment
-    from relaax_like.run_folders.run_folder import TRAIN, read_command, validate_not_held
+    from relaax_like.run_folders.run_folder import TRAIN, read_command
 
     file, folders = find_experiment(find_config(run).parent)
     overrides = [*folders, *flags_to_overrides(file, flags), *sets]
@@ -149,12 +150,35 @@ def resume(
             "from these weights: relaax train CONFIG --previous RUN"
         )
 
+    if read_command(file.parent) == TRAIN:
+        return _restart(
+            experiment,
+            lambda take: _train(experiment, overrides, trace, log, take, ray, accept_loss),
+        )
+    return _restart(
+        experiment,
+        lambda take: _run_processes(experiment, overrides, trace, take, ray, accept_loss),
+    )
+
+
+def _restart(experiment: Experiment, start: Callable[[Callable[[], None]], int]) -> int:
+    """Starts a run again, and restores its folder if that is refused; returns the exit status."""
+    from relaax_like.run_folders.run_folder import remember, validate_not_held
+
+    remembered: list[Callable[[], None]] = []
+
     def take_folder() -> None:
         validate_not_held(experiment)
+        remembered.append(remember(experiment))
 
-    if read_command(file.parent) == TRAIN:
-        return _train(experiment, overrides, trace, log, take_folder, ray, accept_loss)
-    return _run_processes(experiment, overrides, trace, take_folder, ray, accept_loss)
+    status = EXIT_ERROR
+    try:
+        status = start(take_folder)
+    finally:
+        if status:
+            for restore in remembered:
+                restore()
+    return status
 
 
 def _train(

@@ -8,8 +8,9 @@ is a path or a secret is refused by default:
     env: Annotated[str | None, IN_JOBS] = None
 
 A marked text is a name: letters, digits, "-", "_", "+", "." and single "/", so that it can be
-neither an absolute path nor one that leads upwards, nor a module (`module:Name`). The names of
-algorithm and environment are shorter, and contain neither "/" nor "+": see `job_names.is_name`.
+neither an absolute path nor one that leads upwards. Only `environment.env` can begin with a module
+(`MODULE:NAME`), which slaves must allow: see `name_environment`. The names of algorithm and
+environment are shorter, and contain neither "/" nor "+": see `job_names.is_name`.
 """
 
 import difflib
@@ -62,6 +63,7 @@ _LEFT_OUT = {
 # Sections of servers that a job does not start.
 _OWN_SECTIONS = ("relaax-rlx-server", "relaax-metrics-server")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
+_MODULE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:", re.ASCII)
 _HARMLESS = (bool, int, float, type(None))
 _MAX_NAME = 200
 
@@ -155,6 +157,22 @@ def validate_job_config(config: Any) -> None:
     problems.raise_if_any()
 
 
+def name_environment(config: Mapping[str, Any]) -> str:
+    """Returns the name that a slave must have among its environments to run a job; "": none."""
+    section = config.get(ENVIRONMENT)
+    if not isinstance(section, Mapping):
+        return ""
+    module, colon, _ = str(section.get("env") or "").rpartition(":")
+    if colon:
+        return name_module(module, bool(section.get("args")))
+    return str(section.get("program") or "")
+
+
+def name_module(module: str, has_args: bool) -> str:
+    """Returns the name under which slaves offer a module of environments, with arguments or not."""
+    return f"module-{module}{'-args' * has_args}"
+
+
 def _require_names(config: Mapping[str, Any]) -> None:
     """Raises ConfigError if algorithm and environment are not names."""
     for section, key in ((ALGORITHM, "name"), (ENVIRONMENT, "program")):
@@ -206,6 +224,8 @@ def _find_section_problems(
         elif _is_marked(field) or _is_harmless(field.annotation):
             # Also of nested keys that are marked; fixed words are names, too.
             for part, text in _flatten(value, name):
+                if isinstance(text, str) and model is SECTION_MODELS[ENVIRONMENT] and key == "env":
+                    text = _MODULE.sub("", text)
                 if isinstance(text, str) and not _is_text_name(text):
                     yield (
                         f"{part}: {describe_value(text)}, expected a name of at most {_MAX_NAME} "

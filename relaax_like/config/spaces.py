@@ -1,13 +1,14 @@
 """Checks that an environment's spaces fit an algorithm; for `Config.validate_spaces`."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from relaax_like.config.observations import MAX_VALUES
 from relaax_like.config.problems import count
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import InvalidInputError, RelaaxError
 from relaax_like.wire.spaces import (
     ACTION,
     OBSERVATION,
@@ -20,6 +21,15 @@ from relaax_like.wire.spaces import (
 )
 
 _MAX_SHOWN = 16  # numbers of a list in an error
+
+
+def describe_mismatch(error: RelaaxError) -> str:
+    """Describes a mismatch of spaces to people whose run has begun: no setting is a cure then."""
+    text = re.sub(r"; set \S+ to [^;]*$", "", str(error))
+    return (
+        f"{text}. A run that has begun keeps its spaces: choose the environment with which it was "
+        "trained, or begin another run"
+    )
 
 
 def validate_vector(spaces: Spaces, size: int) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from relaax_like.config.job_keys import name_environment
 from relaax_like.coordinator.job import (
     MAX_PAYLOAD_BYTES,
     MAX_REASON,
@@ -217,7 +218,7 @@ class Coordinator:
         """
         validate_key(key)
         validate_name(name, "name")
-        algorithm, environment = config["algorithm"]["name"], config["environment"]["program"]
+        algorithm, environment = config["algorithm"]["name"], name_environment(config)
         with self._lock:
             before = len(self._queue)
             job = self._queue.submit(key, name, json.dumps(config), algorithm, environment)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from relaax_like.config.algorithm_folder import ENTRY_POINTS
+from relaax_like.config.job_keys import name_environment
 from relaax_like.config.job_names import is_name
 from relaax_like.coordinator.job import (
     MAX_ATTEMPT,
@@ -82,9 +83,13 @@ class JobLearner:
             learner.connect("localhost:7004", "slave-1", security)
             learner.slave.ended.wait()
 
+    Attributes:
+      environments: names of the environments that jobs can have; see `name_environment`.
+
     Args:
       folder: where the runs are trained, one after another; belongs to this process.
       program: command that trains; takes the arguments of `relaax`.
+      modules: of `name_module`, for modules that jobs can have in `environment.env`.
 
     Raises:
       ConfigError: the folder cannot be used.
@@ -92,9 +97,10 @@ class JobLearner:
       RelaaxError: the guardian process cannot be started.
     """
 
-    def __init__(self, folder: Path, program: Sequence[str] = RELAAX):
+    def __init__(self, folder: Path, program: Sequence[str] = RELAAX, modules: Sequence[str] = ()):
         self._folder = folder
         self._program = program
+        self.environments = [*_list_names(ENVIRONMENTS, "slots.py"), *modules]
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._folder_lock = lock_folder(folder, "another slave")
@@ -187,6 +193,9 @@ class JobLearner:
             called.
         """
         attempt = _read_attempt(task_info)
+        if (needed := name_environment(task_info["config"])) not in self.environments:
+            message = f"environment: this slave has no {needed!r:.120} among its environments"
+            raise TaskFail({"message": message}, message)
         before = self._running
         if before is not None and not before.is_over.wait(_OVER_SEC):
             message = f"the slave still runs {before.attempt}"
@@ -234,7 +243,7 @@ class _JobSlave(LearnerSlave):
             {name: getattr(learner, name) for name in names},
             security=security,
             algorithms=sorted({*_list_names(ALGORITHMS, "config.py"), *_list_installed()}),
-            environments=_list_names(ENVIRONMENTS, "slots.py"),
+            environments=learner.environments,
             runs_jobs=True,
         )
         self._learner = learner

@@ -10,6 +10,7 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.client.interactor import EnvironmentSlots, SlotEpisode
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_spaces import keep_run_spaces
+from relaax_like.config.spaces import describe_mismatch
 from relaax_like.core.manifest import Variable
 from relaax_like.core.records import Status
 from relaax_like.core.roles import ParameterServerClient
@@ -188,12 +189,8 @@ class BaseTrainer(abc.ABC):
             try:
                 agents = LocalAgents(slots, host, stop=stop)
             except ProtocolError as error:
-                begun = server.version > 0
-                cure = (
-                    ". A run that has begun keeps its spaces: choose the environment with which it "
-                    "was started, or begin another run"
-                )
-                raise ConfigError(f"{error}{cure * begun}") from error
+                text = describe_mismatch(error) if server.version > 0 else str(error)
+                raise ConfigError(text) from error
         keep_run_spaces(self.experiment.run_dir, agents.spaces)
         self.note_ready()
         return agents

@@ -13,6 +13,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import find_experiment
 from relaax_like.config.run_spaces import find_run_spaces
+from relaax_like.config.spaces import describe_mismatch
 from relaax_like.launch.saved_policy import SavedPolicy
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
@@ -57,7 +58,10 @@ class Policy:
         self._observations, self._actions = _find_spaces(
             experiment, observation_space, action_space
         )
-        experiment.algorithm.validate_spaces(self._observations.spaces, self._actions.spaces)
+        try:
+            experiment.algorithm.validate_spaces(self._observations.spaces, self._actions.spaces)
+        except InvalidInputError as error:
+            raise InvalidInputError(describe_mismatch(error), error.field) from None
         self._saved = SavedPolicy(experiment, version, "policy")
         self.version, self.global_t = self._saved.version, self._saved.global_t
         self._agents: SlotAgents | None = None

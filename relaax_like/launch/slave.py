@@ -1,18 +1,27 @@
 """The process of a resident slave. It imports TensorFlow neither now nor later."""
 
 import logging
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from relaax_like.config.address import parse_address
 from relaax_like.config.models import COORDINATOR_PORT
 from relaax_like.coordinator.job_learner import JobLearner
 from relaax_like.supervision.process import Shutdown
+from relaax_like.wire.reports import ENVIRONMENTS_VARIABLE
 from relaax_like.wire.security import ClientSecurity
 
 logger = logging.getLogger(__name__)
 
 
-def run_slave(address: str, name: str, folder: Path, security: ClientSecurity) -> int:
+def run_slave(
+    address: str,
+    name: str,
+    folder: Path,
+    security: ClientSecurity,
+    modules: Sequence[str] = (),
+) -> int:
     """Runs jobs until a signal arrives; returns the exit status.
 
     Args:
@@ -20,6 +29,7 @@ def run_slave(address: str, name: str, folder: Path, security: ClientSecurity) -
       name: of the slave.
       folder: for the run of the job at hand.
       security: token and certificates.
+      modules: see `JobLearner`.
 
     Raises:
       ConfigError: the settings are wrong, or the folder cannot be used.
@@ -31,7 +41,11 @@ def run_slave(address: str, name: str, folder: Path, security: ClientSecurity) -
     """
     place = str(parse_address(address, COORDINATOR_PORT))
     shutdown = Shutdown()
-    with JobLearner(folder) as learner:
+    with JobLearner(folder, modules=modules) as learner:
+        # For the processes of jobs, whose folder comes from others: nothing in it is imported.
+        os.environ[ENVIRONMENTS_VARIABLE] = ",".join(learner.environments)
+        paths = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
         slave = learner.connect(place, name, security)
         logger.info("slave %s works for the coordinator at %s", name, place)
         while not slave.ended.wait(0.2) and not shutdown.requested.is_set():

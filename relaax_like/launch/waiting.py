@@ -20,8 +20,8 @@ from relaax_like.wire.spaces import RunSpaces
 logger = logging.getLogger(__name__)
 
 WAITING = (
-    "waiting for spaces: the experiment does not define its observation and action spaces, and no "
-    "environment has connected for training yet"
+    "waiting for spaces: the first environment that connects for training brings them, and no "
+    "environment has connected yet"
 )
 # Grace period for the answer to the proposal.
 _ANSWER_SEC = 2.0

@@ -22,6 +22,7 @@ from relaax_like.config.plan import (
     get_task_plan,
     has_overlap,
 )
+from relaax_like.config.spaces import describe_mismatch
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.rlx_server.batch_slots import BatchSlots
@@ -154,7 +155,7 @@ class BatchHost(AgentHost):
         max_wait_sec: float | None = None,
     ) -> SlotAgents:
         """Builds one agent for all slots; see `AgentHost`, also for the errors."""
-        _validate_spaces(self._config, observation_spaces, action_spaces)
+        _validate_spaces(self._config, observation_spaces, action_spaces, exploit)
         processors = self._get_processors()
         if not exploit:
             _validate_privileged(processors.values(), observation_spaces)
@@ -369,7 +370,7 @@ class PlainHost(AgentHost):
                 "can block; connect without max_wait_ms, or derive Agent from BatchAgent",
                 "max_wait_ms",
             )
-        _validate_spaces(self._config, observation_spaces, action_spaces)
+        _validate_spaces(self._config, observation_spaces, action_spaces, exploit)
         clients = [self._make_client(f"{client_id}-{slot}") for slot in range(slots)]
         if exploit:
             clients = [ReadOnlyClient(client) for client in clients]
@@ -384,11 +385,14 @@ class PlainHost(AgentHost):
         )
 
 
-def _validate_spaces(config: Any, observation_spaces: Spaces, action_spaces: Spaces) -> None:
+def _validate_spaces(
+    config: Any, observation_spaces: Spaces, action_spaces: Spaces, exploit: bool
+) -> None:
     try:
         config.validate_spaces(observation_spaces, action_spaces)
     except InvalidInputError as error:
-        raise ProtocolError(str(error), "SPACE_MISMATCH", error.field) from error
+        text = describe_mismatch(error) if exploit else str(error)
+        raise ProtocolError(text, "SPACE_MISMATCH", error.field) from error
 
 
 def _find_starts(config: Any, observation_spaces: Spaces) -> dict[str, int]:

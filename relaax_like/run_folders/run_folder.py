@@ -20,7 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,10 @@ from relaax_like.journal.head import path_of_head
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.mirror_remote import hide_password
 from relaax_like.parameter_server.published_state import NAMES
+from relaax_like.parameter_server.rehearsal import rehearse
 from relaax_like.parameter_server.snapshots import list_names
 from relaax_like.run_folders.previous import read_previous
-from relaax_like.wire.errors import ConfigError, SnapshotError
+from relaax_like.wire.errors import ConfigError, RelaaxError, SnapshotError
 
 EXPERIMENT_NAME = "experiment.yaml"
 INFO_NAME = "experiment.info"
@@ -50,6 +51,7 @@ TRAIN, RUN, SERVERS = "train", "run", "servers"
 ADDRESSES = "RELAAX_CONFIG_ADDRESSES"
 _TENSORFLOW = ("tensorflow", "tensorflow-cpu", "tf-nightly")
 _GIT_SEC = 5.0
+_SMALL_BYTES = 1 << 20
 _FORCE = "start again with --force (in Python: force=True)"
 _TIME = "%Y-%m-%d %H:%M:%S %z"
 logger = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ def begin_run(experiment: Experiment, force: bool) -> None:
             read_previous(experiment.learner.previous)
         _move_aside(places)
         return
-    run_dir = experiment.run_dir
+    run_dir, found = experiment.run_dir, _find_step(checkpoints, found)
     has_mirror = experiment.parameter_server.mirror_url is not None
     try:
         _find_movable(experiment)
@@ -105,6 +107,13 @@ def begin_run(experiment: Experiment, force: bool) -> None:
         f"`relaax resume {shlex.quote(str(run_dir))}`, or {cure if offers_force else ''}choose "
         f"another run_dir{' and another mirror_url' if has_mirror else ''}"
     )
+
+
+def _find_step(checkpoints: Path, found: int) -> int:
+    """Returns the step from which a run would continue; `found` if that is not known."""
+    with contextlib.suppress(RelaaxError, OSError):  # it might be running
+        return max(found, rehearse(checkpoints).end.global_t)
+    return found
 
 
 def validate_not_emptied(experiment: Experiment, accept_loss: bool = False) -> None:
@@ -255,6 +264,57 @@ def describe_start(experiment: Experiment, command: str) -> None:
     _replace(path, write_yaml({"starts": starts, "settings": settings}))
     info = "\n".join([*map(_format_start, starts), "settings of the most recent start\n"])
     _replace(experiment.run_dir / INFO_NAME, info + _indent(write_yaml(settings)))
+
+
+def remember(experiment: Experiment) -> Callable[[], None]:
+    """Remembers the files of a run, in case that a start is refused.
+
+    Returns:
+      A function that restores them: settings, logs, curves, and what a start adds to the folder of
+      checkpoints. It does nothing if anything was trained, or if another process uses the run.
+    """
+    checkpoints = experiment.parameter_server.checkpoint_dir
+    before = {path: _read_start(path) for path in _list_files(experiment)}
+    trained = _describe_trained(checkpoints)
+
+    def restore() -> None:
+        errors = (SnapshotError, OSError)
+        with contextlib.suppress(*errors), contextlib.closing(lock_folder(checkpoints)):
+            if _describe_trained(checkpoints) != trained:
+                return
+            now = {path: _read_start(path) for path in _list_files(experiment)}
+            for path in now.keys() - before.keys():
+                path.unlink()
+            for path, (size, content) in before.items():
+                if now.get(path) == (size, content):
+                    continue
+                if len(content) == size:
+                    path.write_bytes(content)
+                else:
+                    os.truncate(path, size)
+
+    return restore
+
+
+def _read_start(path: Path) -> tuple[int, bytes]:
+    """Returns a file's size, and its beginning; larger files are only appended to, or replaced."""
+    with path.open("rb") as file:
+        return path.stat().st_size, file.read(_SMALL_BYTES)
+
+
+def _list_files(experiment: Experiment) -> list[Path]:
+    settings = experiment.parameter_server
+    folders = {experiment.run_dir, settings.checkpoint_dir, settings.metrics_dir}
+    found = [path for folder in folders for path in folder.glob("*") if path.is_file()]
+    return [path for path in found if path.name != "lock"]
+
+
+def _describe_trained(checkpoints: Path) -> object:
+    """Returns what differs once anything was trained."""
+    published = [path.stat().st_mtime_ns for name in NAMES for path in checkpoints.glob(name)]
+    journals = [list_segments(journal) for journal in list_journals(checkpoints)]
+    records = [sum(max(get_size(s) - HEADER_BYTES, 0) for s in segments) for segments in journals]
+    return list_names(checkpoints), published, records
 
 
 def forget_results(experiment: Experiment) -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 # Number of the pipe's file descriptor.
 ENVIRONMENT_VARIABLE = "RELAAX_REPORTS"
+# In the process of a job: names of the environments that its slave allows, separated by commas.
+ENVIRONMENTS_VARIABLE = "RELAAX_ENVIRONMENTS"
 
 
 class Event(enum.StrEnum):

@@ -93,6 +93,45 @@ def test_a_real_training_moves_to_another_slave_and_is_cancelled(commands: Comma
     commands.assert_nothing_left()
 
 
+MODULE = """
+import gymnasium, pathlib
+from gymnasium.envs.classic_control import CartPoleEnv
+pathlib.Path({marker!r}).touch()
+gymnasium.register("Own-v0", CartPoleEnv)
+"""
+
+
+def test_a_module_of_a_slaves_own_is_imported_from_its_installation_only(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, imported, wrong = (commands.folder / n for n in ("site", "imported", "wrong"))
+    installed.mkdir()
+    (installed / "own_envs.py").write_text(MODULE.format(marker=str(imported)))
+    # What lies in the folder where the slave was started is not imported, nor in that of a job.
+    (commands.folder / "own_envs.py").write_text(MODULE.format(marker=str(wrong)))
+    (commands.folder / "other_envs.py").write_text(MODULE.format(marker=str(wrong)))
+    monkeypatch.setenv("PYTHONPATH", f".::{installed}")
+    serve = commands.serve()
+    allowed = ("--environment-module", "own_envs", "--environment-module", "other_envs")
+    slave = commands.work("slave", *allowed)
+    slave.wait_for("is connected to the coordinator")
+    sets = ["--set", "algorithm.max_global_step=200", "--set", "learner.target_return=null"]
+
+    def submit(env: str) -> None:
+        commands.run(
+            "submit", "policy_gradient/policy_gradient", *sets, "--set", f"environment.env={env}"
+        )
+
+    for env in ("own_envs:Own-v0", "other_envs:Own-v0", "os:Own-v0"):
+        submit(env)
+    serve.wait_for("job 1, attempt 1: done")
+    serve.wait_for("job 2, attempt 3: failed")
+    assert imported.exists()
+    assert not wrong.exists()
+    assert "No module named 'other_envs'" in commands.run("list", 2)
+    assert "no connected slave has 'module-os' among its environments" in commands.run("list", 3)
+
+
 def test_mistakes_are_one_line(commands: Commands) -> None:
     unreachable = commands.run("list", expected=1)
     assert unreachable == (

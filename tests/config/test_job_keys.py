@@ -16,6 +16,7 @@ from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.job_keys import (
     find_refused_keys,
     make_job_config,
+    name_environment,
     validate_job_config,
 )
 from relaax_like.config.job_names import is_name
@@ -137,7 +138,9 @@ def test_every_shipped_experiment_is_a_job_unless_it_needs_files_or_a_program() 
         ("learner.offline=/etc", "learner.offline"),
         ("learner.hook={load_ckpt_before_run: /etc/x}", "learner.hook.load_ckpt_before_run"),
         ("environment.args={rom: /etc/x}", "environment.args.rom"),
-        ("environment.env='os:system'", "environment.env"),
+        ("environment.env='os:system:x'", "environment.env"),
+        ("environment.env='../os:x'", "environment.env"),
+        ("environment.env=':x'", "environment.env"),
         ("environment.env=../x", "environment.env"),
         ("relaax-parameter-server.mirror_url=s3://b", "relaax-parameter-server.mirror_url"),
         ("relaax-parameter-server.initial_values=x.npz", "relaax-parameter-server.initial_values"),
@@ -154,6 +157,22 @@ def test_a_key_that_names_a_place_or_a_secret_is_refused_by_name(override: str, 
         make_job_config(
             "sac", [override, *(["algorithm.path=x"] if "name=null" in override else [])]
         )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ([], "OpenAI_Gym"),
+        (["environment.args={x: 1}"], "OpenAI_Gym"),
+        (["environment.env='a_b.c:X-v0'"], "module-a_b.c"),
+        (["environment.env='os:X-v0'", "environment.args={x: 1}"], "module-os-args"),
+        (["environment.env='OpenAI_Gym:X-v0'"], "module-OpenAI_Gym"),
+    ],
+)
+def test_a_module_of_environments_is_what_slaves_must_allow(
+    overrides: list[str], name: str
+) -> None:
+    assert name_environment(make_job_config("sac", overrides)) == name
 
 
 @pytest.mark.parametrize(

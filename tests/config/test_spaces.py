@@ -3,6 +3,7 @@
 import pytest
 
 from relaax_like.config.spaces import (
+    describe_mismatch,
     validate_continuous,
     validate_discrete,
     validate_integers,
@@ -58,3 +59,15 @@ def test_a_size_that_no_setting_can_have_is_for_a_wrapper() -> None:
         with pytest.raises(InvalidInputError, match="; wrap the environment") as raised:
             validate()
         assert "set it to" not in str(raised.value)
+
+
+def test_no_setting_is_a_cure_once_a_run_has_begun() -> None:
+    for validate in (
+        lambda: validate_vector({"observation": Box(dtype="float32", shape=(5,))}, 4),
+        lambda: validate_discrete({"action": Discrete(n=3)}, 4),
+    ):
+        with pytest.raises(InvalidInputError, match="; set ") as raised:
+            validate()
+        text = describe_mismatch(raised.value)
+        assert "; set " not in text
+        assert "4. A run that has begun keeps its spaces: choose the environment" in text

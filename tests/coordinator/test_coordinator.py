@@ -88,6 +88,26 @@ def test_a_slave_gets_only_jobs_whose_names_it_has(site: Site, slave: Session) -
     assert slave.take_job() == (job, 1)
 
 
+def test_a_module_of_environments_needs_a_slave_that_allows_it(site: Site, slave: Session) -> None:
+    def submit(**environment: Any) -> int:
+        config = make_config()
+        config["environment"] |= environment
+        return site.jobs.submit("job", config)
+
+    plain = submit(env="envs.walk:Walk-v0")
+    slave.poll()
+    assert site.get(plain).reason == (
+        "no connected slave has 'module-envs.walk' among its environments"
+    )
+    own = ["OpenAI_Gym", "module-envs.walk"]
+    assert slave.take_job(environments=own) == (plain, 1)
+    assert slave.end((plain, 1))
+    with_args = submit(env="envs.walk:Walk-v0", args={"size": 3})
+    assert not slave.poll(environments=own)
+    assert "'module-envs.walk-args'" in site.get(with_args).reason
+    assert slave.take_job(environments=[*own, "module-envs.walk-args"]) == (with_args, 1)
+
+
 def test_results_of_older_attempts_are_refused(site: Site, slave: Session, clock: Clock) -> None:
     """covers D23"""
     job = site.jobs.submit("job", make_config())

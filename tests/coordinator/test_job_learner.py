@@ -207,6 +207,8 @@ def test_a_start_with_a_number_that_no_job_has_is_refused_by_name(
         ({"attempt": True}, "attempt: True, expected an integer from 1 to 4294967295"),
         ({"attempt": 1 << 32}, "attempt: 4294967296, expected an integer from 1 to 4294967295"),
         ({"config": None}, "config: None, expected the settings of a job"),
+        ({"config": {}}, "environment: this slave has no '' among its environments"),
+        ({"config": {"environment": {"env": "os:X"}}}, "this slave has no 'module-os' among"),
     ]
     with site.learner(tmp_path / "work") as learner:
         wait_until(lambda: len(site.jobs.list()[1]) == 1, "the slave")

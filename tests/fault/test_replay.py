@@ -232,10 +232,10 @@ def test_a_full_disk_loses_only_steps_of_which_the_next_start_tells(
             wait_acknowledged([sender])
             cluster.wait_status(lambda status: status.given_up_step is not None, "that it is told")
             assert server.stop(signal.SIGKILL) == -signal.SIGKILL
-            start = len(sender.acknowledged)
             filler.unlink()
             server = cluster.start_parameter_server()
             server.wait_for(told)
+            start = len(sender.acknowledged)  # now it has read all that the other one had sent
         wait_acknowledged([sender])
         kept |= set(sender.acknowledged[start:])
         sender.stop()

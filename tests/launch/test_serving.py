@@ -28,7 +28,7 @@ from relaax_like.launch.saved_policy import SavedPolicy
 from relaax_like.launch.serving import PlayedEpisodes
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.rlx_server.episodes import SlotEpisode
-from relaax_like.wire.errors import NotAllowedError
+from relaax_like.wire.errors import NotAllowedError, ProtocolError
 from relaax_like.wire.spaces import Box, Discrete
 
 STEPS, SLOTS = 5, 2
@@ -99,6 +99,9 @@ def test_it_serves_beside_a_training_and_ends_with_ctrl_c(processes: Processes, 
         program = serve(processes, run, "--bind", "localhost:0", "--version", "best")
         port = wait_for_port(program)
         program.wait_for("serving the policy of step 200, version 2")
+        with pytest.raises(ProtocolError, match=r"has 5 numbers, .* keeps its spaces") as refused:
+            RlxClient(f"localhost:{port}", Box(dtype="float32", shape=(5,)), ACTION)
+        assert "set it to" not in str(refused.value)
         clients = [
             RlxClient(f"localhost:{port}", OBSERVATION, ACTION, name=f"robot-{number}")
             for number in range(2)

@@ -172,7 +172,7 @@ def test_what_cannot_be_used_decides_nothing(
 def test_all_other_calls_are_told_what_is_waited_for(waiting: Waiting) -> None:
     link: Link = waiting.link
     for ask in (lambda: link.wait(0.0), link.status, link.request_save):
-        with pytest.raises(ServerUnavailableError, match="waiting for spaces: the experiment does"):
+        with pytest.raises(ServerUnavailableError, match="waiting for spaces: the first env"):
             ask()
     with grpc.insecure_channel(waiting.address) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

@@ -20,6 +20,7 @@ from relaax_like.journal.head import JournalHead, path_of_head
 from relaax_like.journal.journal import Journal
 from relaax_like.journal.reader import JournalReader
 from relaax_like.parameter_server.folder import lock_folder
+from relaax_like.parameter_server.rehearsal import rehearse
 from relaax_like.parameter_server.snapshots import list_names, read_latest
 from relaax_like.run_folders.run_folder import (
     RUN,
@@ -327,6 +328,58 @@ def test_train_is_refused_resumed_and_forced(cluster):
     assert results["global_t"] == read_steps(folder / "run.old-1")
     for program in cluster.started:
         assert TRACE not in program.output
+
+
+REFUSED = {
+    "relaax-parameter-server.optimizers={x: {}}": "has no optimizer",
+    "environment.env=Nope-v3": "Environment `Nope` doesn't exist",
+    "environment.env=Pendulum-v1": "A run that has begun keeps its spaces: choose the environment",
+    "learner.previous=nowhere": "nowhere: no such file",
+}
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Returns all files but the one that names the newest process."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
+
+
+@pytest.mark.parametrize("command", ["train", "run"])
+def test_a_resume_that_is_refused_changes_nothing(cluster, command):
+    run = cluster.folder / "run"
+    one = ("--set", "environment.clients=1")
+    assert start(cluster, command, cluster.config, BUDGET, 300, *one).wait() == 0
+    before = read_files(run)
+    for sets, want in REFUSED.items():
+        if command == "run" and sets.startswith("environment"):
+            continue  # clients that are refused do not end a run
+        refused = start(cluster, "resume", "run", BUDGET, 10**6, "--set", sets)
+        assert refused.wait() in (1, 2)
+        assert want in refused.output
+        assert "set it to" not in refused.output
+        assert read_files(run) == before
+    resumed = start(cluster, "resume", "run", BUDGET, 2 * read_steps(run))
+    assert resumed.wait() == 0
+    assert read_files(run) != before
+
+
+def test_a_refusal_names_the_step_of_the_journal(cluster):
+    """It was killed long after its newest snapshot."""
+    never = "relaax-parameter-server.checkpoint_time_interval=1e6"
+    training = start(cluster, "train", cluster.config, BUDGET, 10**6, "--set", never)
+    training.wait_for(r"step [1-9]")
+    running = start(cluster, "train", cluster.config)
+    assert running.wait() == 2
+    training.stop(signal.SIGKILL)
+    refused = start(cluster, "train", cluster.config)
+    assert refused.wait() == 2
+    step = rehearse(cluster.folder / "run" / "checkpoints").end.global_t
+    assert step > 0
+    assert f"already contains a run, at step {step:,}." in refused.output
+    assert read_steps(cluster.folder / "run") == 0
 
 
 def test_processes_agree_on_the_folder_are_refused_and_resumed(cluster):

@@ -172,9 +172,9 @@ class Session:
         ]
         return int(self.link.call(self.link.stub.SendVersion, iter(parts)).version)
 
-    def take_job(self) -> tuple[int, int]:
+    def take_job(self, **fields: Any) -> tuple[int, int]:
         """Polls until a job comes, and confirms its start; returns its attempt."""
-        tasks = wait_until(self.poll, "a task")
+        tasks = wait_until(lambda: self.poll(**fields), "a task")
         assert [task.name for task in tasks] == ["learner_start_task"]
         self.answer(tasks[0])
         payload = json.loads(tasks[0].payload)
