@@ -21,7 +21,7 @@ from relaax_like.rlx_server.slot_agents import (
     Decision,
 )
 from relaax_like.rlx_server.transition import Arrays, Transition
-from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.spaces import Spaces
 
 logger = logging.getLogger(__name__)
@@ -109,9 +109,9 @@ class BatchSlots(BatchAgents):
         """Passes a transition to the agent.
 
         Raises:
-          InvalidInputError: the number of rewards per slot is not the model's; final observations
-            are needed, and missing; or the third rollout in a row has numbers that cannot be
-            learned from.
+          ProtocolError: the number of rewards per slot is not the model's.
+          InvalidInputError: final observations are needed, and missing; or the third rollout in a
+            row has numbers that cannot be learned from.
           Exception: an error of the agent's own code, or of the learner; see `Learner.submit`.
         """
         self._goes_on = transition.observations is not None
@@ -120,9 +120,11 @@ class BatchSlots(BatchAgents):
         elif transition.rewards.shape[1] != self._rewards and not self._exploit:
             columns = self._processor.reward_columns
             names = [f"{name} [{part.stop - part.start}]" for name, part in columns.items()]
-            raise InvalidInputError(
+            raise ProtocolError(
                 f"rewards: {transition.rewards.shape[1]} per slot, but the model has "
-                f"{self._rewards} ({', '.join(names)}); send these in this order",
+                f"{self._rewards} ({', '.join(names)}); send these in this order, or set "
+                "algorithm.rewards to a weight for each of the environment's",
+                "SPACE_MISMATCH",
                 "rewards",
             )
         elif self._needs_finals and transition.final_observations is None:

@@ -15,7 +15,7 @@ from support.several_rewards.slots import REWARDS, PayingSlots
 
 import relaax_like
 from relaax_like.algorithm.model import Model, get_reward_columns
-from relaax_like.client import Interactor, RlxClient
+from relaax_like.client import Interactor, RlxClient, find_exit_status
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.plan import OnPolicy
 from relaax_like.experience.collector import TrainingData
@@ -67,8 +67,9 @@ def test_it_is_learned_over_the_network(tmp_path: Path) -> None:
         wanted = r"rewards: 1 per slot, but the model has 3 \(speed \[1\], costs \[2\]\)"
         with RlxClient(address, *spaces, retry=None) as misfit:
             misfit.act([1.0])
-            with pytest.raises(ProtocolError, match=wanted):
+            with pytest.raises(ProtocolError, match=wanted) as refused:
                 misfit.reward_and_act(1.0, [1.0])
+            assert find_exit_status(refused.value) == 2  # so that it is not restarted
         with RlxClient(address, *spaces, slots=4) as client:
             Interactor(slots, client).run()
         assert ps.wait() == 0
