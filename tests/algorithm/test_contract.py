@@ -48,6 +48,18 @@ def make_parts(**others):
     }
 
 
+@pytest.mark.parametrize("missing", ["get_input_specs", "get_action_specs", "policy"])
+def test_a_model_without_its_specs_or_policy_cannot_be_made(missing):
+    # covers F2
+    methods = {
+        name: lambda self, *args: [] for name in ("get_input_specs", "get_action_specs", "policy")
+    }
+    assert type("Complete", (Model,), dict(methods))().get_state_specs() == []
+    del methods[missing]
+    with pytest.raises(TypeError, match=f"abstract method '?{missing}"):
+        type("Incomplete", (Model,), methods)()
+
+
 def test_a_batch_says_where_episodes_end_and_what_is_worth_bootstrapping():
     batch = make_batch(make_parts(), tf.constant(0.9))
     np.testing.assert_allclose(batch.discount, 0.9 * np.abs(ALIVE))

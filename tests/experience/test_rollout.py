@@ -252,10 +252,17 @@ def test_each_row_knows_its_agent_episode_and_step(ends, steps, pause):
     steps=st.integers(2, 4),
 )
 def test_overlapping_rollouts_have_each_step_and_its_successor_in_one_of_them(ends, steps):
+    # covers F23
     buffer = RolloutBuffer(steps, np.array([7, 9]), overlap=True)
     final = {"x": np.array([[-5.0], [-6.0]], np.float32)}
     rows, counted, last = [], 0, None
+    # The first rollout begins with a row that ends an episode without steps.
+    places, episode, step = [], np.ones(SLOTS, np.int64), np.zeros(SLOTS, np.int64)
     for t, alive in enumerate(ends):
+        places.append((episode.copy(), step.copy()))
+        ended = np.array(alive) != ALIVE
+        step = np.where(ended, 0, step + 1)
+        episode += ended
         rollout = add(buffer, t, alive, final)
         if rollout is None:
             continue
@@ -271,6 +278,10 @@ def test_overlapping_rollouts_have_each_step_and_its_successor_in_one_of_them(en
                     np.testing.assert_array_equal(array[0], getattr(last, name)[leaf][-1])
             np.testing.assert_array_equal(rollout.states["memory"], t - steps + 1)
         episodes, numbers = find_episodes(rollout.starts, rollout.next_alive)
+        known = 1 if last is None else 0  # the first row that was played
+        want = places[t - steps + 1 + known : t + 1]
+        np.testing.assert_array_equal(episodes[known:], [e for e, _ in want])
+        np.testing.assert_array_equal(numbers[known:], [n for _, n in want])
         for slot in range(SLOTS):
             for row in range(1, steps):
                 rows.append((slot, episodes[row, slot], numbers[row, slot]))
