@@ -717,7 +717,7 @@ class Session:
                 self._episodes,
                 episode.episode_return,
                 episode.length,
-                budget=self.client_name,
+                budget=f"{self.client_name} slot {episode.slot}",
             )
 
     def _check_time_limit(self) -> None:

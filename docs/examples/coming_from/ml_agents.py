@@ -62,7 +62,13 @@ class Scene:
 
 
 class SceneSlots:
-    """The scene as a vector of environments, one slot per agent of the behavior."""
+    """The scene as a vector of environments: each agent of the behavior has a slot.
+
+    Agents are known by their ids only: rows come in any order, an agent that has not asked for a
+    decision has none, and one that begins a new episode has a new id, for which it gets the slot of
+    the one that ended. A step lasts until each slot has a new observation; an agent that asks
+    again meanwhile repeats its action, and its rewards are summed.
+    """
 
     slots = AGENTS
     observation_space: UserSpace = Box(dtype="float32", shape=(OBSERVATIONS,))
@@ -70,30 +76,61 @@ class SceneSlots:
 
     def __init__(self, scene: Scene):
         self._scene = scene
+        self._slots: dict[int, int] = {}  # of an agent, by its id
+        self._asking: list[int] = []  # slots of the newest decision steps, in their order
+        self._observations = np.zeros((AGENTS, OBSERVATIONS), np.float32)
 
     def reset(self, mask: np.ndarray | None = None) -> np.ndarray:
         if mask is None:
             self._scene.reset()
-        return self._scene.get_steps()[0].obs
+            self._slots = {}
+            seen = self._read_decisions(self._scene.get_steps()[0])
+            while len(seen) < AGENTS:  # some ask for their first decision later
+                seen |= self._read_decisions(self._advance(np.zeros(AGENTS, np.int64))[0])
+        return self._observations.copy()
 
     def step(self, actions: np.ndarray) -> Transition:
-        self._scene.set_actions(actions)
-        self._scene.step()
-        decision, terminal = self._scene.get_steps()
-        ended, rewards = np.zeros(AGENTS, np.bool_), decision.reward.copy()
-        final = np.zeros_like(decision.obs)
-        ended[terminal.agent_id] = True
-        rewards[terminal.agent_id] = terminal.reward
-        final[terminal.agent_id] = terminal.obs
-        interrupted = np.zeros(AGENTS, np.bool_)
-        interrupted[terminal.agent_id] = terminal.interrupted
+        rewards = np.zeros(AGENTS, np.float32)
+        ended, interrupted = np.zeros(AGENTS, np.bool_), np.zeros(AGENTS, np.bool_)
+        final = np.zeros_like(self._observations)
+        seen: set[int] = set()
+        while len(seen) < AGENTS:
+            decision, terminal = self._advance(actions)
+            for row, agent in enumerate(terminal.agent_id):
+                slot = self._slots.pop(agent)
+                if not ended[slot]:
+                    ended[slot], interrupted[slot] = True, terminal.interrupted[row]
+                    rewards[slot] += terminal.reward[row]
+                    final[slot] = terminal.obs[row]
+                seen.discard(slot)
+            seen |= self._read_decisions(decision)
+            for row, slot in enumerate(self._asking):
+                if not ended[slot]:
+                    rewards[slot] += decision.reward[row]
         return Transition(
-            observations=decision.obs,
+            observations=self._observations.copy(),
             rewards=rewards,
             terminated=ended & ~interrupted,
             truncated=interrupted,
             final_observations=final if ended.any() else None,
         )
+
+    def _advance(self, actions: np.ndarray) -> tuple[Steps, Steps]:
+        """Gives the agents that ask their slots' actions, and returns who asks or ends next."""
+        self._scene.set_actions(actions[self._asking])
+        self._scene.step()
+        return self._scene.get_steps()
+
+    def _read_decisions(self, decision: Steps) -> set[int]:
+        """Keeps the observations of those that ask; returns their slots."""
+        for agent in decision.agent_id:
+            if agent not in self._slots:
+                free = set(range(AGENTS)) - set(self._slots.values())
+                assert free, f"agent {agent}: more than {AGENTS} agents at a time"
+                self._slots[agent] = min(free)
+        self._asking = [self._slots[agent] for agent in decision.agent_id]
+        self._observations[self._asking] = decision.obs
+        return set(self._asking)
 
     def close(self) -> None:
         pass
