@@ -8,6 +8,7 @@ from relaax_like.config import ActorCriticConfig, OnPolicy, Tunable, hyper
 from relaax_like.config.found_spaces import describe_mirrors
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
+from relaax_like.config.schedule import Linear, Schedule
 from relaax_like.wire import Box, Discrete, MultiDiscrete, Spaces
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
@@ -268,6 +269,19 @@ class Config(ActorCriticConfig):
             reward_discount=self.gamma if self.normalize_rewards else None,
             discount=self.gamma,
         )
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """Those of clip and entropy_coefficient; constant ones, too."""
+        found = super().schedules
+        for key, kind in (
+            ("clip", self.clip_schedule),
+            ("entropy_coefficient", self.entropy_schedule),
+        ):
+            value = getattr(self, key)
+            end = value if kind == "constant" else 0.0
+            found[key] = Linear(value, end, steps=self.max_global_step)
+        return found
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

@@ -7,6 +7,7 @@ from pydantic import Field, PrivateAttr
 from relaax_like.config.aliases import LEARNING_RATE
 from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.schedule import Schedule
 from relaax_like.wire.spaces import Spaces
 
 
@@ -99,6 +100,11 @@ class AlgorithmConfig(Settings):
           InvalidInputError: the algorithm cannot use a space; the error reports it, and the
             setting or wrapper that helps.
         """
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """What changes with the environment steps, besides learning rates: key -> schedule."""
+        return {key: value for key, value in self if isinstance(value, Schedule)}
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

@@ -42,6 +42,7 @@ from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.stop_condition import Target
 from relaax_like.parameter_server.store import Store
 from relaax_like.reports.progress import print_summary, watch_progress
+from relaax_like.run_folders.previous import tell_jumps_at_resume
 from relaax_like.run_folders.recording import make_file_recorder
 from relaax_like.run_folders.run_folder import (
     SERVERS,
@@ -180,6 +181,8 @@ def make_parameter_server(
         raise
     note_begun(experiment)
     logger.info("global_t is %d", server.global_t)
+    if server.global_t:
+        tell_jumps_at_resume(experiment, server.global_t)
     if server.finished:
         logger.info(
             "this run has already finished: %s; to continue it, raise that budget or target "

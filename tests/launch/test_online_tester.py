@@ -184,6 +184,7 @@ def test_a_run_starts_from_another_ones_weights_and_tells_what_differs(
     assert status == 0, output
     assert "algorithm.learning_rate is 0.0, in the previous run it was 0.001" in output
     assert f"starting from the weights of {previous} at step 1,024" in output
+    assert "these begin again: learning rates, moments of the optimizers" in output
     after = read_latest(previous.parent / "second" / "checkpoints")
     assert after is not None
     np.testing.assert_array_equal(after.values, before.values)
