@@ -7,7 +7,7 @@ import grpc
 
 from relaax_like.bridge.channel import make_channel
 from relaax_like.config.address import Address
-from relaax_like.metrics.buffered import DEFAULT_MAX_QUEUE, BufferedMetrics, Point
+from relaax_like.metrics.buffered import DEFAULT_MAX_QUEUE, START, BufferedMetrics, Point
 from relaax_like.v1 import metrics_pb2, metrics_pb2_grpc
 from relaax_like.wire.security import ClientSecurity
 
@@ -92,8 +92,12 @@ class MetricsClient(BufferedMetrics):
         return done
 
     def _send(self, points: list[Point], timeout_sec: float) -> None:
+        starts = [round(p.x) for p in points if p.name == START]
         request = metrics_pb2.StoreScalarsRequest(
-            scalars=[metrics_pb2.Scalar(name=p.name, y=p.y, x=p.x) for p in points]
+            scalars=[
+                metrics_pb2.Scalar(name=p.name, y=p.y, x=p.x) for p in points if p.name != START
+            ],
+            started_at=starts[-1] if starts else None,
         )
         reply = self._stub.StoreScalars(request, timeout=timeout_sec)
         if reply.dropped:

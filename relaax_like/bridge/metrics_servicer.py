@@ -8,7 +8,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from relaax_like.bridge.channel import bind, make_interceptors
 from relaax_like.config.address import Address
 from relaax_like.core.metrics import Metrics
-from relaax_like.metrics.buffered import BufferedMetrics, select_valid, validate_point
+from relaax_like.metrics.buffered import MAX_X, BufferedMetrics, select_valid, validate_point
 from relaax_like.v1 import metrics_pb2, metrics_pb2_grpc
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 from relaax_like.wire.security import ServerSecurity
@@ -43,6 +43,8 @@ class MetricsServicer(metrics_pb2_grpc.MetricsServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if not context.is_active():  # The caller has given up and counted them as lost.
             return metrics_pb2.StoreScalarsReply()
+        if request.HasField("started_at"):
+            self._recorder.start_at(min(request.started_at, int(MAX_X)))
         return metrics_pb2.StoreScalarsReply(dropped=self._recorder.scalars(points))
 
 

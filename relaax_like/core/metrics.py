@@ -35,6 +35,12 @@ class Metrics(abc.ABC):
             self.scalar(name, y, x)
         return 0
 
+    def start_at(self, global_t: int) -> None:  # noqa: B027 - not every recorder needs it
+        """Notes that the run starts or resumes at this step.
+
+        Points that earlier starts recorded for later steps belong to steps that were lost.
+        """
+
     def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
         """Records the distribution of numbers at one position of a curve; see `scalar`.
 

@@ -181,6 +181,7 @@ def make_parameter_server(
         raise
     note_begun(experiment)
     logger.info("global_t is %d", server.global_t)
+    metrics.start_at(server.global_t)
     if server.global_t:
         tell_jumps_at_resume(experiment, server.global_t)
     if server.finished:

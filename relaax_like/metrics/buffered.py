@@ -19,6 +19,8 @@ MAX_NAME_LENGTH = 200
 # TensorBoard's steps are 64-bit integers; a float holds integers exactly up to here.
 MAX_X = 2.0**53
 DEFAULT_MAX_QUEUE = 100_000
+# The name of a point that marks a start of the run, see `Metrics.start_at`; no curve has it.
+START = ""
 _FLUSH_INTERVAL_SEC = 1.0
 
 _log = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ class Point(NamedTuple):
     """One point of a curve.
 
     Attributes:
-      name: of the curve.
+      name: of the curve, or `START`.
       y: the value; for a histogram, its mean.
       x: the position, usually `global_t`.
       wall_time: seconds since 1970.
@@ -161,6 +163,10 @@ class BufferedMetrics(Metrics):
     def scalars(self, points: Sequence[tuple[str, float, float | None]]) -> int:
         """Records many points at once; see `Metrics.scalars`."""
         return self.store(points)
+
+    def start_at(self, global_t: int) -> None:
+        """Records a start of the run; see `Metrics.start_at`."""
+        self.store([(START, 0.0, float(global_t))])
 
     def store(
         self,

@@ -1,5 +1,6 @@
 """Reads the curves of a run back from its event files, without TensorFlow."""
 
+import itertools
 import logging
 import struct
 from collections.abc import Iterator, Sequence
@@ -100,18 +101,19 @@ class _Points:
 
 
 @dataclass
-class _File:
+class _Start:
     start: float
     end: float
-    curves: dict[str, _Points]
+    first_step: float  # at which it resumed; inf: unknown
+    curves: dict[str, _Points] = field(default_factory=dict)
 
 
 def read_curves(metrics_dir: str | Path) -> dict[str, Curve]:
     """Returns the curves of all event files of a folder, without histograms; {}: there are none.
 
-    Each start of a run has its own file. A start that resumed from an older snapshot repeats steps:
-    in each curve, points of earlier starts are dropped from the first step of the later start on. A
-    file is read up to its end, or to the first incomplete or damaged record.
+    A start that resumed from an older snapshot repeats steps: points of earlier starts are dropped
+    from the later start's step on, and in each curve from its first point on. A file is read up to
+    its end, or to the first incomplete or damaged record.
 
     Args:
       metrics_dir: the folder.
@@ -120,42 +122,48 @@ def read_curves(metrics_dir: str | Path) -> dict[str, Curve]:
       OSError: a file cannot be read.
     """
     paths = Path(metrics_dir).glob("events.out.tfevents.*")
-    files = [file for path in paths if (file := _read_file(path)) is not None]
-    files.sort(key=lambda file: file.start)
-    spans = _merge_spans([(file.start, file.end) for file in files])
-    names = sorted({name for file in files for name in file.curves})
-    return {
-        name: _join([file.curves[name] for file in files if name in file.curves], spans)
-        for name in names
-    }
+    starts = sorted(
+        itertools.chain.from_iterable(map(_read_file, paths)), key=lambda one: one.start
+    )
+    spans = _merge_spans([(one.start, one.end) for one in starts])
+    names = sorted({name for one in starts for name in one.curves})
+    return {name: _join(starts, name, spans) for name in names}
 
 
-def _read_file(path: Path) -> _File | None:
-    """Reads one file; returns None if it has no readable event."""
-    times: list[float] = []
-    curves: dict[str, _Points] = {}
+def _read_file(path: Path) -> list[_Start]:
+    """Reads one file; a metrics server's can have several starts."""
+    starts: list[_Start] = []
     for event in EventFileReader(path).read():
-        times.append(event.wall_time)
+        now = event.wall_time
+        if event.HasField("session_log"):
+            starts.append(_Start(starts[-1].end if starts else now, now, event.step))
+        elif not starts:
+            starts.append(_Start(now, now, np.inf))
+        one = starts[-1]
+        one.start, one.end = min(one.start, now), max(one.end, now)
         for value in event.summary.value:
             if value.HasField("simple_value"):
-                points = curves.setdefault(value.tag, _Points())
+                points = one.curves.setdefault(value.tag, _Points())
                 points.steps.append(event.step)
                 points.values.append(value.simple_value)
-                points.wall_times.append(event.wall_time)
-    return _File(min(times), max(times), curves) if times else None
+                points.wall_times.append(now)
+    return starts
 
 
-def _join(parts: Sequence[_Points], spans: Sequence[tuple[float, float]]) -> Curve:
+def _join(starts: Sequence[_Start], name: str, spans: Sequence[tuple[float, float]]) -> Curve:
     """Joins the points of several starts, the earliest first, to one curve."""
-    kept: list[np.ndarray] = []
-    for part in reversed(parts):
+    kept = [np.zeros((3, 0))]
+    limit: float = np.inf
+    for one in reversed(starts):
+        part = one.curves.get(name, _Points())
         # Steps are at most 2**53, which a float represents exactly.
         points = np.array([part.steps, part.values, part.wall_times], np.float64)  # [3, n]
         points = points[:, np.argsort(points[0], kind="stable")]
-        if kept:
-            points = points[:, points[0] < kept[0][0, 0]]
+        points = points[:, points[0] < limit]
         if points.size:
             kept.insert(0, points)
+            limit = points[0, 0]
+        limit = min(limit, one.first_step)
     steps, values, wall_times = np.concatenate(kept, axis=1)
     seconds = np.zeros(len(steps))
     for start, end in spans:

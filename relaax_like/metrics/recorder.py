@@ -13,13 +13,14 @@ import numpy as np
 from relaax_like.core.metrics import select_finite
 from relaax_like.metrics.buffered import (
     DEFAULT_MAX_QUEUE,
+    START,
     BufferedMetrics,
     Histogram,
     Point,
     validate_point,
 )
 from relaax_like.metrics.crc32c import compute_crc32c, mask_crcs
-from relaax_like.metrics.tensorboard_files import Event, HistogramProto
+from relaax_like.metrics.tensorboard_files import Event, HistogramProto, SessionLog
 from relaax_like.wire.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -159,6 +160,10 @@ def _make_histogram(values: np.ndarray) -> Histogram:
 
 def _point_to_event(point: Point) -> Event:
     event = Event(wall_time=point.wall_time, step=round(point.x))
+    if point.name == START:
+        event.step += 1  # TensorBoard drops what it has read from the event's step on
+        event.session_log.status = SessionLog.START
+        return event
     value = event.summary.value.add()
     value.tag = point.name
     if point.histogram is None:

@@ -12,7 +12,7 @@ _blocked = [name for name in ("boto3", "fsspec") if name not in _modules]
 for _name in _blocked:
     _modules[_name] = None  # importing it fails, as if it were not installed
 try:
-    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.event_pb2 import Event, SessionLog
     from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary
     from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
     from tensorboard.summary.writer.record_writer import RecordWriter
@@ -20,4 +20,4 @@ finally:
     for _name in _blocked:
         del _modules[_name]
 
-__all__ = ["Event", "HistogramProto", "RecordWriter", "Summary", "masked_crc32c"]
+__all__ = ["Event", "HistogramProto", "RecordWriter", "SessionLog", "Summary", "masked_crc32c"]

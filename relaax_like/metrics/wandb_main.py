@@ -6,6 +6,7 @@ last line is the reason.
 """
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -34,12 +35,19 @@ def main() -> int:
             order = json.loads(orders.readline())
         run = _begin(order, says)
         reader = EventFileReader(Path(order["events"]))
-        is_whole = False
+        is_whole = is_used = False
         while not is_whole:
             # First, because events that were written before the end are read after it.
             is_whole = bool(select.select([0], [], [], _INTERVAL_SEC)[0])
-            for step, numbers in group_by_step(reader.read()):
-                run.log({**numbers, _AXIS: step})
+            for is_start, events in itertools.groupby(
+                reader.read(), lambda e: e.HasField("session_log")
+            ):
+                if is_start and is_used:  # a curve that was sent cannot be cut
+                    run.finish()
+                    run = _begin(order, says)
+                for step, numbers in group_by_step(events):
+                    run.log({**numbers, _AXIS: step})
+                    is_used = True
         run.finish()
     except Exception as error:  # wandb can raise any error
         _say(says, " ".join(str(error).split())[:500] or repr(error))

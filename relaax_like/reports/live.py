@@ -60,6 +60,10 @@ class NewestScalars(Metrics):
         self._values.update((name, float(y)) for name, y, _ in points)
         return self._recorder.scalars(points)
 
+    def start_at(self, global_t: int) -> None:
+        """Records a start of the run."""
+        self._recorder.start_at(global_t)
+
     def histogram(self, name: str, values: np.ndarray, x: float | None = None) -> None:
         """Records a histogram, which has no newest value."""
         self._recorder.histogram(name, values, x)

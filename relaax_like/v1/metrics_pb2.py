@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crelaax_like/v1/metrics.proto\x12\trelaax.v1\"7\n\x06Scalar\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\t\n\x01y\x18\x02 \x01(\x01\x12\x0e\n\x01x\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x04\n\x02_x\"K\n\x13StoreScalarsRequest\x12\"\n\x07scalars\x18\x01 \x03(\x0b\x32\x11.relaax.v1.Scalar\x12\x10\n\x08global_t\x18\x02 \x01(\x04\"$\n\x11StoreScalarsReply\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x04\x32W\n\x07Metrics\x12L\n\x0cStoreScalars\x12\x1e.relaax.v1.StoreScalarsRequest\x1a\x1c.relaax.v1.StoreScalarsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1crelaax_like/v1/metrics.proto\x12\trelaax.v1\"7\n\x06Scalar\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\t\n\x01y\x18\x02 \x01(\x01\x12\x0e\n\x01x\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x04\n\x02_x\"s\n\x13StoreScalarsRequest\x12\"\n\x07scalars\x18\x01 \x03(\x0b\x32\x11.relaax.v1.Scalar\x12\x10\n\x08global_t\x18\x02 \x01(\x04\x12\x17\n\nstarted_at\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_started_at\"$\n\x11StoreScalarsReply\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x04\x32W\n\x07Metrics\x12L\n\x0cStoreScalars\x12\x1e.relaax.v1.StoreScalarsRequest\x1a\x1c.relaax.v1.StoreScalarsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCALAR']._serialized_start=43
   _globals['_SCALAR']._serialized_end=98
   _globals['_STORESCALARSREQUEST']._serialized_start=100
-  _globals['_STORESCALARSREQUEST']._serialized_end=175
-  _globals['_STORESCALARSREPLY']._serialized_start=177
-  _globals['_STORESCALARSREPLY']._serialized_end=213
-  _globals['_METRICS']._serialized_start=215
-  _globals['_METRICS']._serialized_end=302
+  _globals['_STORESCALARSREQUEST']._serialized_end=215
+  _globals['_STORESCALARSREPLY']._serialized_start=217
+  _globals['_STORESCALARSREPLY']._serialized_end=253
+  _globals['_METRICS']._serialized_start=255
+  _globals['_METRICS']._serialized_end=342
 # @@protoc_insertion_point(module_scope)

@@ -17,12 +17,14 @@ class Scalar(_message.Message):
     def __init__(self, name: _Optional[str] = ..., y: _Optional[float] = ..., x: _Optional[float] = ...) -> None: ...
 
 class StoreScalarsRequest(_message.Message):
-    __slots__ = ("scalars", "global_t")
+    __slots__ = ("scalars", "global_t", "started_at")
     SCALARS_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_T_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     scalars: _containers.RepeatedCompositeFieldContainer[Scalar]
     global_t: int
-    def __init__(self, scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., global_t: _Optional[int] = ...) -> None: ...
+    started_at: int
+    def __init__(self, scalars: _Optional[_Iterable[_Union[Scalar, _Mapping]]] = ..., global_t: _Optional[int] = ..., started_at: _Optional[int] = ...) -> None: ...
 
 class StoreScalarsReply(_message.Message):
     __slots__ = ("dropped",)

@@ -1,5 +1,6 @@
 """Curves read back from event files. covers R15, P23"""
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -9,7 +10,11 @@ import numpy as np
 import pytest
 from support.event_files import read_scalars
 from support.runs import START, write_events
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from relaax_like.bridge.metrics_client import MetricsClient
+from relaax_like.bridge.metrics_servicer import create_metrics_server
+from relaax_like.config.address import Address
 from relaax_like.metrics.curves import EventFileReader, read_curves
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.metrics.tensorboard_files import Event, RecordWriter, Summary
@@ -29,6 +34,36 @@ def test_what_the_recorder_writes_comes_back(tmp_path: Path) -> None:
         assert (curve.steps.dtype, curve.values.dtype) == (np.int64, np.float64)
         assert (np.diff(curve.seconds) >= 0).all()
         assert 0 <= curve.seconds[0] <= curve.seconds[-1] < 60
+
+
+@pytest.mark.parametrize("through_server", [False, True])
+def test_what_was_recorded_of_lost_steps_is_dropped(through_server: bool, tmp_path: Path) -> None:
+    """By this reader and by TensorBoard; with a metrics server, all starts are in one file."""
+    with contextlib.ExitStack() as ends:
+        if through_server:
+            server, port = create_metrics_server(
+                Address("localhost", 0), ends.enter_context(TensorBoardRecorder(tmp_path))
+            )
+            server.start()
+            ends.callback(lambda: server.stop(None).wait())
+        for resumed, steps in ((0, (10, 20, 30, 40)), (20, (25, 35)), (10, (15,))):
+            with (
+                MetricsClient(f"localhost:{port}", lambda: 0)
+                if through_server
+                else TensorBoardRecorder(tmp_path)
+            ) as recorder:
+                recorder.start_at(resumed)
+                recorder.scalars([("often", resumed, step) for step in steps])
+                if not resumed:
+                    recorder.scalars([("rare", 1.0, 10), ("rare", 2.0, 30)])
+                assert recorder.flush()
+    curves = read_curves(tmp_path)
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    for name, points in {"often": [(10, 0.0), (15, 10.0)], "rare": [(10, 1.0)]}.items():
+        ours = zip(curves[name].steps.tolist(), curves[name].values.tolist(), strict=True)
+        assert list(ours) == points
+        assert [(point.step, point.value) for point in found.Scalars(name)] == points
 
 
 def test_a_file_that_grows_is_read_on(tmp_path: Path) -> None:

@@ -104,6 +104,16 @@ def test_histograms_come_too(logged_out: Path, tmp_path: Path) -> None:
     assert (edges[0], edges[-1], len(edges)) == (1.0, 4.0, len(counts) + 1)
 
 
+def test_a_later_start_in_one_file_is_another_run(logged_out: Path, tmp_path: Path) -> None:
+    with WandbRecorder(tmp_path / "metrics", make_run(tmp_path)) as recorder:
+        recorder.start_at(0)
+        recorder.scalar("loss", 0.5, 10)
+        recorder.start_at(5)
+        recorder.scalar("loss", 0.25, 7)
+    runs = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+    assert len(runs) == 2
+
+
 def test_a_killed_training_leaves_what_it_has_written(logged_out: Path, tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path;"
