@@ -131,6 +131,11 @@ class BatchAgent(abc.ABC):
         """Number of environment steps in the main task's discarded rollouts."""
         return sum(helper.discarded_steps for helper in self._storing if helper.counts_steps)
 
+    @property
+    def unfinished_steps(self) -> int:
+        """Number of environment steps in the main task's unfinished rollout."""
+        return sum(helper.unfinished_steps for helper in self._storing if helper.counts_steps)
+
     def metrics(self) -> Metrics:
         """Returns the recorder of metrics."""
         return self._main.metrics()

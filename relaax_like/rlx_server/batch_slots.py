@@ -105,6 +105,11 @@ class BatchSlots(BatchAgents):
         """Environment steps that were not learned from because no learner was ready."""
         return self._agent.discarded_steps
 
+    @property
+    def unfinished_steps(self) -> int:  # type: ignore[override]
+        """Environment steps of rollouts that are not complete yet."""
+        return self._agent.unfinished_steps
+
     def observe(self, transition: Transition) -> None:
         """Passes a transition to the agent.
 

@@ -463,16 +463,17 @@ class Session:
 
     def close(self) -> None:
         """Discards unfinished episodes and closes the agents. Idempotent."""
-        agents, self._agents, self._batch_agents = self._agents, None, None
+        agents, batched = self._agents, self._batch_agents
+        self._agents = self._batch_agents = None
         if agents is None:
             return
         try:
-            self._note_left()
+            self._note_left(0 if batched is None else batched.unfinished_steps)
             self.points.close()
         finally:  # even if a report fails
             agents.close()
 
-    def _note_left(self) -> None:
+    def _note_left(self, not_learned_from: int) -> None:
         self.report(Event.LEFT, self.client_name)
         unfinished, steps = self._meter.unfinished
         if self.finished:
@@ -480,10 +481,12 @@ class Session:
         if unfinished:
             self.log.write(
                 logging.INFO,
-                "%s: left in the middle of %d episode(s); %d steps discarded",
+                "%s: left in the middle of %d episode(s) of %d steps, which have no return; "
+                "%d steps of unfinished rollouts are not learned from",
                 self.client_name,
                 unfinished,
                 steps,
+                not_learned_from,
             )
             self._metrics.scalar("discarded episodes", unfinished)
         else:

@@ -70,11 +70,13 @@ class BatchAgents(abc.ABC):
       ready: False while the agents must wait for the learner: until it has answered, which calls
         `AgentHost.on_ready`, or until their longest wait is over, which calls nothing.
       discarded_steps: environment steps that were not learned from because no learner was ready.
+      unfinished_steps: those of rollouts that are not complete yet, which `close` discards.
       unsupported: feature of the protocol -> why these agents cannot use it.
     """
 
     ready: bool
     discarded_steps: int
+    unfinished_steps: int = 0
     unsupported: Mapping[str, str]
 
     @abc.abstractmethod

@@ -3,6 +3,7 @@
 # covers R1, R8, R9, R10, R19, R26, R27, R30
 
 import contextlib
+import logging
 import re
 import threading
 
@@ -215,7 +216,8 @@ def test_a_blocked_agent_holds_up_nobody_else(backend):
             assert read_actions(slow.receive()) == [0]
 
 
-def test_a_killed_client_costs_its_unfinished_episode_and_nothing_else(backend, tmp_path):
+def test_a_killed_client_costs_its_unfinished_episode_and_nothing_else(backend, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
     with TensorBoardRecorder(tmp_path) as recorder:
         with serve_rlx(backend, metrics=recorder) as port, RawClient(port) as other:
             other.greet()
@@ -229,6 +231,7 @@ def test_a_killed_client_costs_its_unfinished_episode_and_nothing_else(backend, 
             assert wait_for(lambda: agent.closed)
         recorder.flush()
         assert read_scalars(tmp_path)["discarded episodes"][0][1] == 1
+        assert "left in the middle of 1 episode(s) of 1 steps, which have no return" in caplog.text
 
 
 def test_one_client_too_many_is_turned_away_and_let_in_later(backend):
