@@ -54,10 +54,18 @@ class DQN(Algorithm):
         next_atoms = _take_action(next_atoms, best)
         atoms = _take_action(online.compute_atoms(features, random), batch.actions["action"])
         costs, sizes = self._compare(atoms, tf.stop_gradient(next_atoms), batch)
+        metrics = {"value": batch.mean(online.to_values(atoms))}
+        distribution = self.config.distribution
+        if distribution is not None and distribution.kind == "categorical":
+            target = batch.returns + batch.discount * online.to_values(next_atoms)
+            atom = online.support[1] - online.support[0]
+            is_outside = (target < online.support[0] - atom) | (target > online.support[-1] + atom)
+            share = batch.mean(tf.cast(is_outside, tf.float32))
+            metrics["outside v_min to v_max"] = share / batch.mean(tf.ones_like(target))
         return Losses(
             {"default": batch.mean(costs)},
             rows={"priority": sizes},
-            metrics={"value": batch.mean(online.to_values(atoms))},
+            metrics=metrics,
         )
 
     def _compare(

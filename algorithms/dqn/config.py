@@ -18,9 +18,9 @@ class DistributionConfig(Settings):
     atoms: int = Field(default=51, ge=2)
     """Number of returns of each action."""
     v_min: float | None = None
-    """The smallest return; of kind categorical."""
+    """The smallest discounted return; of kind categorical. Smaller ones are clipped to it."""
     v_max: float | None = None
-    """The largest return; of kind categorical."""
+    """The largest discounted return; of kind categorical. Larger ones are clipped to it."""
 
     @model_validator(mode="after")
     def _validate_range(self) -> Self:

@@ -212,6 +212,9 @@ def test_the_categorical_cost_is_that_of_the_paper(double, dueling):
         priorities.append((goal[known] * (np.log(goal[known]) - log_prob[known])).sum())
     np.testing.assert_allclose(losses.costs["default"], np.mean(WEIGHTS * costs), rtol=1e-4)
     np.testing.assert_allclose(losses.rows["priority"], priorities, rtol=1e-3, atol=1e-5)
+    # Only the return of 30 is more than one atom outside, by the weights of the rows.
+    share = losses.metrics["outside v_min to v_max"]
+    np.testing.assert_allclose(share, WEIGHTS[2] / WEIGHTS.sum(), rtol=1e-5)
     values = compute_values(model.online, X)
     np.testing.assert_allclose(values[1, 2], softmax(online[1, 2]) @ support, rtol=1e-4)
 
