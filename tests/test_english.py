@@ -99,7 +99,7 @@ ALLOWED: tuple[tuple[str, str, str], ...] = ()
 GROUPS = {
     "README": ["README.md", "CHANGELOG.md", "CONTRIBUTING.md"],
     "docs": ["docs/*.md"],
-    "algorithms": ["algorithms/*/README.md", "environments/README.md", "environments/*/README.md"],
+    "algorithms": ["algorithms/*/README.md", "environments/*.md", "findings/*.md"],
     "protos": ["protos/*.proto"],
     "compose": ["Procfile", "*.Procfile", "docker-compose.yml"],
     "yaml": ["*.yaml", "*.yml"],
