@@ -80,7 +80,8 @@ def play(name: str, row: dict[str, Any], folder: Path, wheel: Path) -> tuple[str
     """
     version = row.get("python", "3.11")
     python = shutil.which(f"python{version}")
-    if python is None:
+    # A version manager can have a program for each version that it knows, installed or not.
+    if python is None or subprocess.run([python, "-c", ""], capture_output=True).returncode:
         return "skipped", f"needs python{version}"
     venv = make_venv(python, row["packages"], folder / "environments", wheel)
     room = folder / "runs" / name
@@ -172,11 +173,11 @@ def compare(sent: list[list[Any]], arrived: list[list[Any]], printed: str) -> st
     Raises:
       RowError: they differ.
     """
-    while sent and len(sent) > len(arrived) and sent[-1][0] == "reset":
-        sent.pop()  # of the episode after the last step, which is not played
     for before, after in itertools.pairwise(sent):
         if before[0] == "step" and after[0] == "reset" and not before[2]:
             before[2] = "truncated"  # by --max-episode-steps
+    while sent and len(sent) > len(arrived) and sent[-1][0] == "reset":
+        sent.pop()  # of the episode after the last step, which is not played
     if len(sent) != len(arrived):
         raise RowError(f"{len(sent)} observations were sent, {len(arrived)} arrived")
     for index, (one, other) in enumerate(zip(sent, arrived, strict=True)):
