@@ -43,6 +43,7 @@ class _Player:
     rows: list[int]  # of its slots
     seen: float
     interval: float = 0.0  # the longest between two reports
+    has_left: bool = False
 
 
 class TrainingReturns:
@@ -85,7 +86,13 @@ class TrainingReturns:
           env_steps: of all these slots, since its last report.
           now: monotonic seconds.
         """
+        if player not in self._players:
+            self._forget_left()
         known = self._players.setdefault(player, _Player([], now))
+        known.has_left = not slots
+        if known.has_left:
+            self._present = None
+            return
         silent_sec = now - known.seen
         known.interval = max(known.interval, silent_sec)
         known.seen = self._newest = now
@@ -96,8 +103,6 @@ class TrainingReturns:
             known.rows += self._take_rows(slots - len(known.rows))
         if known.rows:
             self._played[known.rows] += env_steps / len(known.rows)
-        else:
-            del self._players[player]
 
     def end(self, player: str, slot: int, episode_return: float, length: int, now: float) -> None:
         """Adds an episode; a player that did not report its slots has those up to this one."""
@@ -135,11 +140,10 @@ class TrainingReturns:
         return means.mean_return if means.return_episodes >= min(self._window, 10) else None
 
     def export(self) -> dict[str, Any]:
-        """Returns the windows of the players that are not silent, in JSON types."""
+        """Returns the windows of the players that count, in JSON types."""
         return {
             name: [self._export_row(row) for row in player.rows]
-            for name, player in self._players.items()
-            if not self._is_silent(player)
+            for name, player in self._find_present().items()
         }
 
     def restore(self, saved: Mapping[str, Sequence[Mapping[str, Any]]], now: float) -> None:
@@ -181,11 +185,20 @@ class TrainingReturns:
     def _is_silent(self, player: _Player) -> bool:
         return self._newest - player.seen > max(_SILENT_SEC, 2 * player.interval)
 
+    def _find_present(self) -> dict[str, _Player]:
+        """Returns the players that count; once all have left, as at a run's end, these."""
+        heard = {name: p for name, p in self._players.items() if not self._is_silent(p)}
+        return {name: p for name, p in heard.items() if not p.has_left} or heard
+
+    def _forget_left(self) -> None:
+        for name in [name for name, player in self._players.items() if player.has_left]:
+            self._free += self._players.pop(name).rows
+
     def _find_rows(self) -> np.ndarray:
         """Returns the rows of all slots that count."""
         if self._present is None or self._newest - self._present_at > _PRESENT_SEC:
-            present = [p.rows for p in self._players.values() if not self._is_silent(p)]
-            self._present = np.array([row for rows in present for row in rows], np.int64)
+            present = self._find_present().values()
+            self._present = np.array([row for p in present for row in p.rows], np.int64)
             self._present_at = self._newest
         rows = self._present
         longest = self._lengths[rows].max(initial=0)

@@ -50,8 +50,8 @@ def test_the_policy_is_used_as_the_environment_counts(tmp_path: Path) -> None:
     train(file, "algorithm.max_global_step=128", "learner.target_return=null")
 
     with relaax_like.load(tmp_path / "run") as policy:
-        assert policy.act(4) in range(5)
-        assert policy.act([0, 1, 2]).shape == (3,)
+        assert policy.act(14) in range(5)  # its observations count from 10
+        assert policy.act([10, 11, 12]).shape == (3,)
 
 
 def test_sizes_that_the_environment_contradicts_are_refused(tmp_path: Path) -> None:

@@ -126,8 +126,10 @@ def test_a_recurrent_policy_learns_and_a_stopped_run_continues(tmp_path: Path) -
         assert TRACE not in program.output
         first = read_state(tmp_path)
         assert first.global_t >= 80
-        assert first.statistics["returns"]
-        assert max(first.statistics["returns"]) <= 20  # the limit
+        slots = [one for player in first.statistics["players"].values() for one in player]
+        returns = [x for one in slots for x in one["returns"]]
+        assert returns
+        assert max(returns) <= 20  # the limit
         budget = first.global_t + 500
         resume = [find_command("relaax"), "resume", "run", "--max-global-step", budget]
         program = processes.start("resume", resume)

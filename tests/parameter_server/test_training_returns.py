@@ -181,6 +181,13 @@ def test_slots_that_have_left_do_not_count() -> None:
     assert statistics.means.mean_return is None
     statistics.add(0, [Episode(9.0, 1, 0, "b"), Playing("b", 0, 0)])  # its last episode counts
     assert statistics.means == (1.0, 1.0, 1, 2, False)
+    # When all have left, as at the end of a run, the mean stays; a new player begins another one.
+    statistics.add(0, [Playing("a", 0, 0)])
+    assert statistics.means == (5.0, 1.0, 2, 2, False)
+    assert set(statistics.to_dict()["players"]) == {"a", "b"}
+    statistics.add(0, [Playing("c", 1, 1)])
+    assert statistics.means.mean_return is None
+    assert set(statistics.to_dict()["players"]) == {"c"}
 
 
 def test_fewer_slots_of_a_player_keep_their_episodes() -> None:

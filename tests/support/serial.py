@@ -77,7 +77,7 @@ def read_run(folder: Path) -> dict[str, Any]:
         "values": state.values,
         "slots": dict(state.slots),
         "steps": dict(state.steps),
-        "statistics": {k: state.statistics[k] for k in ("returns", "lengths", "episodes")},
+        "statistics": {k: state.statistics[k] for k in ("players", "episodes", "unlearned_steps")},
         "published": state.statistics.get("published"),
         "serial": read_document(folder / "serial.npz"),
     }
