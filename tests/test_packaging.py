@@ -265,7 +265,7 @@ def beside_a_simulator(target: Path, base: tuple[Path, Path]) -> tuple[Path, str
         ("doctor", 0, r"ok    numpy(.|\n)*note  servers: .*\[server\]'\nok    gymnasium"),
         ("examples", 0, "ppo +CartPole-v1 with ppo"),
         ("examples --copy copied", 0, "environments, from"),
-        ("examples --copy copied", 2, "error: .*nothing is overwritten"),
+        ("examples --copy .", 2, "error: .*nothing is overwritten"),
         ("gym --help", 0, "--rlx-server"),
         ("train ppo", 2, r"error: relaax train: .* is not installed for .*\[server\]'$"),
         ("", 2, r"error: relaax: .* is not installed for .*\[server\]'$"),
@@ -276,14 +276,15 @@ def test_commands_beside_a_simulator_need_no_libraries_of_the_servers(
     arguments: str,
     status: int,
     want: str,
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ) -> None:
     python, path = beside_a_simulator
+    (tmp_path / "algorithms").mkdir()
     done = subprocess.run(
         [python, "-c", RELAAX, *arguments.split()],
         capture_output=True,
         text=True,
-        cwd=tmp_path_factory.getbasetemp(),
+        cwd=tmp_path,
         env={"PYTHONPATH": path},
         timeout=60,
     )
