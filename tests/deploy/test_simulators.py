@@ -10,11 +10,12 @@ LINES = (ROOT / "environments" / "SIMULATORS.md").read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row_is_described_with_its_versions(name: str) -> None:
+def test_a_row_is_described_with_its_versions_and_command(name: str) -> None:
     (line,) = [line for line in LINES if line.startswith(f"| {name} |")]
     for package in ROWS[name]["packages"]:
         assert package.replace("==", " ") in line
-    assert ROWS[name].get("python", "3.11") in line
+    assert f"; {ROWS[name].get('python', '3.11')} |" in line
+    assert f"| `{ROWS[name]['command']}` |" in line
     assert {*ROWS[name]} <= {"packages", "command", "module", "settings", "python"}
 
 
