@@ -1,6 +1,7 @@
-"""`honcho start` on our Procfiles, TensorFlow and TensorBoard included. covers R17, R19, R30
+"""`honcho start` on our Procfiles, TensorFlow and TensorBoard included. covers R17, R19, R30, R33
 
-The copies that are started differ from the real ones in ports, folders and the budget only.
+The copies that are started differ from the real ones in ports and the budget only, which `--set`
+changes.
 """
 
 import re
@@ -22,6 +23,7 @@ from support.cluster import (
 )
 
 from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import Experiment
 from relaax_like.parameter_server.snapshots import read_latest
 
 CARTPOLE = ROOT / "Procfile"
@@ -43,7 +45,8 @@ def find_config(commands: dict[str, list[str]]) -> str:
 @pytest.mark.parametrize("path", [CARTPOLE, TUTORIAL], ids=lambda path: path.name)
 def test_it_names_what_exists_and_what_belongs_together(path: Path) -> None:
     commands = read_procfile(path)
-    experiment = load_experiment(ROOT / find_config(commands))
+    config = find_config(commands)
+    experiment = load_experiment(ROOT / config if (ROOT / config).exists() else config)
     for argv in commands.values():
         if "/" in argv[0]:
             assert (ROOT / argv[0]).stat().st_mode & 0o111, f"{argv[0]} is not executable"
@@ -66,26 +69,37 @@ def test_it_names_what_exists_and_what_belongs_together(path: Path) -> None:
 
 
 class Copy:
-    """A copy of a Procfile and its configuration, with other ports and a small budget."""
+    """A copy of a Procfile, with other ports and a small budget."""
 
     def __init__(self, path: Path, folder: Path, budget: int):
         self.rlx_port = find_free_port()
-        tensorboard_port = find_free_port()
-        text = path.read_text()
-        config = find_config(read_procfile(path))
-        self.config = folder / "experiment.yaml"
+        self.tensorboard_port = find_free_port()
+        parameter_server = f"localhost:{find_free_port()}"
         self.procfile = folder / "Copy.Procfile"
-        settings = (ROOT / config).read_text().replace("localhost:7001", self.rlx_address)
-        settings = settings.replace("localhost:7000", f"localhost:{find_free_port()}")
-        settings = re.sub(r"max_global_step: \S+", f"max_global_step: {budget}", settings)
-        settings = re.sub(r"target_return: \S+", "target_return: 1000", settings)
-        self.config.write_text(settings)
-        text = text.replace(config, str(self.config)).replace("localhost:7001", self.rlx_address)
+        name = find_config(read_procfile(path))
+        self.config = ROOT / name if (ROOT / name).exists() else name
+        self.overrides = [
+            f"relaax-parameter-server.bind={parameter_server}",
+            f"relaax-rlx-server.bind={self.rlx_address}",
+            f"relaax-rlx-server.parameter_server={parameter_server}",
+            f"algorithm.max_global_step={budget}",
+            "learner.target_return=1000",
+        ]
+        # From another folder, the file of the checkout's root has its whole path.
+        text = path.read_text().replace(f"--config {name}", f"--config {self.config}")
+        text = text.replace("localhost:7001", self.rlx_address)
         text = text.replace(" environments/OpenAI_Gym/main", f" {GYM_MAIN}")
-        self.procfile.write_text(
-            re.sub("^(tb: .*)$", rf"\1 --port {tensorboard_port}", text, flags=re.MULTILINE)
-        )
-        self.tensorboard_port = tensorboard_port
+        servers = " ".join(f"--set {override}" for override in self.overrides)
+        for pattern, flags in (
+            ("(ps|rlx): .*", servers),
+            ("tb: .*", f"--port {self.tensorboard_port}"),
+        ):
+            text = re.sub(f"^{pattern}$", rf"\g<0> {flags}", text, flags=re.MULTILINE)
+        self.procfile.write_text(text)
+
+    def load(self) -> Experiment:
+        """Its settings."""
+        return load_experiment(self.config, self.overrides)
 
     @property
     def rlx_address(self) -> str:
@@ -110,7 +124,7 @@ def assert_finished(honcho: Program, copy: Copy, folder: Path) -> None:
     honcho.wait_for("ps.* finished: budget of 300 env steps used up")
     honcho.wait_for("ps.* snapshots +")
     assert TRACE not in honcho.output
-    experiment = load_experiment(copy.config)
+    experiment = copy.load()
     state = read_latest(folder / experiment.parameter_server.checkpoint_dir)
     assert state is not None
     assert state.global_t >= 300
@@ -137,7 +151,8 @@ def test_make_run_s_procfile_trains_and_ends_by_itself(tmp_path: Path) -> None:
         processes.assert_nothing_left()
 
 
-def test_the_tutorial_s_procfile_and_its_two_clients(tmp_path: Path) -> None:
+def test_the_tutorial_s_procfile_and_its_two_clients_from_another_folder(tmp_path: Path) -> None:
+    assert not Path(find_config(read_procfile(TUTORIAL))).suffix  # a name, which any folder finds
     with Processes(tmp_path) as processes:
         copy = Copy(TUTORIAL, tmp_path, budget=300)
         honcho = start_honcho(processes, copy)
