@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, PrivateAttr
 
-from relaax_like.config.aliases import LEARNING_RATE
+from relaax_like.config.aliases import LEARNING_RATE, MAX_GLOBAL_STEP
 from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.schedule import Schedule
@@ -32,7 +32,7 @@ class AlgorithmConfig(Settings):
     exactly one of name and path."""
     path: str | None = None
     """Folder of your own algorithm, relative to the YAML file."""
-    max_global_step: int = Field(default=10**8, ge=1)
+    max_global_step: int = Field(default=10**8, ge=1, validation_alias=MAX_GLOBAL_STEP)
     """Training ends when all clients together have taken this many environment steps; algorithms
     that learn from recordings count the steps that they learn from."""
     observation_history: int = Field(default=1, ge=1, le=1000)

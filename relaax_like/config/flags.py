@@ -23,6 +23,9 @@ FLAG_SECTIONS: dict[str, type[Settings]] = {
     "wandb": WandbConfig,
 }
 
+# What other programs call the network, and how it is written here.
+_LAYERS = {"layers": "'[64, 64]'", "arch": "'[64, {lstm: 64}]'"}
+
 
 def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
     """Converts flags that a command does not define itself to overrides of the file.
@@ -53,6 +56,8 @@ def flags_to_overrides(file: Path, arguments: Sequence[str]) -> list[str]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean --{near[0].replace('_', '-')}?" if near else ""
+            if name in _LAYERS:
+                hint = f"; for the network, use --set algorithm.network.layers={_LAYERS[name]}"
             raise ConfigError(
                 f"{flag}: neither an option of this command, nor a top-level key, nor a key of the "
                 "sections algorithm, learner or environment, nor --wandb-KEY (`relaax keys CONFIG` "

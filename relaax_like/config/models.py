@@ -15,7 +15,7 @@ from pydantic import (
 
 from relaax_like.config.address import Address, parse_address
 from relaax_like.config.algorithm import AlgorithmConfig
-from relaax_like.config.aliases import ACTION_REPEAT, MAX_EPISODE_STEPS, RANDOM_STEPS
+from relaax_like.config.aliases import ACTION_REPEAT, ENV, MAX_EPISODE_STEPS, RANDOM_STEPS
 from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
@@ -332,7 +332,7 @@ class EnvironmentConfig(Settings):
     path. By default OpenAI_Gym, if env is set and path is not."""
     path: str | None = None
     """Your own program, or a folder with main or slots.py in it, relative to the YAML file."""
-    env: Annotated[str | None, IN_JOBS] = None
+    env: Annotated[str | None, IN_JOBS] = Field(default=None, validation_alias=ENV)
     """Name of the environment, passed to the program as --env."""
     clients: int = Field(default=1, ge=1)
     """Number of processes that `relaax run` starts."""

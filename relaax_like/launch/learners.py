@@ -685,7 +685,7 @@ def _make_trajectory_writer(experiment: Experiment, client_id: str = "") -> Traj
 def _make_base_learner(experiment: Experiment, metrics: Metrics | None = None) -> "BaseLearner":
     from relaax_like.learn.base_learner import BaseLearner
 
-    hooks = {"hook": _make_hooks(experiment.learner)}
+    hooks = make_base_learner_config({"hook": _make_hooks(experiment.learner)})
     return BaseLearner(hooks, exp_dir=experiment.run_dir, metrics=metrics)
 
 

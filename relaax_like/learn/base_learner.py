@@ -166,6 +166,9 @@ class BaseLearner:
         self._tick_time = 0.0
         self._ckpt_name: str | None = None
         self._hooks: Hooks = merge_hooks({}, self._make_hooks(world_size))
+        # The settings of a learner that was made by `relaax` are in its run's config.yaml.
+        level = logging.DEBUG if isinstance(config, BaseLearnerConfig) else logging.INFO
+        self._logger.log(level, "%s %d: %s", self.name, rank, self._config.model_dump_json())
         self._logger.debug("hooks:\n%s", show_hooks(self._hooks))
 
     # Training.

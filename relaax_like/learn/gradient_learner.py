@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from relaax_like.config.base_learner import NO_HOOKS
+from relaax_like.config.base_learner import NO_HOOKS, BaseLearnerConfig
 from relaax_like.config.plan import Episodes, OnPolicy, Replay
 from relaax_like.core.manifest import Manifest, make_manifest
 from relaax_like.core.metrics import Metrics
@@ -132,7 +132,7 @@ class GradientLearner(Learner):
                 self._policy = JointPolicy(task, plan, seed, self._sink)
             else:
                 self._policy = GradientPolicy(task, plan, seed, self._sink)
-        learner = learner or BaseLearner({"hook": NO_HOOKS}, exp_dir=".")
+        learner = learner or BaseLearner(BaseLearnerConfig(hook=NO_HOOKS), exp_dir=".")
         learner.policy = self._policy
         self._loop = LearnerLoop(
             self._queue,

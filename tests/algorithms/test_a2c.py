@@ -3,7 +3,7 @@
 XLA compiles none of it, which would take longer than all else: tests/golden computes with XLA.
 """
 
-# covers F6, F7, F9, F13, F22
+# covers F6, F7, F9, F13, F22, F26
 
 import threading
 
@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.batch import load, make_algorithm, make_config, make_processor, serve_a2c
+from support.rollouts import make_rollout
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.prediction import LOG_PROB, TASK
+from relaax_like.learn.collected import make_collector
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
@@ -344,3 +346,22 @@ def test_the_rate_falls_to_its_end_over_the_budget():
     assert sorted(optimizers) == ["actor", "critic"]
     for optimizer in optimizers.values():
         assert (optimizer.schedule, optimizer.schedule_env_steps) == ("linear", 1000)
+
+
+def test_agents_per_batch_is_the_most_rollouts_of_a_gradient_and_what_is_left_is_taken_next():
+    config = make_config(rollout_steps=4, num_steps=4, agents_per_batch=3)
+    collector = make_collector(config.plan, capacity=16)
+    for _ in range(5):
+        collector.add(make_rollout(1, 0, 4))
+    sizes = []
+    while data := collector.get_training_data():
+        sizes.append(data.rollout.rewards.shape[1])
+    assert sum(sizes) == 5
+    assert max(sizes) <= 3
+
+    unlimited = make_collector(make_config(rollout_steps=4, num_steps=4).plan, capacity=16)
+    for _ in range(5):
+        unlimited.add(make_rollout(1, 0, 4))
+    first = unlimited.get_training_data()
+    assert first is not None
+    assert first.rollout.rewards.shape[1] == 4  # once, twice, four times the fewest

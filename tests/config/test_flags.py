@@ -1,4 +1,4 @@
-"""Keys of an experiment as flags."""
+"""Keys of an experiment as flags. covers U26"""
 
 import pytest
 
@@ -33,6 +33,10 @@ def file(tmp_path):
             ["--wandb-project", "p", "--wandb-name=first"],
             ["wandb.project=p", "wandb.name=first"],
         ),
+        (
+            ["--timesteps", "1e6", "--env-name", "CartPole-v1"],
+            ["algorithm.max_global_step=1e6", "environment.env=CartPole-v1"],
+        ),
         (["--save-freq", "-1", "--seed=3"], ["learner.save_freq=-1", "seed=3"]),
         (
             ["--shared-network", "--slots", "4"],
@@ -55,6 +59,8 @@ def test_flags_become_overrides_of_the_section_that_has_the_key(file, arguments,
             ["--a-lr", "1", "--learning-rate", "2"],
             "--learning-rate: another spelling of --a-lr, which is also set; keep one of them",
         ),
+        (["--layers", "64,64"], "use --set algorithm.network.layers='[64, 64]'"),
+        (["--arch", "lstm"], "use --set algorithm.network.layers='[64, {lstm: 64}]'"),
         (["--bogus"], "--bogus: neither an option of this command, nor a top-level key"),
         (["--checkpoint-dir", "there"], "for keys of other sections, use --set SECTION.KEY=VALUE"),
         (["stray"], "'stray': unexpected argument"),

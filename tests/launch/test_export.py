@@ -175,20 +175,29 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(folder, ALGORITHMS["ppo, normalised"], versions=(2, 3))
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "factor", "what"),
+    [
+        ("ppo, normalised", 1.1, r"action is different for [\d.]+% of the inputs"),
+        ("ppo, bounded", 1.001, r"action is different by .*, expected at most 1e-05"),
+    ],
+)
 def test_a_file_that_acts_otherwise_is_not_written(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, factor: float, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # covers N15
+    run = write_run(tmp_path / "run", ALGORITHMS[algorithm], versions=(2, 3))
     save = GreedyPolicy.save_onnx
 
     def spoil(policy: GreedyPolicy, *arguments: Any) -> None:
         for variable in policy._function.variables:
-            variable.assign(1.1 * variable)
+            variable.assign(factor * variable)
         save(policy, *arguments)
 
     monkeypatch.setattr(GreedyPolicy, "save_onnx", spoil)
-    with pytest.raises(RelaaxError, match=r"policy \(ONNX\) does not compute the same .*: action"):
+    with pytest.raises(RelaaxError, match=rf"policy \(ONNX\) does not compute the same .*: {what}"):
         export_policy(load_experiment(run / "config.yaml"), folder=tmp_path / "out")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [run]
 
 
 def test_a_model_that_tensorflow_cannot_write_is_a_clear_error(

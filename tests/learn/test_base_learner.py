@@ -1,7 +1,8 @@
 """BaseLearner: trains a real policy serially and in its own loop, with hooks and checkpoints."""
 
-# covers D1, D2, D3, D4, D5, D6, D7, D8, D11, D12, D18, D19, D20
+# covers D1, D2, D3, D4, D5, D6, D7, D8, D11, D12, D18, D19, D20, D25
 
+import json
 import logging
 import re
 import threading
@@ -65,6 +66,18 @@ def values_of(learner: BaseLearner) -> np.ndarray:
 
 def checkpoints_of(tmp_path: Path) -> list[str]:
     return sorted(path.name for path in (tmp_path / "exp").glob("ckpt/*"))
+
+
+def test_it_logs_who_it_is_and_its_merged_settings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    make_learner(tmp_path, {"max_iterations": 7, "load_path": ""})
+    name, _, settings = caplog.text.splitlines()[0].rpartition(" 0: ")
+    assert name.endswith("BaseLearner")
+    merged = json.loads(settings)
+    assert (merged["max_iterations"], merged["dataloader"]["num_workers"]) == (7, 1)
+    assert merged["hook"]["log_show_after_iter"]["ext_args"] == {"freq": 100}  # a default
 
 
 # Training, serially and in its own loop.

@@ -18,6 +18,7 @@ from relaax_like.client import LateAnswerError, OutOfOrderError, RlxClient
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.rlx_server.answer_times import AnswerTimes
+from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import PENDING
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import ConfigError, ProtocolError
@@ -43,6 +44,15 @@ def served(backend: ParameterServer) -> Served:
 
 @pytest.fixture
 def port(served: Served) -> Iterator[int]:
+    with ServerThread(served.rlx, "127.0.0.1", 0) as running:
+        yield running.port
+    served.close()
+
+
+@pytest.fixture
+def port_without_sweeps(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Of a server that never sweeps: a sweep each second would hide a late timer."""
+    monkeypatch.setattr(RlxServer, "_sweep_once", lambda server: None)
     with ServerThread(served.rlx, "127.0.0.1", 0) as running:
         yield running.port
     served.close()
@@ -87,13 +97,16 @@ def test_agents_that_can_block_refuse_a_limit_by_name(port_of_plain_agents: int)
 
 
 def test_answers_come_although_nobody_learns(
-    backend: ParameterServer, served: Served, port: int
+    backend: ParameterServer, served: Served, port_without_sweeps: int
 ) -> None:
-    """Without a limit, the second rollout would wait for the first for 50 seconds."""
+    """Without a limit, the second rollout would wait for the first for 50 seconds. covers N3
+
+    With it, it waits for 0.5 s: a wait that is a hundred times as long would not end in time.
+    """
     rollouts = 5
     served.learns.clear()
-    with RawClient(port) as client:
-        client.greet(features=["max_wait"], max_wait_ms=20, slots=2)
+    with RawClient(port_without_sweeps) as client:
+        client.greet(features=["max_wait"], max_wait_ms=1000, slots=2)
         assert client.ask(make_start(2)).WhichOneof("body") == "actions"
         began = time.monotonic()
         for _ in range(rollouts * STEPS):
@@ -102,7 +115,7 @@ def test_answers_come_although_nobody_learns(
         (session,) = (c.session for c in served.rlx.connections)
         described = session.describe()
         assert described.discarded_steps == (rollouts - 1) * STEPS * 2
-        assert (described.answers, described.max_wait_ms) == (rollouts * STEPS + 1, 20)
+        assert (described.answers, described.max_wait_ms) == (rollouts * STEPS + 1, 1000)
         served.release()
     assert wait_for(lambda: not served.rlx.clients)
     # The learner first: on a busy machine it compiles for longer than its end waits for it.
