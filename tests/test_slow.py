@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-_COVERS = re.compile(r"covers ([A-Z]\d+(?:,\s+[A-Z]\d+)*)")
+_ROW = r"[A-Z]+\d+(?:-[A-Z]+\d+)?"  # or a range: R18-R21
+_COVERS = re.compile(rf"covers ({_ROW}(?:(?: \([^)]*\))?,\s+{_ROW})*)")
 
 
 def find_rows(text: str) -> set[str]:
     """Returns the capability rows that a text names after "covers"."""
-    return {row for found in _COVERS.findall(text) for row in re.findall(r"[A-Z]\d+", found)}
+    rows = set()
+    for found in _COVERS.findall(text):
+        for letters, first, last in re.findall(r"([A-Z]+)(\d+)(?:-[A-Z]+(\d+))?", found):
+            rows |= {f"{letters}{row}" for row in range(int(first), int(last or first) + 1)}
+    return rows
 
 
 def read_tests(source: str) -> Iterator[tuple[str, bool, set[str]]]:
@@ -45,11 +50,11 @@ def test_rows_are_found_in_comments_docstrings_and_decorators() -> None:
         "# covers F2, F3\n"
         "@pytest.mark.slow\n"
         "def test_a():\n"
-        '    """Works. covers D4,\n    D5"""\n'
+        '    """Works. covers D4 (a word),\n    D5, R18-R20"""\n'
         "def test_b():\n"
         "    pass  # covers J6\n"
     )
     assert list(read_tests(source)) == [
-        ("test_a", True, {"R1", "F2", "F3", "D4", "D5"}),
+        ("test_a", True, {"R1", "F2", "F3", "D4", "D5", "R18", "R19", "R20"}),
         ("test_b", False, {"R1", "J6"}),
     ]

@@ -1,4 +1,4 @@
-"""Folders of code that a YAML file names. Covers R22."""
+"""Folders of code that a YAML file names. covers J12, R22"""
 
 import subprocess
 import sys

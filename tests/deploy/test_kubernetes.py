@@ -1,4 +1,4 @@
-"""The Kubernetes manifests: their schema, and what their commands do. covers R21"""
+"""The Kubernetes manifests: their schema, and what their commands do."""
 
 import shlex
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files for clusters of Ray: their schemas, and what their commands do. covers P21, R21
+"""Files for clusters of Ray: their schemas, and what their commands do. covers P21
 
 The commands run in network namespaces, the machines of `support.ray_cluster`.
 `RELAAX_CHECK_IMAGES=1` also executes the set-up commands of the cluster file, for minutes.

@@ -1,7 +1,5 @@
 """Observations that are stored once, and joined with those before them when a batch is made."""
 
-# covers P26
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A machine of a Ray cluster is lost in the middle of a run. covers P2, P21
+"""A machine of a Ray cluster is lost in the middle of a run. covers P21
 
 Two machines are two network namespaces that a pair of devices connects.
 """

@@ -1,4 +1,4 @@
-"""The machine of a Ray cluster's head is lost in the middle of a run. covers P2, P21
+"""The machine of a Ray cluster's head is lost in the middle of a run. covers P21
 
 Two machines are two network namespaces that a pair of devices connects.
 """

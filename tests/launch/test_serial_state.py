@@ -5,8 +5,6 @@ all that a run resumes from: observations, memory, random generators, experience
 compiles the updates with targets, and of a learner beside its agents; the others need it not.
 """
 
-# covers P22
-
 import logging
 import re
 import shutil

@@ -1,6 +1,6 @@
 """Several tasks with `placement: server`, in one process: they learn, stop and resume."""
 
-# covers F2, F10, P22
+# covers F10
 
 import shutil
 from pathlib import Path

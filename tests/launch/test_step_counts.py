@@ -1,6 +1,6 @@
 """`global_t` is the number of steps that environments took, on every road, after an orderly end."""
 
-# covers P22, R2
+# covers R2
 
 import os
 import signal

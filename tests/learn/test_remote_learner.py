@@ -1,4 +1,4 @@
-"""RemoteLearner: what agents see of a learner elsewhere, and of its absence. covers R26, F26, J8"""
+"""RemoteLearner: what agents see of a learner elsewhere, and of its absence. covers R26, J8"""
 
 import contextlib
 import dataclasses

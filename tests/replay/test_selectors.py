@@ -1,6 +1,6 @@
 """Selectors against slow references, and frequencies of what they draw.
 
-covers J13
+covers F19 (uniform or prioritised), F28, J13
 """
 
 import numpy as np

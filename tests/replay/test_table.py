@@ -1,6 +1,6 @@
 """The table: waiting, refusals, threads, and a state that continues bit-identically.
 
-covers J7 (what an update found out returns by item)
+covers F19 (a large buffer, of which parts are drawn), J7 (what an update found out returns by item)
 """
 
 import copy

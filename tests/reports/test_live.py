@@ -1,4 +1,4 @@
-"""What `relaax train` shows while it trains. covers P23, R24"""
+"""What `relaax train` shows while it trains. covers F21, P23, R24"""
 
 import dataclasses
 import errno
