@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED := 1
 # Tests start hundreds of processes. Without compiled modules TensorFlow's import takes 10 s, with them 3.5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install run test slow quick evidence evidence-speed evidence-learning faults fuzz check format lint types protos protos-current newcomer simulators bench bench-peers clean
+.PHONY: help images install run test slow quick evidence evidence-speed evidence-learning faults fuzz check format lint types protos protos-current newcomer simulators bench bench-peers clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -130,6 +130,9 @@ newcomer:  ## Install the wheel in a fresh environment, and do what README says 
 
 simulators: install  ## Play 500 steps of each simulator of environments/SIMULATORS.md through servers.
 	python deploy/simulators/play.py
+
+images: install  ## Build and run both images without a Docker daemon, as root: some minutes.
+	python deploy/check_images.py
 
 bench: install  ## Measure the hot paths.
 	$(BIN)/python -m benchmarks.run

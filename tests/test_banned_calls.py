@@ -33,7 +33,6 @@ METHODS = {"loads_pickle", "read_pickle", "to_pickle"}
 KEYWORDS = {"allow_pickle": "unpickles", "shell": "runs a shell"}
 # What must stand there, and why.
 EXCEPTIONS = {
-    ("deploy/check_images.py", "subprocess.run with shell runs a shell"): "as Docker does, on RUN",
     ("tests/parameter_server/test_initial_values.py", "imports pickle"): "a file to be refused",
 }
 
