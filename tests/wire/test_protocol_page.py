@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from support.cluster import ROOT
 from support.rlx import RawClient, array, serve_rlx
 
@@ -104,3 +105,46 @@ def backend():
 
     with make_backend() as server:
         yield server
+
+
+def describe_fields() -> dict[str, str]:
+    """Returns how the page lists the fields of each message and value of an rlx connection."""
+    rows: dict[str, str] = {}
+
+    def describe(message: Descriptor) -> None:
+        if message.name in rows:
+            return
+        if not message.GetOptions().map_entry:
+            fields = [(field.number, field.name, get_type(field)) for field in message.fields]
+            rows[message.name] = ", ".join(f"{n} `{name}` {type_}" for n, name, type_ in fields)
+        for field in message.fields:
+            if field.message_type:
+                describe(field.message_type)
+            if field.enum_type:
+                values = ((value.number, value.name) for value in field.enum_type.values)
+                rows[field.enum_type.name] = ", ".join(f"{n} `{name}`" for n, name in values)
+
+    for name in ("ClientMessage", "ServerMessage"):
+        describe(rlx_pb2.DESCRIPTOR.message_types_by_name[name])
+    return {name: fields or "no fields" for name, fields in rows.items()}
+
+
+def get_type(field: FieldDescriptor) -> str:
+    """Returns a field's type as a .proto file has it."""
+    inner = field.message_type
+    if inner and inner.GetOptions().map_entry:
+        return f"map<{', '.join(map(get_type, inner.fields))}>"
+    kinds = {
+        number: name for name, number in vars(FieldDescriptor).items() if name.startswith("TYPE_")
+    }
+    named = inner or field.enum_type
+    name = named.name if named else kinds[field.type].removeprefix("TYPE_").lower()
+    return f"repeated {name}" if field.is_repeated else name
+
+
+def test_the_page_lists_all_fields_and_their_numbers() -> None:
+    begin = PAGE.index("### Fields and their numbers")
+    rows = re.findall(
+        r"^\| `(\w+)` \| (.*) \|$", PAGE[begin : PAGE.index("### Byte by byte")], re.M
+    )
+    assert dict(rows) == describe_fields()
