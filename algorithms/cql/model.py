@@ -18,6 +18,8 @@ from relaax_like.algorithm import (
 )
 from relaax_like.config.continuous import ACTOR, CRITIC
 from relaax_like.nn import Dense, Parameter
+from relaax_like.nn.arrays import clip
+from relaax_like.nn.layers import concatenate
 from relaax_like.nn.lazy_tensorflow import tf
 
 from .config import TEMPERATURE, Config
@@ -88,9 +90,7 @@ class CQLModel(Model):
         outputs = self.head(self.encoder(inputs, {})[0])
         size = len(self.space.low)
         mean, log_std = outputs[..., :size], outputs[..., size:]
-        if isinstance(outputs, np.ndarray):
-            return np.concatenate([mean, np.clip(log_std, *_LOG_STD_RANGE)], -1)
-        return tf.concat([mean, tf.clip_by_value(log_std, *_LOG_STD_RANGE)], -1)
+        return concatenate([mean, clip(log_std, *_LOG_STD_RANGE)])
 
     def _make_policy(self, parameters: Any) -> Any:
         return make_policy(self.space, parameters, bounded=True)

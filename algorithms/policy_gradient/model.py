@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from relaax_like.algorithm import Model, Specs, get_variables
 from relaax_like.algorithm.model import Tensors
 from relaax_like.core import Variable
-from relaax_like.nn import Dense, make_action_spec, make_distribution
+from relaax_like.nn import Dense, make_action_spec, make_policy
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.wire import Discrete
 
@@ -56,7 +56,7 @@ class PolicyModel(Model):
         logits = self.output(self.hidden(inputs["observation"]))
         if self._outputs == 1:
             logits = tf.concat([logits, tf.zeros_like(logits)], axis=-1)
-        return {"action": make_distribution(self._space, logits)}, states
+        return {"action": make_policy(self._space, logits)}, states
 
 
 def make_model(config: Config, seed: int) -> PolicyModel:

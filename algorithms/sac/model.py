@@ -20,7 +20,8 @@ from relaax_like.algorithm import (
 from relaax_like.config.continuous import ACTOR, CRITIC
 from relaax_like.nn import Dense, Parameter, make_action_spec
 from relaax_like.nn.action_heads import num_parameters
-from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn.arrays import clip
+from relaax_like.nn.layers import concatenate
 from relaax_like.wire.spaces import Box, Discrete
 
 from .config import TEMPERATURE, Config
@@ -89,10 +90,7 @@ class SACModel(Model):
             return {"action": make_policy(self.space, outputs)}, states
         size = len(self.space.low)
         mean, log_std = outputs[..., :size], outputs[..., size:]
-        if isinstance(outputs, np.ndarray):
-            parameters: Any = np.concatenate([mean, np.clip(log_std, *_LOG_STD_RANGE)], -1)
-        else:
-            parameters = tf.concat([mean, tf.clip_by_value(log_std, *_LOG_STD_RANGE)], -1)
+        parameters = concatenate([mean, clip(log_std, *_LOG_STD_RANGE)])
         return {"action": make_policy(self.space, parameters, bounded=True)}, states
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from relaax_like.algorithm import Critics, Encoder, Model, Specs, Target, Tensors
 from relaax_like.config.continuous import ACTOR, CRITIC
-from relaax_like.nn import Dense, Module, numpy_distributions
-from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.nn import Dense, Module
+from relaax_like.nn.arrays import tanh
+from relaax_like.nn.distributions import Deterministic
 
 from .config import Config
 
@@ -32,8 +31,7 @@ class Actor(Module):
 
     def __call__(self, inputs: Tensors) -> Any:
         """Returns `[..., d] float32`."""
-        outputs = self.head(self.encoder(inputs, {})[0])
-        return np.tanh(outputs) if isinstance(outputs, np.ndarray) else tf.tanh(outputs)
+        return tanh(self.head(self.encoder(inputs, {})[0]))
 
 
 class TD3BCModel(Model):
@@ -68,11 +66,7 @@ class TD3BCModel(Model):
     def policy(self, inputs: Tensors, states: Tensors) -> tuple[dict[str, Any], Tensors]:
         """Returns a distribution of one action only, and the memory unchanged."""
         action = self.unscale(self.actor(inputs))
-        if isinstance(action, np.ndarray):
-            return {"action": numpy_distributions.Deterministic(action)}, states
-        from relaax_like.nn import distributions
-
-        return {"action": distributions.Deterministic(action)}, states
+        return {"action": Deterministic(action)}, states
 
     def unscale(self, scaled: Any) -> Any:
         """Converts actions scaled to [-1, 1] to the environment's; for arrays and tensors."""

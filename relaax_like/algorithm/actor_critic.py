@@ -18,7 +18,9 @@ from relaax_like.algorithm.model import Model, Specs, Tensors
 from relaax_like.config.actions import ActionConfig
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.nn.action_heads import make_action_spec
-from relaax_like.nn.layers import Constant, Parameter, Values
+from relaax_like.nn.arrays import Values
+from relaax_like.nn.distributions import Distribution, Joint
+from relaax_like.nn.layers import Constant, Parameter
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.policy_head import PolicyHead
@@ -26,7 +28,6 @@ from relaax_like.wire.spaces import ACTION
 
 if TYPE_CHECKING:
     from relaax_like.algorithm.batch import Batch
-    from relaax_like.nn.distributions import Distribution
 
 POLICY, VALUE, TRUNK = "policy", "value", "trunk"
 
@@ -38,7 +39,7 @@ class Unrolled:
     Attributes:
       distribution: of `action`, over the T * k rows; with `actions` in the settings, a `Joint` of
         all actions.
-      parameters: of the distribution, as `make_distribution` takes them, `[T, k, n] float32`.
+      parameters: of the distribution, as `make_policy` takes them, `[T, k, n] float32`.
       values: V, `[T, k] float32`.
       states: the memory after each step, name -> `[T, k, size]`.
     """
@@ -56,7 +57,7 @@ class Evaluation:
     Attributes:
       policy: the distribution of `action`; with `actions` in the settings, a `Joint` of all
         actions.
-      parameters: of the distribution, as `make_distribution` takes them, `[..., n] float32`.
+      parameters: of the distribution, as `make_policy` takes them, `[..., n] float32`.
       values: V, `[...] float32`.
       memory: the memory after each step, name -> `[..., size]`; {} without a memory.
     """
@@ -72,8 +73,6 @@ class Evaluation:
         Args:
           actions: by name, as `batch.actions`.
         """
-        from relaax_like.nn.distributions import Joint
-
         return self.policy.log_prob(actions if isinstance(self.policy, Joint) else actions[ACTION])
 
 
@@ -200,8 +199,6 @@ class ActorCritic(Model):
         """Returns the policy from the parameters of an `Evaluation`; see `Evaluation.policy`."""
         if not self._parameters:
             return self.heads[ACTION].make_distribution(parameters)
-        from relaax_like.nn.distributions import Joint
-
         return Joint(
             {
                 leaf: self.heads[leaf].make_distribution(parameters[..., columns])

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from relaax_like.algorithm.model import Specs, Tensors
 from relaax_like.config.encoder import EncoderConfig
-from relaax_like.nn.layers import Values, make_one_hot
+from relaax_like.nn.arrays import Values
+from relaax_like.nn.layers import make_one_hot
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import Branch, make_network
 from relaax_like.nn.normalization import Normalizer

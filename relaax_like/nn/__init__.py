@@ -2,7 +2,6 @@
 
 from relaax_like.nn.action_heads import (
     make_action_spec,
-    make_distribution,
     make_drawn_epsilon_greedy,
     make_epsilon_greedy,
     make_noisy_policy,
@@ -25,7 +24,6 @@ __all__ = [
     "Parameter",
     "Target",
     "make_action_spec",
-    "make_distribution",
     "make_drawn_epsilon_greedy",
     "make_epsilon_greedy",
     "make_network",

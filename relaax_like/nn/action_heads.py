@@ -1,7 +1,7 @@
 """Action heads: the network outputs for a leaf of the action space, and their distribution.
 
     outputs = num_parameters(space)
-    distribution = make_distribution(space, network(inputs))  # or make_numpy_distribution
+    distribution = make_policy(space, network(inputs))
     actions = distribution.sample(generator)  # stored for learning
     wire_actions = actions_to_wire(space, actions)  # sent to the environment
 
@@ -20,24 +20,20 @@ Distributions count from 0 and are flat. On the wire a Discrete action starts at
 action has the space's shape and type: see `actions_to_wire`. The distribution's action is stored
 and learned from.
 
-Importing this module does not import TensorFlow; calling `make_distribution` does.
+Arrays are computed in NumPy, without importing TensorFlow; tensors in TensorFlow.
 """
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from relaax_like.nn import numpy_distributions
+from relaax_like.nn import distributions
+from relaax_like.nn.arrays import Values, in_numpy
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from relaax_like.nn import distributions
 
 
 def num_parameters(space: Space, *, bounded: bool = False, separate_log_std: bool = False) -> int:
@@ -79,14 +75,12 @@ def make_action_spec(space: Space) -> dict[str, Any]:
     return {"shape": [math.prod(space.shape)], "dtype": dtype}
 
 
-def make_distribution(
-    space: Space,
-    parameters: "tf.Tensor",
-    log_std: "tf.Tensor | None" = None,
-    *,
-    bounded: bool = False,
-) -> "distributions.Distribution":
-    """Builds the distribution of a leaf's actions, in TensorFlow.
+def make_policy(
+    space: Space, parameters: Values, log_std: Values | None = None, *, bounded: bool = False
+) -> distributions.Distribution:
+    """Returns the distribution of a leaf's actions: in NumPy for arrays, in TensorFlow for tensors.
+
+    Arrays are not checked, because acting calls it at every step; call `num_parameters` before.
 
     Args:
       space: the leaf.
@@ -95,61 +89,41 @@ def make_distribution(
       bounded: as in `num_parameters`.
 
     Raises:
-      InvalidInputError: see `num_parameters`; or the last axis of `parameters` has another length.
+      InvalidInputError: for tensors: see `num_parameters`; or the last axis of `parameters` has
+        another length.
     """
-    from relaax_like.nn import distributions
-
-    want = num_parameters(space, bounded=bounded, separate_log_std=log_std is not None)
-    if parameters.shape[-1] != want:
-        raise InvalidInputError(
-            f"parameters: last axis of length {parameters.shape[-1]}, expected {want} for a "
-            f"{type(space).__name__} of shape {list(space.shape)}; build the network with "
-            "num_parameters(...) outputs",
-            "parameters",
-        )
-    return _make(distributions, space, parameters, log_std, bounded)
-
-
-def make_numpy_distribution(
-    space: Space,
-    parameters: np.ndarray,
-    log_std: np.ndarray | None = None,
-    *,
-    bounded: bool = False,
-) -> numpy_distributions.Distribution:
-    """Builds the same distribution as `make_distribution`, in NumPy, for acting.
-
-    Runs at every step and checks nothing; call `num_parameters` before, which checks the space.
-
-    Args:
-      space: the leaf.
-      parameters: the network's outputs, `[B, n] float32`, n as `num_parameters` returns it.
-      log_std: for a Box, if it is not among the outputs: `[d]` or `[B, d] float32`.
-      bounded: as in `num_parameters`.
-    """
-    return _make(numpy_distributions, space, parameters, log_std, bounded)
+    if not in_numpy(parameters):
+        want = num_parameters(space, bounded=bounded, separate_log_std=log_std is not None)
+        if parameters.shape[-1] != want:
+            raise InvalidInputError(
+                f"parameters: last axis of length {parameters.shape[-1]}, expected {want} for a "
+                f"{type(space).__name__} of shape {list(space.shape)}; build the network with "
+                "num_parameters(...) outputs",
+                "parameters",
+            )
+    if isinstance(space, Discrete):
+        return distributions.Categorical(parameters)
+    if isinstance(space, MultiDiscrete):
+        return distributions.MultiCategorical(parameters, space.n)
+    if isinstance(space, MultiBinary):
+        return distributions.Bernoulli(parameters)
+    assert isinstance(space, Box)
+    if log_std is None:
+        half = parameters.shape[-1] // 2
+        parameters, log_std = parameters[..., :half], parameters[..., half:]
+    if not bounded:
+        return distributions.DiagonalGaussian(parameters, log_std)
+    return distributions.TanhGaussian(parameters, log_std, *_get_bounds(space))
 
 
-def make_policy(
-    space: Space, parameters: Any, log_std: Any = None, *, bounded: bool = False
-) -> Any:
-    """Returns the distribution of an action: in NumPy for arrays, in TensorFlow for tensors.
-
-    For the arguments, and the errors for tensors, see `make_distribution`; arrays are not checked.
-    """
-    in_numpy = isinstance(parameters, np.ndarray)
-    make = make_numpy_distribution if in_numpy else make_distribution
-    return make(space, parameters, log_std, bounded=bounded)
-
-
-def make_epsilon_greedy(values: Any, epsilon: Any) -> Any:
+def make_epsilon_greedy(values: Values, epsilon: Values) -> distributions.EpsilonGreedy:
     """Returns the epsilon-greedy policy: a random action with probability epsilon, else the best.
 
     Args:
       values: `[..., n] float32`, the value of each action; an array or a tensor.
       epsilon: `[...]` or `[]`, 0 to 1.
     """
-    return _get_module(values).EpsilonGreedy(values, epsilon)
+    return distributions.EpsilonGreedy(values, epsilon)
 
 
 def make_drawn_epsilon_greedy(means: Any, draw: Callable[[Any], Any], epsilon: Any) -> Any:
@@ -163,7 +137,7 @@ def make_drawn_epsilon_greedy(means: Any, draw: Callable[[Any], Any], epsilon: A
         arrays, a TensorFlow generator for tensors.
       epsilon: `[...]` or `[]`, 0 to 1.
     """
-    return _get_module(means).DrawnEpsilonGreedy(means, draw, epsilon)
+    return distributions.DrawnEpsilonGreedy(means, draw, epsilon)
 
 
 def squash_to_box(space: Box, outputs: Any) -> Any:
@@ -173,7 +147,7 @@ def squash_to_box(space: Box, outputs: Any) -> Any:
       space: a Box with finite bounds.
       outputs: `[..., d] float32`; an array or a tensor.
     """
-    return _get_module(outputs).squash(outputs, *_get_bounds(space))
+    return distributions.squash(outputs, *_get_bounds(space))
 
 
 def make_noisy_policy(space: Box, actions: Any, noise: Any) -> Any:
@@ -188,7 +162,7 @@ def make_noisy_policy(space: Box, actions: Any, noise: Any) -> Any:
     """
     low, high = _get_bounds(space)
     std = noise[..., None] * (0.5 * (high - low))
-    return _get_module(actions).ClippedGaussian(actions, std, low, high)
+    return distributions.ClippedGaussian(actions, std, low, high)
 
 
 def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
@@ -230,32 +204,6 @@ def actions_from_wire(space: Space, actions: np.ndarray) -> np.ndarray:
         return actions.astype(np.int64) - space.start
     dtype = np.float32 if isinstance(space, Box) else np.int64
     return actions.reshape(len(actions), -1).astype(dtype)
-
-
-def _make(module: Any, space: Space, parameters: Any, log_std: Any, bounded: bool) -> Any:
-    """Builds a distribution from one of the two modules, which define the same names."""
-    if isinstance(space, Discrete):
-        return module.Categorical(parameters)
-    if isinstance(space, MultiDiscrete):
-        return module.MultiCategorical(parameters, space.n)
-    if isinstance(space, MultiBinary):
-        return module.Bernoulli(parameters)
-    assert isinstance(space, Box)
-    if log_std is None:
-        half = parameters.shape[-1] // 2
-        parameters, log_std = parameters[..., :half], parameters[..., half:]
-    if not bounded:
-        return module.DiagonalGaussian(parameters, log_std)
-    return module.TanhGaussian(parameters, log_std, *_get_bounds(space))
-
-
-def _get_module(values: Any) -> Any:
-    """Returns `numpy_distributions` for an array, `distributions` for a tensor."""
-    if isinstance(values, np.ndarray):
-        return numpy_distributions
-    from relaax_like.nn import distributions
-
-    return distributions
 
 
 def _get_bounds(space: Box) -> tuple[np.ndarray, np.ndarray]:

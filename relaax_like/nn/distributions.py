@@ -1,11 +1,14 @@
-"""Distributions of actions, in TensorFlow; all but `Joint` are also in `numpy_distributions`.
+"""Distributions of actions, in NumPy for arrays and in TensorFlow for tensors.
 
-The last axis is one action's parameters; the axes before it are the batch: `[B]` below represents
-any batch axes, such as `[T, k]`. `log_prob`, `entropy` and `kl` sum over the components of an
-action and return `[B] float32`. Everything compiles with XLA; these three have a gradient with
-respect to the parameters, except those of `Deterministic` and of the epsilon-greedy policies.
+The last axis is one action's parameters, float32; the axes before it are the batch: `[B]` below
+represents any batch axes, such as `[T, k]`. `log_prob`, `entropy` and `kl` sum over the components
+of an action and return `[B] float32`. Both forms give the same results (the tests allow differences
+of 1e-5), but draws come from an `np.random.Generator` or from a `tf.random.Generator`, and differ.
+For tensors, everything compiles with XLA; the three have a gradient with respect to the parameters,
+except those of `Deterministic` and of the epsilon-greedy policies.
 
 Actions count from zero and are flat: `action_heads` converts them to and from the wire format.
+Arrays do not import TensorFlow.
 """
 
 import abc
@@ -13,18 +16,25 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from relaax_like.nn.numpy_distributions import (
-    BOUND_MARGIN,
-    LOG_2,
-    LOG_2PI,
-    QUADRATURE_POINTS,
-    QUADRATURE_WEIGHTS,
-)
-from relaax_like.nn.runtime import tf
+from relaax_like.nn import arrays
+from relaax_like.nn.arrays import Values
+
+_LOG_2 = math.log(2.0)
+_LOG_2PI = math.log(2.0 * math.pi)
+_ZERO, _INFINITY = np.float32(0.0), np.float32(np.inf)
+
+# Minimum distance of an action to a bound, relative to the box's width; |u| is then at most 8.
+_BOUND_MARGIN = 2.0**-23
+
+# E[f(z)] for a standard normal z is about sum(f(points) * weights) for a smooth f: the trapezoidal
+# rule, which converges faster here than Gauss-Hermite (poles of log(1 - tanh^2) at +-i pi/2).
+_QUADRATURE_POINTS = np.linspace(-5.0, 5.0, 20, dtype=np.float32)
+_QUADRATURE_WEIGHTS = np.exp(-0.5 * _QUADRATURE_POINTS**2)
+_QUADRATURE_WEIGHTS /= _QUADRATURE_WEIGHTS.sum()
 
 
 class Distribution(abc.ABC):
@@ -39,34 +49,35 @@ class Distribution(abc.ABC):
     """
 
     @abc.abstractmethod
-    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
-        """Draws one action per row."""
+    def sample(self, generator: Any) -> Any:
+        """Draws one action per row, with a generator of NumPy for arrays, else of TensorFlow."""
 
     @abc.abstractmethod
-    def mode(self) -> tf.Tensor:
+    def mode(self) -> Any:
         """Returns the action to choose without exploration."""
 
     @abc.abstractmethod
-    def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
+    def log_prob(self, actions: Any) -> Values:
         """Returns log P(action) of each row, or its log density if continuous, `[B] float32`."""
 
     @abc.abstractmethod
-    def entropy(self) -> tf.Tensor:
+    def entropy(self) -> Values:
         """Returns -E[log_prob(action)] of each row in nats, `[B] float32`."""
 
     @abc.abstractmethod
-    def kl(self, other: Self) -> tf.Tensor:
+    def kl(self, other: Self) -> Values:
         """Returns KL(self || other) = E_self[log_prob(a) - other.log_prob(a)], `[B] float32`."""
 
-    def get_parameters(self) -> dict[str, tf.Tensor]:
+    def get_parameters(self) -> dict[str, Values]:
         """Returns the parameters of `mode` by name, such as `logits: [B, n]`; {}: unknown."""
         return {}
 
-    def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
+    def sample_with_log_prob(self, generator: Any) -> tuple[Any, Values]:
         """Draws one action per row; returns the actions and their log-probabilities.
 
-        For costs that are differentiated with respect to both. `TanhGaussian` computes the
-        log-probability from the draw, before the action is rounded.
+        For arrays, the log-probability is that of the action as stored, so that the learner
+        computes the same. For tensors, costs are differentiated with respect to both:
+        `TanhGaussian` computes it from the draw, before the action is rounded.
         """
         actions = self.sample(generator)
         return actions, self.log_prob(actions)
@@ -75,31 +86,30 @@ class Distribution(abc.ABC):
 class Deterministic(Distribution):
     """Always the same action, `mean: [B, ...]`, with one batch axis."""
 
-    def __init__(self, mean: tf.Tensor):
+    def __init__(self, mean: Values):
         self.mean = mean
 
-    def get_parameters(self) -> dict[str, tf.Tensor]:
+    def get_parameters(self) -> dict[str, Values]:
         """See `Distribution`."""
         return {"mean": self.mean}
 
-    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
+    def sample(self, generator: Any) -> Values:
         """Returns the mean."""
         return self.mean
 
-    def mode(self) -> tf.Tensor:
+    def mode(self) -> Values:
         """Returns the mean."""
         return self.mean
 
-    def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
+    def log_prob(self, actions: Values) -> Values:
         """Returns 0 where the action is the mean and minus infinity elsewhere."""
-        same = tf.reduce_all(tf.equal(actions, self.mean), axis=tuple(range(1, len(actions.shape))))
-        return tf.where(same, 0.0, -float("inf"))
+        return arrays.where(arrays.equal_rows(actions, self.mean), _ZERO, -_INFINITY)
 
-    def entropy(self) -> tf.Tensor:
+    def entropy(self) -> Values:
         """Returns 0."""
-        return tf.zeros(tf.shape(self.mean)[:1])
+        return arrays.where(arrays.equal_rows(self.mean, self.mean), _ZERO, _ZERO)
 
-    def kl(self, other: Self) -> tf.Tensor:
+    def kl(self, other: Self) -> Values:
         """Returns 0 where both have the same action and infinity elsewhere."""
         return -other.log_prob(self.mean)
 
@@ -116,23 +126,23 @@ class Joint(Distribution):
     def __init__(self, parts: Mapping[str, Distribution]):
         self.parts = dict(parts)
 
-    def sample(self, generator: tf.random.Generator) -> dict[str, tf.Tensor]:
+    def sample(self, generator: Any) -> dict[str, Values]:
         """Draws one action per row and name."""
         return {name: part.sample(generator) for name, part in self.parts.items()}
 
-    def mode(self) -> dict[str, tf.Tensor]:
+    def mode(self) -> dict[str, Values]:
         """Returns the action of each name to choose without exploration."""
         return {name: part.mode() for name, part in self.parts.items()}
 
-    def log_prob(self, actions: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    def log_prob(self, actions: Mapping[str, Values]) -> Values:
         """Returns the sum of the log-probabilities of all actions; ignores other names."""
         return _add([part.log_prob(actions[name]) for name, part in self.parts.items()])
 
-    def entropy(self) -> tf.Tensor:
+    def entropy(self) -> Values:
         """Returns the sum of the entropies."""
         return _add([part.entropy() for part in self.parts.values()])
 
-    def kl(self, other: Self) -> tf.Tensor:
+    def kl(self, other: Self) -> Values:
         """Returns the sum of the KL divergences."""
         return _add([part.kl(other.parts[name]) for name, part in self.parts.items()])
 
@@ -144,40 +154,54 @@ class Categorical(Distribution):
     to entropy and KL, nor to their gradients. At least one logit of each row must be finite.
     """
 
-    def __init__(self, logits: tf.Tensor):
+    def __init__(self, logits: Values):
         self.logits = logits
 
-    def get_parameters(self) -> dict[str, tf.Tensor]:
+    def get_parameters(self) -> dict[str, Values]:
         """See `Distribution`."""
         return {"logits": self.logits}
 
-    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
-        """Draws with the Gumbel-max trick: argmax(logits - log(-log(u))) (Gumbel 1954)."""
-        uniform = generator.uniform(tf.shape(self.logits), minval=1e-30)
-        return tf.argmax(self.logits - tf.math.log(-tf.math.log(uniform)), axis=-1)
+    def sample(self, generator: Any) -> Values:
+        """Draws with the Gumbel-max trick: argmax(logits - log(e)), e exponential (Gumbel 1954)."""
+        noise = arrays.draw_log_exponential(generator, self.logits)
+        return arrays.find_largest(self.logits - noise)
 
-    def mode(self) -> tf.Tensor:
+    def sample_with_log_prob(self, generator: Any) -> tuple[Values, Values]:
+        """Draws as `sample`; for arrays `[B, n]` by inverting the cumulative probabilities.
+
+        Action and log-probability need the same exponentials, which are computed only once.
+        """
+        logits = self.logits
+        if not arrays.in_numpy(logits) or logits.ndim != 2:
+            return super().sample_with_log_prob(generator)
+        weights = np.exp(logits - np.maximum.reduce(logits, axis=-1, keepdims=True))
+        sums = np.add.accumulate(weights, axis=-1, dtype=np.float64)
+        totals = sums[:, -1:]
+        actions = (sums > generator.random(totals.shape) * totals).argmax(axis=-1)
+        chosen = weights[np.arange(len(actions)), actions]
+        return actions, np.log(chosen / totals[:, 0]).astype(np.float32)
+
+    def mode(self) -> Values:
         """Returns the action of the largest logit."""
-        return tf.argmax(self.logits, axis=-1)
+        return arrays.find_largest(self.logits)
 
-    def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
+    def log_prob(self, actions: Values) -> Values:
         """Returns logits[action] - logsumexp(logits), `[B] float32`."""
-        return -tf.nn.sparse_softmax_cross_entropy_with_logits(labels=actions, logits=self.logits)
+        return arrays.take_log_softmax(self.logits, actions)
 
-    def entropy(self) -> tf.Tensor:
+    def entropy(self) -> Values:
         """Returns -sum_i p_i log p_i."""
-        log_probs = tf.nn.log_softmax(self.logits)
-        probs = tf.exp(log_probs)
-        return -tf.reduce_sum(probs * _zero_where_impossible(log_probs, probs), axis=-1)
+        log_probs = arrays.log_softmax(self.logits)
+        probs = arrays.exp(log_probs)
+        return -arrays.add_last(probs * _zero_where_impossible(log_probs, probs))
 
-    def kl(self, other: Self) -> tf.Tensor:
+    def kl(self, other: Self) -> Values:
         """Returns sum_i p_i (log p_i - log q_i); infinite if an action is impossible in other."""
-        log_probs = tf.nn.log_softmax(self.logits)
-        probs = tf.exp(log_probs)
-        ratios = _zero_where_impossible(log_probs, probs) - _zero_where_impossible(
-            tf.nn.log_softmax(other.logits), probs
-        )
-        return tf.reduce_sum(probs * ratios, axis=-1)
+        log_probs, other_log_probs = map(arrays.log_softmax, (self.logits, other.logits))
+        probs = arrays.exp(log_probs)
+        ratios = _zero_where_impossible(log_probs, probs)
+        ratios -= _zero_where_impossible(other_log_probs, probs)
+        return arrays.add_last(probs * ratios)
 
 
 class EpsilonGreedy(Categorical):
@@ -188,21 +212,22 @@ class EpsilonGreedy(Categorical):
       epsilon: `[B]` or `[]`, 0 to 1.
     """
 
-    def __init__(self, values: tf.Tensor, epsilon: tf.Tensor):
+    def __init__(self, values: Values, epsilon: Values):
         self.values = values
-        actions = values.shape[-1]
-        epsilon = tf.convert_to_tensor(epsilon, tf.float32)[..., None]
-        best = tf.one_hot(tf.argmax(values, axis=-1), actions)
+        epsilon = arrays.to_float(epsilon)[..., None]
+        best = arrays.mark_largest(values)
+        with np.errstate(divide="ignore"):  # an action that cannot be chosen
+            logits = arrays.log(epsilon / values.shape[-1] + (1.0 - epsilon) * best)
         # A NaN is never the largest value, but its log-probabilities are NaN.
-        super().__init__(tf.math.log(epsilon / actions + (1.0 - epsilon) * best) + 0.0 * values)
+        super().__init__(logits + 0.0 * values)
 
-    def get_parameters(self) -> dict[str, tf.Tensor]:
+    def get_parameters(self) -> dict[str, Values]:
         """See `Distribution`."""
         return {"values": self.values}
 
-    def mode(self) -> tf.Tensor:
+    def mode(self) -> Values:
         """Returns the action of the largest value."""
-        return tf.argmax(self.values, axis=-1)
+        return arrays.find_largest(self.values)
 
 
 class DrawnEpsilonGreedy(EpsilonGreedy):
@@ -216,21 +241,16 @@ class DrawnEpsilonGreedy(EpsilonGreedy):
       epsilon: `[B]` or `[]`, 0 to 1.
     """
 
-    def __init__(
-        self,
-        means: tf.Tensor,
-        draw: Callable[[tf.random.Generator], tf.Tensor],
-        epsilon: tf.Tensor,
-    ):
+    def __init__(self, means: Values, draw: Callable[[Any], Values], epsilon: Values):
         super().__init__(means, epsilon)
         self._draw = draw
         self._epsilon = epsilon
 
-    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
+    def sample(self, generator: Any) -> Values:
         """Draws values, then an action."""
         return self.sample_with_log_prob(generator)[0]
 
-    def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
+    def sample_with_log_prob(self, generator: Any) -> tuple[Values, Values]:
         """Draws values, then an action, whose log-probability is the one given these values."""
         return EpsilonGreedy(self._draw(generator), self._epsilon).sample_with_log_prob(generator)
 
@@ -243,39 +263,34 @@ class MultiCategorical(Distribution):
       n: number of choices of each of the m components. Actions are `[B, m] int64`.
     """
 
-    def __init__(self, logits: tf.Tensor, n: Sequence[int]):
+    def __init__(self, logits: Values, n: Sequence[int]):
         self.logits = logits
         # One Categorical [B, m, max(n)]: choices that a component does not have are impossible.
-        batch = [[0, 0]] * (len(logits.shape) - 1)
-        padded = [
-            tf.pad(part, [*batch, [0, max(n) - size]], constant_values=-math.inf)
-            for part, size in zip(tf.split(logits, list(n), axis=-1), n, strict=True)
-        ]
-        self._components = Categorical(tf.stack(padded, axis=-2))
+        self._components = Categorical(arrays.pad_parts(logits, n))
 
-    def get_parameters(self) -> dict[str, tf.Tensor]:
+    def get_parameters(self) -> dict[str, Values]:
         """See `Distribution`."""
         return {"logits": self.logits}
 
-    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
+    def sample(self, generator: Any) -> Values:
         """Draws each component, `[B, m] int64`."""
         return self._components.sample(generator)
 
-    def mode(self) -> tf.Tensor:
+    def mode(self) -> Values:
         """Returns the most likely choice of each component, `[B, m] int64`."""
         return self._components.mode()
 
-    def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
+    def log_prob(self, actions: Values) -> Values:
         """Returns the sum of the components' log-probabilities."""
-        return tf.reduce_sum(self._components.log_prob(actions), axis=-1)
+        return arrays.add_last(self._components.log_prob(actions))
 
-    def entropy(self) -> tf.Tensor:
+    def entropy(self) -> Values:
         """Returns the sum of the components' entropies."""
-        return tf.reduce_sum(self._components.entropy(), axis=-1)
+        return arrays.add_last(self._components.entropy())
 
-    def kl(self, other: Self) -> tf.Tensor:
+    def kl(self, other: Self) -> Values:
         """Returns the sum of the components' KL divergences."""
-        return tf.reduce_sum(self._components.kl(other._components), axis=-1)
+        return arrays.add_last(self._components.kl(other._components))
 
 
 class Bernoulli(Distribution):
@@ -284,39 +299,40 @@ class Bernoulli(Distribution):
     Actions are `[B, d] int64`, 0 or 1.
     """
 
-    def __init__(self, logits: tf.Tensor):
+    def __init__(self, logits: Values):
         self.logits = logits
 
-    def get_parameters(self) -> dict[str, tf.Tensor]:
+    def get_parameters(self) -> dict[str, Values]:
         """See `Distribution`."""
         return {"logits": self.logits}
 
-    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
+    def sample(self, generator: Any) -> Values:
         """Draws each switch: on where a uniform draw is below sigmoid(logit)."""
-        uniform = generator.uniform(tf.shape(self.logits))
-        return tf.cast(uniform < tf.sigmoid(self.logits), tf.int64)
+        uniform = arrays.draw_uniform(generator, self.logits)
+        return arrays.to_int(uniform < arrays.sigmoid(self.logits))
 
-    def mode(self) -> tf.Tensor:
+    def mode(self) -> Values:
         """Returns the more likely position of each switch; off if both are equally likely."""
-        return tf.cast(self.logits > 0, tf.int64)
+        return arrays.to_int(self.logits > 0)
 
-    def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
+    def log_prob(self, actions: Values) -> Values:
         """Returns sum_i (a_i log p_i + (1 - a_i) log(1 - p_i)), `[B] float32`."""
-        signs = 1.0 - 2.0 * tf.cast(actions, tf.float32)
-        return -tf.reduce_sum(tf.nn.softplus(signs * self.logits), axis=-1)
+        signs = 1.0 - 2.0 * arrays.to_float(actions)
+        return -arrays.add_last(arrays.softplus(signs * self.logits))
 
-    def entropy(self) -> tf.Tensor:
+    def entropy(self) -> Values:
         """Returns -sum_i (p_i log p_i + (1 - p_i) log(1 - p_i))."""
-        on, off = tf.sigmoid(self.logits), tf.sigmoid(-self.logits)
-        each = on * tf.nn.softplus(-self.logits) + off * tf.nn.softplus(self.logits)
-        return tf.reduce_sum(each, axis=-1)
+        logits = self.logits
+        on = arrays.sigmoid(logits) * arrays.softplus(-logits)
+        off = arrays.sigmoid(-logits) * arrays.softplus(logits)
+        return arrays.add_last(on + off)
 
-    def kl(self, other: Self) -> tf.Tensor:
+    def kl(self, other: Self) -> Values:
         """Returns sum_i (p_i log(p_i / q_i) + (1 - p_i) log((1 - p_i) / (1 - q_i)))."""
         p, q = self.logits, other.logits
-        on = tf.sigmoid(p) * (tf.nn.softplus(-q) - tf.nn.softplus(-p))
-        off = tf.sigmoid(-p) * (tf.nn.softplus(q) - tf.nn.softplus(p))
-        return tf.reduce_sum(on + off, axis=-1)
+        on = arrays.sigmoid(p) * (arrays.softplus(-q) - arrays.softplus(-p))
+        off = arrays.sigmoid(-p) * (arrays.softplus(q) - arrays.softplus(p))
+        return arrays.add_last(on + off)
 
 
 class DiagonalGaussian(Distribution):
@@ -327,40 +343,47 @@ class DiagonalGaussian(Distribution):
       log_std: logarithm of the standard deviation, `[d]` (the same for all rows) or `[B, d]`.
     """
 
-    def __init__(self, mean: tf.Tensor, log_std: tf.Tensor):
+    def __init__(self, mean: Values, log_std: Values):
         self.mean = mean
-        self.log_std = tf.broadcast_to(log_std, tf.shape(mean))
+        self.log_std = log_std
 
-    def get_parameters(self) -> dict[str, tf.Tensor]:
+    def get_parameters(self) -> dict[str, Values]:
         """See `Distribution`."""
         return {"mean": self.mean}
 
-    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
+    def sample(self, generator: Any) -> Values:
         """Draws mean + std * standard normal, `[B, d] float32`, differentiable in mean and std."""
-        return self.mean + tf.exp(self.log_std) * generator.normal(tf.shape(self.mean))
+        noise = arrays.draw_normal(generator, self.mean)
+        noise *= arrays.exp(self.log_std)
+        noise += self.mean
+        return noise
 
-    def mode(self) -> tf.Tensor:
+    def mode(self) -> Values:
         """Returns the mean."""
         return self.mean
 
-    def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
+    def log_prob(self, actions: Values) -> Values:
         """Returns -sum_i (((a_i - mean_i) / std_i)^2 / 2 + log std_i + log(2 pi) / 2)."""
-        scaled = (actions - self.mean) * tf.exp(-self.log_std)
-        return -tf.reduce_sum(0.5 * scaled**2 + self.log_std + 0.5 * LOG_2PI, axis=-1)
+        scaled = (actions - self.mean) * arrays.exp(-self.log_std)
+        scaled *= scaled  # in place, for arrays
+        scaled *= 0.5
+        scaled += self.log_std
+        return -0.5 * _LOG_2PI * scaled.shape[-1] - arrays.add_last(scaled)
 
-    def entropy(self) -> tf.Tensor:
+    def entropy(self) -> Values:
         """Returns sum_i (log std_i + (1 + log(2 pi)) / 2), which can be negative."""
-        return tf.reduce_sum(self.log_std + 0.5 * (1.0 + LOG_2PI), axis=-1)
+        log_std = arrays.broadcast_to(self.log_std, self.mean)
+        return arrays.add_last(log_std + 0.5 * (1.0 + _LOG_2PI))
 
-    def kl(self, other: Self) -> tf.Tensor:
+    def kl(self, other: Self) -> Values:
         """Returns sum_i (log(s'_i / s_i) + (s_i^2 + (mean_i - mean'_i)^2) / (2 s'_i^2) - 1 / 2).
 
         s is the standard deviation; s' and mean' are those of `other`.
         """
         log_ratio = 2.0 * (self.log_std - other.log_std)
-        shift = (self.mean - other.mean) * tf.exp(-other.log_std)
+        shift = (self.mean - other.mean) * arrays.exp(-other.log_std)
         # expm1, because the two policies usually hardly differ.
-        return 0.5 * tf.reduce_sum(tf.math.expm1(log_ratio) - log_ratio + shift**2, axis=-1)
+        return 0.5 * arrays.add_last(arrays.expm1(log_ratio) - log_ratio + shift**2)
 
 
 class ClippedGaussian(DiagonalGaussian):
@@ -377,18 +400,18 @@ class ClippedGaussian(DiagonalGaussian):
 
     def __init__(
         self,
-        mean: tf.Tensor,
-        std: tf.Tensor,
+        mean: Values,
+        std: Values,
         low: float | np.ndarray = -1.0,
         high: float | np.ndarray = 1.0,
     ):
-        super().__init__(mean, tf.math.log(std))
+        super().__init__(mean, arrays.log(std))
         self._low = np.asarray(low, np.float32)
         self._high = np.asarray(high, np.float32)
 
-    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
+    def sample(self, generator: Any) -> Values:
         """Draws mean + std * standard normal and clips it, `[B, d] float32`."""
-        return tf.clip_by_value(super().sample(generator), self._low, self._high)
+        return arrays.clip(super().sample(generator), self._low, self._high)
 
 
 class TanhGaussian(Distribution):
@@ -396,9 +419,8 @@ class TanhGaussian(Distribution):
 
     `log_prob` computes u from the action's distances to both bounds, which are exact in floating
     point, instead of with the inverse of tanh, which is inexact near the bounds:
-    u = (log(a - low) - log(high - a)) / 2. A distance counts as at least `BOUND_MARGIN` of the
-    width, so that an action on a bound, which can result from rounding, is very unlikely but not
-    impossible.
+    u = (log(a - low) - log(high - a)) / 2. A distance counts as at least 2^-23 of the width, so
+    that an action on a bound, which can result from rounding, is very unlikely but not impossible.
 
     Args:
       mean: of u, before squashing, `[B, d] float32`.
@@ -409,8 +431,8 @@ class TanhGaussian(Distribution):
 
     def __init__(
         self,
-        mean: tf.Tensor,
-        log_std: tf.Tensor,
+        mean: Values,
+        log_std: Values,
         low: float | np.ndarray = -1.0,
         high: float | np.ndarray = 1.0,
     ):
@@ -419,75 +441,77 @@ class TanhGaussian(Distribution):
         self._high = np.asarray(high, np.float32)
         self._width = self._high - self._low
 
-    def get_parameters(self) -> dict[str, tf.Tensor]:
+    def get_parameters(self) -> dict[str, Values]:
         """See `Distribution`."""
-        return {"mean": self._base.mean}
+        return self._base.get_parameters()
 
-    def sample(self, generator: tf.random.Generator) -> tf.Tensor:
+    def sample(self, generator: Any) -> Values:
         """Draws u and squashes it, `[B, d] float32`, differentiable in mean and log_std."""
-        return self._squash(self._base.sample(generator))
+        return squash(self._base.sample(generator), self._low, self._high)
 
-    def sample_with_log_prob(self, generator: tf.random.Generator) -> tuple[tf.Tensor, tf.Tensor]:
-        """Draws u and squashes it; the log-probability is computed from u itself.
+    def sample_with_log_prob(self, generator: Any) -> tuple[Values, Values]:
+        """Draws u and squashes it; for tensors, the log-probability is computed from u itself.
 
         Where tanh(u) is rounded to 1, `log_prob` of the action would be that of another u: with a
         mean of 20 and a deviation of 0.1, -7 000 instead of 40.
         """
+        if arrays.in_numpy(self._base.mean):
+            return super().sample_with_log_prob(generator)
         u = self._base.sample(generator)
-        log_slopes = 2.0 * (LOG_2 - u - tf.nn.softplus(-2.0 * u)) + np.log(0.5 * self._width)
-        log_prob = self._base.log_prob(u) - tf.reduce_sum(log_slopes, axis=-1)
-        return self._squash(u), log_prob
+        log_slopes = _compute_log_slopes(u) + np.log(0.5 * self._width)
+        log_prob = self._base.log_prob(u) - arrays.add_last(log_slopes)
+        return squash(u, self._low, self._high), log_prob
 
-    def mode(self) -> tf.Tensor:
+    def mode(self) -> Values:
         """Returns the squashed mean, which is the median, not the maximum of the density."""
-        return self._squash(self._base.mean)
+        return squash(self._base.mean, self._low, self._high)
 
-    def log_prob(self, actions: tf.Tensor) -> tf.Tensor:
+    def log_prob(self, actions: Values) -> Values:
         """Returns log N(u; mean, std) - sum_i log(da_i / du_i), finite on the bounds.
 
         da/du = (high - low) / 2 (1 - tanh(u)^2) = 2 (a - low) (high - a) / (high - low). An action
         outside the box counts as one on the nearest bound.
         """
-        margin = BOUND_MARGIN * self._width
-        above = tf.math.log(tf.clip_by_value(actions - self._low, margin, self._width))
-        below = tf.math.log(tf.clip_by_value(self._high - actions, margin, self._width))
-        log_slopes = LOG_2 + above + below - np.log(self._width)
-        return self._base.log_prob(0.5 * (above - below)) - tf.reduce_sum(log_slopes, axis=-1)
+        width = self._width
+        margin = width * _BOUND_MARGIN
+        above = arrays.log(arrays.clip(actions - self._low, margin, width))
+        below = arrays.log(arrays.clip(self._high - actions, margin, width))
+        log_slopes = above + below - (np.log(width) - _LOG_2)
+        return self._base.log_prob(0.5 * (above - below)) - arrays.add_last(log_slopes)
 
-    def entropy(self) -> tf.Tensor:
+    def entropy(self) -> Values:
         """Returns the entropy of u plus sum_i E[log(da_i / du_i)].
 
         The expectation has no closed form. It is computed as a sum over 20 fixed points of u, so it
         is deterministic and has a smooth gradient; its error is below 2e-4 per component for
         standard deviations up to 2, and below 3e-3 up to 3.
         """
-        points = self._base.mean[..., None] + tf.exp(self._base.log_std)[..., None] * (
-            QUADRATURE_POINTS
-        )
-        log_slopes = 2.0 * (LOG_2 - points - tf.nn.softplus(-2.0 * points))
-        expected = tf.reduce_sum(log_slopes * QUADRATURE_WEIGHTS, axis=-1)
-        expected += np.log(0.5 * self._width)
-        return self._base.entropy() + tf.reduce_sum(expected, axis=-1)
+        mean, std = self._base.mean[..., None], arrays.exp(self._base.log_std)[..., None]
+        log_slopes = _compute_log_slopes(mean + std * _QUADRATURE_POINTS)
+        expected = arrays.add_last(log_slopes * _QUADRATURE_WEIGHTS) + np.log(0.5 * self._width)
+        return self._base.entropy() + arrays.add_last(expected)
 
-    def kl(self, other: Self) -> tf.Tensor:
+    def kl(self, other: Self) -> Values:
         """Returns the KL of the two u: squashing both into the same box does not change it."""
         return self._base.kl(other._base)
 
-    def _squash(self, u: tf.Tensor) -> tf.Tensor:
-        return squash(u, self._low, self._high)
 
-
-def squash(u: tf.Tensor, low: np.ndarray, high: np.ndarray) -> tf.Tensor:
+def squash(u: Values, low: np.ndarray, high: np.ndarray) -> Values:
     """Returns low + (high - low) (tanh(u) + 1) / 2, in the box, for `u: [..., d] float32`."""
     # Rounding can exceed the box; the sum of large bounds could exceed float32.
     middle, half = 0.5 * low + 0.5 * high, 0.5 * (high - low)
-    return tf.clip_by_value(middle + half * tf.tanh(u), low, high)
+    return arrays.clip(middle + half * arrays.tanh(u), low, high)
 
 
-def _add(terms: Sequence[tf.Tensor]) -> tf.Tensor:
+def _compute_log_slopes(u: Values) -> Values:
+    """Returns log(1 - tanh(u)^2)."""
+    return 2.0 * (_LOG_2 - u - arrays.softplus(-2.0 * u))
+
+
+def _add(terms: Sequence[Values]) -> Values:
     return functools.reduce(operator.add, terms)
 
 
-def _zero_where_impossible(log_probs: tf.Tensor, probs: tf.Tensor) -> tf.Tensor:
+def _zero_where_impossible(log_probs: Values, probs: Values) -> Values:
     """Makes 0 times minus infinity 0, before the product, after which the gradient would be NaN."""
-    return tf.where(probs > 0, log_probs, 0.0)
+    return arrays.where(probs > 0, log_probs, _ZERO)

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relaax_like.nn.arrays import Values, sigmoid, softplus, tanh
 from relaax_like.nn.initializers import INITIALIZERS, InitializerName
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import AnyVariable, LayerVariable, Module, get_name, is_variable
-
-# A tf.Tensor, or an np.ndarray if the layer runs in NumPy.
-Values = Any
 
 
 def _relu(x: Values) -> Values:
@@ -50,21 +48,7 @@ def _gelu(x: Values) -> Values:
 
 
 def _silu(x: Values) -> Values:
-    return x * _sigmoid(x) if isinstance(x, np.ndarray) else tf.nn.silu(x)
-
-
-def _sigmoid(x: Values) -> Values:
-    # exp(-x) of numbers far below zero would overflow.
-    return 0.5 + 0.5 * np.tanh(0.5 * x) if isinstance(x, np.ndarray) else tf.sigmoid(x)
-
-
-def _softplus(x: Values) -> Values:
-    in_numpy = isinstance(x, np.ndarray)
-    return np.logaddexp(x, np.float32(0)) if in_numpy else tf.nn.softplus(x)
-
-
-def _tanh(x: Values) -> Values:
-    return np.tanh(x) if isinstance(x, np.ndarray) else tf.tanh(x)
+    return x * sigmoid(x) if isinstance(x, np.ndarray) else tf.nn.silu(x)
 
 
 def _identity(x: Values) -> Values:
@@ -79,7 +63,7 @@ _NORM_EPSILON = np.float32(1e-5)
 
 # The names of `config.network.Activation`.
 ACTIVATIONS: Mapping[str, Callable[[Values], Values]] = {
-    "tanh": _tanh,
+    "tanh": tanh,
     "relu": _relu,
     "leaky_relu": _leaky_relu,
     "elu": _elu,
@@ -87,8 +71,8 @@ ACTIVATIONS: Mapping[str, Callable[[Values], Values]] = {
     "gelu": _gelu,
     "silu": _silu,
     "swish": _silu,
-    "sigmoid": _sigmoid,
-    "softplus": _softplus,
+    "sigmoid": sigmoid,
+    "softplus": softplus,
     "linear": _identity,
 }
 

@@ -18,8 +18,9 @@ from relaax_like.config.network import (
     RecurrentConfig,
     begins_with_convolution,
 )
+from relaax_like.nn.arrays import Values
 from relaax_like.nn.convolution import Conv2D, ResidualSection, scale_image
-from relaax_like.nn.layers import ACTIVATIONS, Dense, Values, concatenate, flatten
+from relaax_like.nn.layers import ACTIVATIONS, Dense, concatenate, flatten
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import Module
 from relaax_like.nn.recurrent import GRU, LSTM, Recurrent

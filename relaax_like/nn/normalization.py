@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaax_like.nn.layers import Layer, Values
+from relaax_like.nn.arrays import Values
+from relaax_like.nn.layers import Layer
 from relaax_like.nn.lazy_tensorflow import tf
 
 EPSILON = 1e-8

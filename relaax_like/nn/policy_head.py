@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from relaax_like.nn.action_heads import (
-    make_distribution,
-    make_numpy_distribution,
-    num_parameters,
-)
-from relaax_like.nn.layers import Constant, Parameter, Values
+from relaax_like.nn.action_heads import make_policy, num_parameters
+from relaax_like.nn.arrays import Values
+from relaax_like.nn.distributions import Distribution
+from relaax_like.nn.layers import Constant, Parameter
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import Module
 from relaax_like.wire.spaces import Box, MultiBinary, MultiDiscrete, Space
-
-if TYPE_CHECKING:
-    from relaax_like.nn.distributions import Distribution
 
 
 class PolicyHead(Module):
@@ -65,8 +58,7 @@ class PolicyHead(Module):
           InvalidInputError: the last axis of a tensor has another length.
         """
         log_std = None if self.log_std is None else self.log_std(outputs)
-        make = make_numpy_distribution if isinstance(outputs, np.ndarray) else make_distribution
-        return make(self.space, outputs, log_std, bounded=self._bounded)
+        return make_policy(self.space, outputs, log_std, bounded=self._bounded)
 
     def complete(self, outputs: tf.Tensor) -> tf.Tensor:
         """Returns all parameters of the distribution, `[..., size]`: with log_std, if any."""
@@ -81,7 +73,7 @@ class PolicyHead(Module):
         Raises:
           InvalidInputError: the last axis has a length other than `size`.
         """
-        return make_distribution(self.space, parameters, bounded=self._bounded)
+        return make_policy(self.space, parameters, bounded=self._bounded)
 
     def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:
         """Returns the policy's mean action, for the parameters from `complete`.
@@ -92,7 +84,7 @@ class PolicyHead(Module):
           for switches, the probability of being on, `[..., d]`.
 
         Raises:
-          InvalidInputError: see `make_distribution`; only for a continuous action.
+          InvalidInputError: see `make_policy`; only for a continuous action.
         """
         if isinstance(self.space, Box):
             return self.make_distribution(parameters).mode()

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from relaax_like.nn.arrays import Values
 from relaax_like.nn.initializers import make_orthogonal
-from relaax_like.nn.layers import ACTIVATIONS, Layer, Values
+from relaax_like.nn.layers import ACTIVATIONS, Layer
 from relaax_like.nn.lazy_tensorflow import tf
 
 _tanh, _sigmoid = ACTIVATIONS["tanh"], ACTIVATIONS["sigmoid"]

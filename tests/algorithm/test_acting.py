@@ -17,9 +17,7 @@ from relaax_like.config.network import NetworkConfig
 from relaax_like.core.manifest import make_manifest
 from relaax_like.nn.action_heads import (
     make_action_spec,
-    make_distribution,
     make_epsilon_greedy,
-    make_numpy_distribution,
     make_policy,
     num_parameters,
 )
@@ -58,11 +56,11 @@ class PolicyModel(Model):
 
     def policy(self, inputs, states):
         observation = inputs["observation"]
-        in_numpy = isinstance(observation, np.ndarray)
         log_std = self.log_std(observation) if isinstance(self.space, Box) else None
-        make = make_numpy_distribution if in_numpy else make_distribution
         parameters = self.net(observation, None)[0]
-        return {"action": make(self.space, parameters, log_std)}, {"count": states["count"] + 1.0}
+        return {"action": make_policy(self.space, parameters, log_std)}, {
+            "count": states["count"] + 1.0
+        }
 
 
 class RawModel(PolicyModel):

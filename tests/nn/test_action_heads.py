@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from relaax_like.nn import distributions, numpy_distributions
+from relaax_like.nn import distributions
 from relaax_like.nn.action_heads import (
     actions_to_wire,
     make_action_spec,
-    make_distribution,
-    make_numpy_distribution,
+    make_policy,
     num_parameters,
 )
 from relaax_like.wire.errors import InvalidInputError
@@ -74,9 +73,9 @@ def test_leaf_gets_its_distribution_with_so_many_parameters(name):
     space, keywords, number, kind, shape = CASES[name]
     assert num_parameters(space, **keywords) == number
     parameters = make_parameters(name)
-    numpy_form = make_numpy_distribution(space, parameters, **keywords)
-    tf_form = make_distribution(space, tf.constant(parameters), **keywords)
-    assert type(numpy_form) is getattr(numpy_distributions, kind)
+    numpy_form = make_policy(space, parameters, **keywords)
+    tf_form = make_policy(space, tf.constant(parameters), **keywords)
+    assert type(numpy_form) is getattr(distributions, kind)
     assert type(tf_form) is getattr(distributions, kind)
     actions, log_prob = numpy_form.sample_with_log_prob(np.random.default_rng(0))
     spec = make_action_spec(space)
@@ -89,7 +88,7 @@ def test_leaf_gets_its_distribution_with_so_many_parameters(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_draws_are_valid_on_the_wire_and_come_back_the_same(name):
     space, keywords, *_ = CASES[name]
-    distribution = make_numpy_distribution(space, make_parameters(name, 500), **keywords)
+    distribution = make_policy(space, make_parameters(name, 500), **keywords)
     actions = distribution.sample(np.random.default_rng(1))
     wire = actions_to_wire(space, actions)
     space.validate(wire, 500, "action")
@@ -138,9 +137,7 @@ def test_bounded_actions_fill_the_box_and_stay_inside():
     space = Box(dtype="float32", shape=(2,), low=low, high=high)
     parameters = np.zeros((20_000, 4), np.float32)
     parameters[:, 2:] = math.log(1.5)
-    drawn = make_numpy_distribution(space, parameters, bounded=True).sample(
-        np.random.default_rng(0)
-    )
+    drawn = make_policy(space, parameters, bounded=True).sample(np.random.default_rng(0))
     assert ((drawn >= low) & (drawn <= high)).all()
     np.testing.assert_allclose(drawn.min(0), low, atol=0.2)
     np.testing.assert_allclose(drawn.max(0), high, atol=0.2)
@@ -154,23 +151,21 @@ def test_log_std_may_come_apart_from_the_means(name):
     parameters = make_parameters(name)
     parameters[:, half:] = parameters[0, half:]
     means, log_std = parameters[:, :half], parameters[0, half:]
-    actions = make_numpy_distribution(space, parameters, **keywords).sample(
-        np.random.default_rng(0)
-    )
-    want = make_numpy_distribution(space, parameters, **keywords).log_prob(actions)
-    numpy_form = make_numpy_distribution(space, means, log_std, **keywords)
-    tf_form = make_distribution(space, tf.constant(means), tf.constant(log_std), **keywords)
+    actions = make_policy(space, parameters, **keywords).sample(np.random.default_rng(0))
+    want = make_policy(space, parameters, **keywords).log_prob(actions)
+    numpy_form = make_policy(space, means, log_std, **keywords)
+    tf_form = make_policy(space, tf.constant(means), tf.constant(log_std), **keywords)
     np.testing.assert_array_equal(numpy_form.log_prob(actions), want)
     np.testing.assert_allclose(tf_form.log_prob(actions), want, rtol=1e-5, atol=1e-5)
 
 
 def test_a_network_with_the_wrong_number_of_outputs_is_refused():
     with pytest.raises(InvalidInputError, match="length 5, expected 12 for a Box"):
-        make_distribution(BOX, tf.zeros((1, 5)))
+        make_policy(BOX, tf.zeros((1, 5)))
     with pytest.raises(InvalidInputError, match="length 12, expected 6 for a Box"):
-        make_distribution(BOX, tf.zeros((1, 12)), tf.zeros(6))
+        make_policy(BOX, tf.zeros((1, 12)), tf.zeros(6))
     with pytest.raises(InvalidInputError, match="length 3, expected 5 for a Discrete"):
-        make_distribution(Discrete(n=5), tf.zeros((1, 3)))
+        make_policy(Discrete(n=5), tf.zeros((1, 3)))
 
 
 @pytest.mark.parametrize(
@@ -195,18 +190,18 @@ def test_spaces_that_cannot_be_acted_in_are_refused(space, keywords, message):
     with pytest.raises(InvalidInputError, match=message):
         num_parameters(space, **keywords)
     with pytest.raises(InvalidInputError, match=message):
-        make_distribution(space, tf.zeros((1, 4)), **keywords)
+        make_policy(space, tf.zeros((1, 4)), **keywords)
 
 
 def test_acting_does_not_import_tensorflow():
     code = """
 import sys
 import numpy as np
-from relaax_like.nn.action_heads import make_numpy_distribution, num_parameters
+from relaax_like.nn.action_heads import make_policy, num_parameters
 from relaax_like.wire.spaces import Discrete
 space = Discrete(n=3)
 parameters = np.zeros((2, num_parameters(space)), np.float32)
-make_numpy_distribution(space, parameters).sample(np.random.default_rng(0))
+make_policy(space, parameters).sample(np.random.default_rng(0))
 assert "tensorflow" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import Model
 from relaax_like.config.network import NetworkConfig
-from relaax_like.nn.action_heads import make_distribution, make_numpy_distribution
+from relaax_like.nn.action_heads import make_policy
 from relaax_like.nn.layers import Dense, Layer
 from relaax_like.nn.networks import make_network
 from relaax_like.wire.errors import ConfigError
@@ -332,11 +332,9 @@ class Policy(Model):
 
     def policy(self, inputs, states):
         observation = inputs["observation"]
-        in_numpy = isinstance(observation, np.ndarray)
-        make_head = make_numpy_distribution if in_numpy else make_distribution
         parameters, memory = self.net(observation, states.get("memory"))
         next_states = {"memory": memory} if self.net.state_size else {}
-        return {"action": make_head(Discrete(n=3), parameters)}, next_states
+        return {"action": make_policy(Discrete(n=3), parameters)}, next_states
 
 
 @pytest.mark.parametrize(
