@@ -10,6 +10,7 @@ from relaax_like.bridge import chunks, errors, frames, messages
 from relaax_like.bridge.collecting import FORMAT
 from relaax_like.bridge.receive_budget import ReceiveBudget
 from relaax_like.core.episode_reports import read_reports
+from relaax_like.core.message_fields import to_record
 from relaax_like.core.records import Experience, Reply, StreamProgress
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.v1 import experience_pb2
@@ -274,17 +275,12 @@ def read_experience(
         while not assembler.complete:
             assembler.add(_get_chunk(next(more, None)))
         rollout = assembler.finish()
-    return Experience(
-        client_id=header.client_id,
-        incarnation=header.incarnation,
-        sequence=header.sequence,
-        agent=header.agent,
-        columns=header.columns,
+    return to_record(
+        Experience,
+        header,
         rollout=rollout,
         episodes=read_reports(header),
         is_leaving=header.leaves,
-        env_steps=header.env_steps,
-        sampling_sec=header.sampling_sec,
         is_urgent=header.urgent,
     )
 

@@ -11,6 +11,7 @@ from relaax_like.bridge import chunks, errors, frames
 from relaax_like.bridge.messages import name_outcome, number_outcome
 from relaax_like.bridge.receive_budget import ReceiveBudget
 from relaax_like.core.manifest import Manifest
+from relaax_like.core.message_fields import to_message, to_record
 from relaax_like.core.records import (
     GROUP_KINDS,
     GROUP_OUTCOMES,
@@ -119,16 +120,12 @@ class GroupServicer:
         elif expected:
             with self._receiving.admit(expected, context) as reception:
                 gradient = chunks.read_vector(reception.note(requests), expected, "gradient")
-        return GroupRequest(
+        return to_record(
+            GroupRequest,
+            header,
             kind=kind,
-            iteration=header.iteration,
-            generation=header.generation,
-            tag=header.tag,
-            units=header.units,
             sums=np.array(header.sums),
             gradient=None if gradient is None else gradient.view(np.float32),
-            groups=tuple(header.groups),
-            clip=dict(header.clip),
         )
 
 
@@ -198,15 +195,11 @@ class GroupStream(GroupConnection):
           NotAllowedError: the token is no longer accepted; see `GroupConnection` for other errors.
         """
         gradient = request.gradient
-        header = group_pb2.GroupRequest(
-            kind=GROUP_KINDS.index(request.kind) + 1,  # type: ignore[arg-type]
-            iteration=request.iteration,
-            generation=request.generation,
-            tag=request.tag,
-            units=request.units,
-            sums=request.sums,
-            groups=request.groups,
-            clip=request.clip,
+        header = to_message(
+            group_pb2.GroupRequest,
+            request,
+            kind=GROUP_KINDS.index(request.kind) + 1,
+            gradient=None,
             gradient_bytes=0 if gradient is None else gradient.nbytes,
         )
         is_whole = gradient is not None and chunks.fits_one(gradient.nbytes)
@@ -272,17 +265,10 @@ def _validate_first(first: group_pb2.GroupRequest, manifest: Manifest) -> None:
 def _reply_to_message(reply: GroupReply) -> group_pb2.GroupAnswer:
     newest = reply.reply
     num_bytes = 0 if newest.values is None else newest.values.flat.nbytes
-    return group_pb2.GroupAnswer(
-        outcome=GROUP_OUTCOMES.index(reply.outcome) + 1,  # type: ignore[arg-type]
-        iteration=reply.iteration,
-        generation=reply.generation,
-        rank=reply.rank,
-        learners=reply.learners,
-        units=reply.units,
-        units_before=reply.units_before,
-        updates=reply.updates,
-        sums=reply.sums,
-        norms=reply.norms,
+    return to_message(
+        group_pb2.GroupAnswer,
+        reply,
+        outcome=GROUP_OUTCOMES.index(reply.outcome) + 1,
         applied=number_outcome(newest.outcome),
         reason=newest.reason,
         version=newest.version,
@@ -316,26 +302,12 @@ def _message_to_reply(
         else:
             flat = chunks.read_vector(parts, manifest.total_bytes, "values")
         values = Values(version=header.version, flat=flat)
-    return GroupReply(
+    return to_record(
+        GroupReply,
+        header,
         outcome=GROUP_OUTCOMES[header.outcome - 1],
-        iteration=header.iteration,
-        generation=header.generation,
-        rank=header.rank,
-        learners=header.learners,
-        units=header.units,
-        units_before=header.units_before,
-        updates=header.updates,
         sums=np.array(header.sums),
-        norms=dict(header.norms),
-        reply=Reply(
-            outcome=name_outcome(header.applied),
-            reason=header.reason,
-            version=header.version,
-            global_t=header.global_t,
-            epoch=header.epoch,
-            finished=header.finished,
-            values=values,
-        ),
+        reply=to_record(Reply, header, outcome=name_outcome(header.applied), values=values),
     )
 
 

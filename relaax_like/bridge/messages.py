@@ -1,9 +1,7 @@
 """Conversion between pushes, replies, reports and statuses, and their protobuf messages."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +10,7 @@ from relaax_like.bridge.shared_memory import SharedVectors
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.manifest import MAX_STATISTICS, Manifest
+from relaax_like.core.message_fields import to_message, to_record
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
     MAX_SERVED_CLIENTS,
@@ -52,7 +51,6 @@ _MAX_NAME_LENGTH, _MAX_TEXT_LENGTH = 200, 500
 _MAX_NUMBER = 1 << 40
 # Bytes of memory of one episode, as a message and as a record.
 _EPISODE_BYTES = 256
-_Record = TypeVar("_Record", Status, ClientStatus, ServedClient)
 
 
 def number_outcome(outcome: Outcome) -> pb.Outcome:
@@ -96,15 +94,11 @@ def push_to_messages(
 
 def push_to_header(push: Push) -> pb.PushHeader:
     """Converts a push, without the bytes of its gradient."""
-    header = pb.PushHeader(
-        client_id=push.client_id,
-        incarnation=push.incarnation,
-        sequence=push.sequence,
+    header = to_message(
+        pb.PushHeader,
+        push,
         gradient_bytes=0 if push.gradient is None else push.gradient.nbytes,
-        gradient_version=push.gradient_version,
-        gradient_epoch=push.gradient_epoch,
-        env_steps=push.env_steps,
-        fingerprint=push.fingerprint,
+        episodes=None,
         statistics=[
             pb.StatisticDelta(
                 name=name,
@@ -114,7 +108,6 @@ def push_to_header(push: Push) -> pb.PushHeader:
             )
             for name, moments in push.statistics.items()
         ],
-        groups=push.groups,
     )
     write_reports(header, push.episodes)
     return header
@@ -130,18 +123,12 @@ def header_to_push(header: pb.PushHeader, gradient: np.ndarray | None) -> Push:
     Raises:
       InvalidInputError: a statistic occurs twice or is malformed, or there are too many.
     """
-    return Push(
-        client_id=header.client_id,
-        incarnation=header.incarnation,
-        sequence=header.sequence,
+    return to_record(
+        Push,
+        header,
         gradient=gradient,
-        gradient_version=header.gradient_version,
-        gradient_epoch=header.gradient_epoch,
-        env_steps=header.env_steps,
         episodes=read_reports(header),
-        fingerprint=header.fingerprint,
         statistics=_messages_to_statistics(header.statistics),
-        groups=tuple(header.groups),
     )
 
 
@@ -316,16 +303,13 @@ def reply_to_messages(
     parts = iter(()) if values is None or in_memory else chunks.split(values.flat)
     whole = values is not None and not in_memory and chunks.fits_one(values.flat.nbytes)
     yield pb.PushPullReply(
-        header=pb.ReplyHeader(
+        header=to_message(
+            pb.ReplyHeader,
+            reply,
             outcome=_OUTCOMES[reply.outcome],
-            reason=reply.reason,
             durability=_DURABILITIES[reply.durability],
-            version=reply.version,
-            global_t=reply.global_t,
-            epoch=reply.epoch,
             values_bytes=0 if values is None else len(values.flat),
             values_version=0 if values is None else values.version,
-            finished=reply.finished,
             first_chunk=bytes(next(parts)) if whole else b"",
             shared_values=in_memory,
         )
@@ -373,14 +357,11 @@ def messages_to_reply(
         else:
             _fill(buffer, header, iterator)
         values = Values(version=header.values_version, flat=pool.publish(buffer))
-    return Reply(
-        outcome=_OUTCOME_NAMES.get(header.outcome, "nothing"),
-        reason=header.reason,
+    return to_record(
+        Reply,
+        header,
+        outcome=name_outcome(header.outcome),
         durability=_DURABILITY_NAMES.get(header.durability, "snapshot"),
-        version=header.version,
-        global_t=header.global_t,
-        epoch=header.epoch,
-        finished=header.finished,
         values=values,
     )
 
@@ -438,19 +419,19 @@ def _fill(buffer: np.ndarray, header: pb.ReplyHeader, more: Iterator[frames.Repl
 
 def status_to_message(status: Status) -> pb.Status:
     """Converts a parameter server's status to its message."""
-    fields = _get_fields(status)
-    fields["durability"] = _DURABILITIES[status.durability]
-    fields["client_list"] = [pb.ClientStatus(**_get_fields(one)) for one in status.client_list]
-    fields["served"] = [_served_to_message(client) for client in status.served]
-    return pb.Status(**fields)
+    return to_message(
+        pb.Status,
+        status,
+        durability=_DURABILITIES[status.durability],
+        client_list=[to_message(pb.ClientStatus, client) for client in status.client_list],
+        served=[to_message(pb.ServedClient, client) for client in status.served],
+    )
 
 
 def report_to_message(report: ClientsReport) -> pb.ClientsReport:
     """Converts an rlx server's report to its message."""
-    clients = [_served_to_message(client) for client in report.clients]
-    return pb.ClientsReport(
-        server_id=report.server_id, clients=clients, num_clients=report.num_clients
-    )
+    clients = [to_message(pb.ServedClient, client) for client in report.clients]
+    return to_message(pb.ClientsReport, report, clients=clients)
 
 
 def message_to_report(message: pb.ClientsReport) -> ClientsReport:
@@ -471,11 +452,8 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
         )
     for index, client in enumerate(message.clients):
         _validate_fields(client, f"clients[{index}].")
-    return ClientsReport(
-        server_id=message.server_id,
-        clients=tuple(_read(ServedClient, client) for client in message.clients),
-        num_clients=message.num_clients,
-    )
+    clients = tuple(to_record(ServedClient, client) for client in message.clients)
+    return to_record(ClientsReport, message, clients=clients)
 
 
 def _validate_fields(message: pb.ClientsReport | pb.ServedClient, place: str) -> None:
@@ -494,32 +472,12 @@ def _validate_fields(message: pb.ClientsReport | pb.ServedClient, place: str) ->
             raise InvalidInputError(f"report: {name} is {value}, expected 0 to {_MAX_NUMBER}", name)
 
 
-def _served_to_message(client: ServedClient) -> pb.ServedClient:
-    return pb.ServedClient(**_get_fields(client))
-
-
 def message_to_status(message: pb.Status) -> Status:
     """Converts a received status."""
-    return _read(
+    return to_record(
         Status,
         message,
-        refused=dict(message.refused),
         durability=_DURABILITY_NAMES.get(message.durability, "snapshot"),
-        client_list=tuple(_read(ClientStatus, client) for client in message.client_list),
-        served=tuple(_read(ServedClient, client) for client in message.served),
+        client_list=tuple(to_record(ClientStatus, client) for client in message.client_list),
+        served=tuple(to_record(ServedClient, client) for client in message.served),
     )
-
-
-def _read(record: type[_Record], message: Any, **converted: Any) -> _Record:
-    """Makes a record from a message with the same field names; an optional one not set is None."""
-    for field in dataclasses.fields(record):
-        if field.name not in converted:
-            descriptor = message.DESCRIPTOR.fields_by_name[field.name]
-            is_there = not descriptor.has_presence or message.HasField(field.name)
-            converted[field.name] = getattr(message, field.name) if is_there else None
-    return record(**converted)
-
-
-def _get_fields(record: Any) -> dict[str, Any]:
-    """Returns a record's fields, except None, for the message whose fields have the same names."""
-    return {name: value for name, value in vars(record).items() if value is not None}

@@ -14,6 +14,7 @@ from relaax_like.bridge.messages import name_outcome, number_outcome
 from relaax_like.bridge.receive_budget import ReceiveBudget
 from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.manifest import Manifest
+from relaax_like.core.message_fields import to_message, to_record
 from relaax_like.core.records import (
     NO_TABLE,
     Counts,
@@ -109,9 +110,7 @@ class PublisherServicer:
     ) -> publisher_pb2.RunState:
         """Renews the lease, and returns the state of the run."""
         try:
-            fields = {field.name: value for field, value in request.ListFields()}
-            table = TableStatus(fields.get("overdue_updates"), fields.get("given_up_step"))
-            self._backend.renew_lease(request.term, table)
+            self._backend.renew_lease(request.term, to_record(TableStatus, request))
             return state_to_message(self._backend.get_run_state())
         except Exception as error:
             errors.abort(context, error)
@@ -308,7 +307,7 @@ class PublisherStub:
         Raises:
           RelaaxError: see the class.
         """
-        request = publisher_pb2.RenewRequest(term=term, **table._asdict())
+        request = to_message(publisher_pb2.RenewRequest, table, term=term)
         with errors.translate(self._address):
             return message_to_state(self._renew(request, timeout=timeout_sec))
 
@@ -336,17 +335,10 @@ class PublisherStub:
 def state_to_message(state: RunState) -> publisher_pb2.RunState:
     """Converts the newest state of the run."""
     mean, window, episodes = state.train_return or TrainReturn(0.0, 0, 0)
-    return publisher_pb2.RunState(
+    return to_message(
+        publisher_pb2.RunState,
+        state,
         outcome=number_outcome(state.outcome),
-        reason=state.reason,
-        version=state.version,
-        global_t=state.global_t,
-        epoch=state.epoch,
-        finished=state.finished,
-        number=state.number,
-        sequence=state.sequence,
-        durable_sequence=state.durable_sequence,
-        best_score=state.best_score,
         mean_return=mean,
         window=window,
         episodes=episodes,
@@ -358,19 +350,8 @@ def message_to_state(message: publisher_pb2.RunState) -> RunState:
     train_return = None
     if message.window:
         train_return = TrainReturn(message.mean_return, message.window, message.episodes)
-    return RunState(
-        outcome=name_outcome(message.outcome),
-        reason=message.reason,
-        version=message.version,
-        global_t=message.global_t,
-        epoch=message.epoch,
-        finished=message.finished,
-        number=message.number,
-        sequence=message.sequence,
-        durable_sequence=message.durable_sequence,
-        best_score=message.best_score if message.HasField("best_score") else None,
-        train_return=train_return,
-    )
+    outcome = name_outcome(message.outcome)
+    return to_record(RunState, message, outcome=outcome, train_return=train_return)
 
 
 def _validate_acquire(request: publisher_pb2.AcquireRequest, manifest: Manifest) -> None:
@@ -442,15 +423,10 @@ def _received_to_messages(
     received: Mapping[str, Received],
 ) -> Sequence[publisher_pb2.ReceivedExperience]:
     return [
-        publisher_pb2.ReceivedExperience(
-            client_id=client_id,
-            incarnation=one.incarnation,
-            counted=one.counted,
-            learned=one.learned,
-        )
+        to_message(publisher_pb2.ReceivedExperience, one, client_id=client_id)
         for client_id, one in received.items()
     ]
 
 
 def _read_received(messages: Iterable[Any]) -> dict[str, Received]:
-    return {one.client_id: Received(one.incarnation, one.counted, one.learned) for one in messages}
+    return {one.client_id: to_record(Received, one) for one in messages}

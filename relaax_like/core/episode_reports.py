@@ -40,12 +40,7 @@ def write_reports(header: Any, reports: Sequence[EpisodeReport]) -> None:
                 unlearned_steps=report.unlearned_steps,
             )
         else:
-            header.episodes.add(
-                episode_return=report.episode_return,
-                length=report.length,
-                slot=report.slot,
-                player=report.player,
-            )
+            header.episodes.add(**vars(report))
 
 
 def read_reports(header: Any, limit: int = MAX_EPISODES) -> tuple[EpisodeReport, ...]:

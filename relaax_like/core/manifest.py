@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from relaax_like.core.message_fields import to_message, to_record
 from relaax_like.core.moments import Moments
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
@@ -490,15 +491,8 @@ def manifest_to_message(manifest: Manifest) -> pb.Manifest:
     """Converts a manifest to its message."""
     return pb.Manifest(
         segments=[
-            pb.Segment(
-                name=s.name,
-                dtype=s.dtype,
-                shape=s.shape,
-                offset=s.offset,
-                group=s.group,
-                kind=_KINDS[s.kind],
-            )
-            for s in manifest.segments
+            to_message(pb.Segment, segment, kind=_KINDS[segment.kind])
+            for segment in manifest.segments
         ],
         total_bytes=manifest.total_bytes,
         gradient_bytes=manifest.gradient_bytes,
@@ -524,15 +518,8 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
             )
     manifest = Manifest(
         tuple(
-            Segment(
-                name=s.name,
-                dtype=s.dtype,
-                shape=tuple(s.shape),
-                offset=s.offset,
-                group=s.group,
-                kind=_KIND_NAMES.get(s.kind, ""),
-            )
-            for s in message.segments
+            to_record(Segment, segment, kind=_KIND_NAMES.get(segment.kind, ""))
+            for segment in message.segments
         )
     )
     for field_name in ("total_bytes", "gradient_bytes", "fingerprint"):

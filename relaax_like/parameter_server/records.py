@@ -9,6 +9,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge.messages import header_to_push, push_to_header
+from relaax_like.core.message_fields import to_message, to_record
 from relaax_like.core.records import Outcome, Push
 from relaax_like.parameter_server.targets import GroupStep
 from relaax_like.v1 import journal_pb2
@@ -79,13 +80,11 @@ class Record:
 def pack_record(record: Record) -> Sequence[bytes | memoryview]:
     """Returns the pieces of a record; the gradient is not copied."""
     gradient = record.push.gradient
-    message = journal_pb2.JournalRecord(
+    message = to_message(
+        journal_pb2.JournalRecord,
+        record,
         push=push_to_header(record.push),
-        learning_rates=record.learning_rates,
-        version=record.version,
-        global_t=record.global_t,
         combining=_COMBININGS.get((record.outcome, record.takes_pending), journal_pb2.ALONE),
-        reason=record.reason,
         optimizers={name: one.model_dump_json() for name, one in record.optimizers.items()},
     ).SerializeToString()
     head = _LENGTH.pack(len(message)) + message
@@ -129,13 +128,11 @@ def unpack_record(payload: memoryview, place: str | Path = "the journal") -> Rec
             "by another version of relaax_like. Finish the run with that version, or use another "
             "checkpoint_dir"
         ) from None
-    return Record(
-        push,
-        dict(message.learning_rates),
-        message.version,
-        message.global_t,
-        outcome,
-        takes_pending,
-        message.reason,
-        optimizers,
+    return to_record(
+        Record,
+        message,
+        push=push,
+        outcome=outcome,
+        takes_pending=takes_pending,
+        optimizers=optimizers,
     )
