@@ -1,5 +1,7 @@
 """DQN: deep Q-learning with a replay table and a target network."""
 
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,14 @@ from relaax_like.algorithm import Algorithm, Batch, Losses
 
 from .config import Config
 from .model import DQNModel
+
+logger = logging.getLogger(__name__)
+# Metrics of a categorical distribution: the share of targets more than one atom outside of it.
+_OUTSIDE = "outside v_min to v_max"
+_ENDS = _SMALLEST, _LARGEST = "smallest target", "largest target"
+# A larger share of the targets of so many updates is worth a line.
+_MAX_SHARE = 0.01
+_REVIEWED_UPDATES = 200
 
 
 class DQN(Algorithm):
@@ -20,6 +30,11 @@ class DQN(Algorithm):
     autograph = False
     config: Config
     model: DQNModel
+
+    def __init__(self, model: DQNModel, config: Config, seed: int) -> None:
+        super().__init__(model, config, seed)
+        self._reviewed: list[list[float]] = []  # updates, share outside, smallest, largest
+        self._has_warned = False
 
     @property
     def max_gradient_norm(self) -> Any:
@@ -61,12 +76,36 @@ class DQN(Algorithm):
             atom = online.support[1] - online.support[0]
             is_outside = (target < online.support[0] - atom) | (target > online.support[-1] + atom)
             share = batch.mean(tf.cast(is_outside, tf.float32))
-            metrics["outside v_min to v_max"] = share / batch.mean(tf.ones_like(target))
+            metrics[_OUTSIDE] = share / batch.mean(tf.ones_like(target))
+            is_known = batch.valid > 0
+            metrics[_SMALLEST] = tf.reduce_min(tf.where(is_known, target, np.inf))
+            metrics[_LARGEST] = tf.reduce_max(tf.where(is_known, target, -np.inf))
         return Losses(
             {"default": batch.mean(costs)},
             rows={"priority": sizes},
             metrics=metrics,
         )
+
+    def review(self, numbers: Mapping[str, Any], updates: int) -> None:
+        """Warns, once, if a categorical distribution clips more than 1 % of the targets."""
+        if _OUTSIDE not in numbers or self._has_warned:
+            return
+        self._reviewed.append([updates, *(numbers[name] for name in (_OUTSIDE, *_ENDS))])
+        counts, shares, smallest, largest = np.transpose(self._reviewed)
+        if counts.sum() < _REVIEWED_UPDATES:
+            return
+        self._reviewed.clear()
+        share = np.average(shares, weights=counts)
+        if share > _MAX_SHARE:
+            self._has_warned = True
+            support = self.model.online.support
+            logger.warning(
+                "%.1f %% of the targets are outside of algorithm.distribution, v_min: %g to v_max: "
+                "%g, and are clipped; in the newest %d updates they were from about %.4g to %.4g. "
+                "Set v_min and v_max to the smallest and the largest discounted return",
+                *(100 * share, support[0], support[-1], counts.sum()),
+                *(smallest.min(), largest.max()),
+            )
 
     def _compare(
         self, atoms: tf.Tensor, next_atoms: tf.Tensor, batch: Batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relaax_like.algorithm.batch import Batch, Losses, Tensors
@@ -114,3 +114,13 @@ class Algorithm:
           metrics: costs and metrics that `learn` returned for the update's minibatch.
         """
         return False
+
+    def review(self, numbers: Mapping[str, Any], updates: int) -> None:
+        """Looks at the results of an iteration, such as to warn of a setting; by default nothing.
+
+        It is not traced. If several learners make updates together, one of them calls it.
+
+        Args:
+          numbers: means of the costs and metrics of `learn` over the updates, by name.
+          updates: number of updates of the iteration.
+        """

@@ -221,6 +221,10 @@ class ComputationTask:
             "extras": extras,
         }
 
+    def review(self, numbers: Mapping[str, Any], updates: int) -> None:
+        """See `Algorithm.review`."""
+        self._algorithm.review(numbers, updates)
+
     def validate_one_reward(self, need: str) -> None:
         """Checks that the model has one reward of one number.
 

@@ -28,6 +28,7 @@ import numpy as np
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import LearnerUpdate
 from relaax_like.learn.means import LAG, Means
+from relaax_like.learn.update_policy import UpdatePolicy
 from relaax_like.nn.device import hold_gpu
 from relaax_like.wire import tracing
 
@@ -377,7 +378,10 @@ class LearnerLoop(Generic[SourceT]):
         rows = getattr(self._learner.policy, "rows", {})
         results = {name: np.asarray(y) for name, y in variables.items()}
         self.source.note_learned(self._sink.number, iteration, {**results, **rows})
-        if self._means is not None and getattr(self._learner.policy, "is_recording", True):
+        is_recording = getattr(self._learner.policy, "is_recording", True)
+        if is_recording and isinstance(self._learner.policy, UpdatePolicy):
+            self._learner.policy.review(variables)
+        if self._means is not None and is_recording:
             # A hook that empties the log buffer records its own curves.
             curves = {f"{self._curves}/{name}": kept[name] for name in variables if name in kept}
             times = times if self._records_times else {}

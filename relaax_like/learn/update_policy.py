@@ -39,6 +39,9 @@ class Task(Protocol):
     def validate_one_reward(self, need: str) -> None:
         """Raises ConfigError unless there is one reward of one number."""
 
+    def review(self, numbers: Mapping[str, Any], updates: int) -> None:
+        """See `Algorithm.review`."""
+
 
 TaskT = TypeVar("TaskT", bound=Task)
 
@@ -137,6 +140,10 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
     @abc.abstractmethod
     def _add_statistic(self, name: str, moments: Moments) -> None:
         """Adds to a running statistic."""
+
+    def review(self, numbers: Mapping[str, Any]) -> None:
+        """Shows the algorithm what `forward` has returned."""
+        self._task.review(numbers, int(numbers["updates"]))
 
     def get_sums(self) -> np.ndarray:
         """Returns the discounted sums of rewards of the slots, `[slots]`; empty without scaling."""

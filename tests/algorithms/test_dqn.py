@@ -215,8 +215,51 @@ def test_the_categorical_cost_is_that_of_the_paper(double, dueling):
     # Only the return of 30 is more than one atom outside, by the weights of the rows.
     share = losses.metrics["outside v_min to v_max"]
     np.testing.assert_allclose(share, WEIGHTS[2] / WEIGHTS.sum(), rtol=1e-5)
+    assert float(losses.metrics["smallest target"]) == pytest.approx(-0.5)
+    assert 30 - 0.81 * 3 < float(losses.metrics["largest target"]) < 30 + 0.81 * 4
     values = compute_values(model.online, X)
     np.testing.assert_allclose(values[1, 2], softmax(online[1, 2]) @ support, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("shares", "count"),
+    [
+        ((0.0, 0.0, 0.0, 0.0), 0),
+        ((0.012, 0.0, 0.012, 0.0), 0),  # less than 1 % of 200 updates
+        ((0.5, 0.0), 1),
+        ((0.0, 0.0, 0.03, 0.0, 0.5, 0.5), 1),  # once
+        ((0.5,), 0),  # too few updates
+    ],
+)
+def test_targets_outside_of_the_distribution_are_one_line(caplog, shares, count):
+    distribution = {"kind": "categorical", "v_min": -1.0, "v_max": 0.0}
+    _, algorithm = make(distribution=distribution)
+    for index, share in enumerate(shares):
+        numbers = {"outside v_min to v_max": share, "smallest target": -14.0 - index}
+        algorithm.review({**numbers, "largest target": -0.5}, 100)
+    assert len(caplog.messages) == count
+    assert all("v_min: -1 to v_max: 0" in message for message in caplog.messages)
+    assert all("about -1" in message for message in caplog.messages)
+    assert all(" to -0.5. " in message for message in caplog.messages)
+
+
+def test_other_distributions_have_nothing_to_review(caplog):
+    for distribution in (None, {"kind": "quantile"}):
+        _, algorithm = make(distribution=distribution)
+        metrics = algorithm.learn(make_batch()).metrics
+        algorithm.review({name: float(number) for name, number in metrics.items()}, 1000)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("placement", ["server", "agent"])
+def test_a_run_whose_returns_do_not_fit_says_so_in_each_placement(tmp_path, caplog, placement):
+    distribution = "{kind: categorical, v_min: 0, v_max: 1}"
+    sets = [f"learner.placement={placement}", "algorithm.max_global_step=1500"]
+    sets += ["learner.eval_freq=0", "algorithm.network.layers=[8]", "algorithm.warm_up_steps=100"]
+    sets += [f"algorithm.distribution={distribution}", f"run_dir={tmp_path / 'run'}"]
+    relaax_like.train("dqn", sets)
+    lines = [message for message in caplog.messages if "v_max: 1" in message]
+    assert len(lines) == 1
 
 
 def test_mass_is_shared_between_neighbours_and_clipped_at_the_ends():

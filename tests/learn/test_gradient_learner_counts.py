@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,6 +49,9 @@ class Task:
         value = np.nan if (rewards == 2).any() else 1.0
         arrays = [np.full(shape, value, np.float32) for shape in self._shapes]
         yield Gradient((), arrays, {"cost": 3.0}, {"error": 2 * rewards[..., 0]})
+
+    def review(self, numbers: Mapping[str, Any], updates: int) -> None:
+        pass
 
     def close(self) -> None:
         pass
