@@ -1,6 +1,5 @@
 """Settings for all tests."""
 
-import contextlib
 import gc
 import os
 import signal
@@ -27,5 +26,7 @@ os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
 # whose path the flags cannot express has no cache.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 COMPILED = Path(__file__).parents[1] / "build" / "compiled"
-with contextlib.suppress(ConfigError):
+try:
     use_compile_cache(COMPILED)
+except ConfigError:  # neither is the folder of the user who tests
+    os.environ["TF_XLA_FLAGS"] = "--tf_xla_persistent_cache_directory="

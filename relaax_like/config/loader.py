@@ -195,8 +195,8 @@ def export_experiment(experiment: Experiment) -> dict[str, Any]:
         (ENVIRONMENT, experiment.environment),
     ]
     data: dict[str, Any] = {"seed": experiment.seed, "run_dir": str(experiment.run_dir)}
-    if experiment.compile_cache is not None:
-        data["compile_cache"] = str(experiment.compile_cache)
+    cache = experiment.compile_cache
+    data["compile_cache"] = None if cache is None else str(cache)
     data.update((name, _dump_section(section)) for name, section in sections if section is not None)
     return data
 
@@ -269,7 +269,8 @@ class _ExperimentLoader:
     # Sections.
 
     def _load_top(self) -> TopConfig | None:
-        data = {key: self._data[key] for key in _TOP_KEYS if self._data.get(key) is not None}
+        given = {key: self._data[key] for key in _TOP_KEYS if key in self._data}
+        data = {k: v for k, v in given.items() if v is not None or k == "compile_cache"}
         if "logdir" in data and "run_dir" in data:
             self._problems.add(
                 ("logdir",),

@@ -74,9 +74,10 @@ class TopConfig(Settings):
     """Name of the run in logdir; null: a hash of the settings (without the seed, the folders that
     the run writes, the servers' addresses and keys that only concern logs), followed by the
     seed."""
-    compile_cache: Path | None = None
+    compile_cache: Literal["auto"] | Path | None = "auto"
     """Folder, relative to the working directory, in which compiled functions are kept, so that
-    later processes need not compile them again; null: nothing is kept."""
+    later processes need not compile them again; auto: relaax_like/compiled in your folder for
+    caches (~/.cache); null: nothing is kept."""
 
     @field_validator("run_name")
     @classmethod
@@ -376,7 +377,7 @@ class Experiment:
     file: Path
     seed: int
     run_dir: Path
-    compile_cache: Path | None
+    compile_cache: Path | str | None
     parameter_server: ParameterServerConfig
     rlx_server: RlxServerConfig
     metrics_server: MetricsServerConfig | None

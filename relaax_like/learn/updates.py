@@ -1,7 +1,6 @@
 """LearningTask: compiled forms of `Algorithm.learn` that include the optimizer steps."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict, Unpack
@@ -43,9 +42,6 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 
 logger = logging.getLogger(__name__)
 
-# Compiling takes about this many times as long as tracing: 4 to 8 times, measured with the networks
-# of algorithms/ppo.
-_COMPILING_TO_TRACING = 6
 # Traced: global_t, settings and the tensors of a minibatch to metrics, [m] float32, whether to
 # stop, [], and the results of each row.
 Step = Callable[..., tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]]
@@ -360,7 +356,6 @@ class LearningTask(ComputationTask):
         in_order: bool = False,
     ) -> Any:
         names = _Names()
-        began = time.perf_counter()
 
         # Traced before the loops that call them, which must know the number of metrics.
         def flat_prepare(global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor) -> Parts:
@@ -411,11 +406,8 @@ class LearningTask(ComputationTask):
         concrete = self._compile_function(flat, signature, xla, self._explain_compiling)
         if xla and not self._has_compiled:  # by the first call
             self._has_compiled = True
-            seconds = 1 + _COMPILING_TO_TRACING * (time.perf_counter() - began)
-            how = "compiling the update (once, about"
-            if get_compile_cache() is not None:
-                how = "compiling the update, or loading it (once, at most about"
-            logger.info("%s %.0f s)", how, seconds)
+            cached = "" if get_compile_cache() is None else ", or loading it"
+            logger.info("compiling the update%s (once)", cached)
 
         def call(tensors: list[tf.Tensor]) -> UpdateResult:
             sums, updates, rows = concrete(*tensors)

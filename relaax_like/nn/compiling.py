@@ -1,7 +1,8 @@
 """XLA-compiled functions: compile times, and an on-disk cache shared by processes.
 
-The cache is opt-in and uses TensorFlow's own flags. TensorFlow reads `TF_XLA_FLAGS` once, when it
-is loaded, so they must be set before that. Child processes inherit them.
+The cache uses TensorFlow's own flags. TensorFlow reads `TF_XLA_FLAGS` once, when it is loaded, so
+they must be set before that. Child processes inherit them. `nn.compiled_files` looks after the
+files.
 """
 
 from __future__ import annotations
@@ -9,31 +10,43 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.metadata
+import logging
 import os
 import platform
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from relaax_like.nn.compiled_files import OURS, clean, make_private_folder, seal_files
 from relaax_like.wire.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
+# Setting that stands for a folder in the user's own folder for caches.
+AUTO = "auto"
 _FLAGS = "TF_XLA_FLAGS"
 _FOLDER = "--tf_xla_persistent_cache_directory"
 _DEVICES = "--tf_xla_persistent_cache_device_types"
+_PRODUCT = "relaax_like"
 _DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu")
 # Errors of the cache do not have their own type. Errors of writing name the folder; a truncated
 # file is out of range; a modified one has this text.
 _CUT_OFF = "OutOfRangeError"
 _CHANGED = re.compile(r"Serialized .* does not match")
+# Lines of /proc/cpuinfo: what a processor can execute, and for which one the code was arranged.
+_FEATURES = ("flags", "Features", "model name")
+# A call that takes longer could have compiled the function for another shape.
+_COMPILES_SEC = 0.02
 
 _lock = threading.Lock()
 _seconds = 0.0
 
 
-def use_compile_cache(folder: Path | None) -> None:
+def use_compile_cache(folder: Path | str | None) -> None:
     """Caches functions compiled for a CPU in a folder; call it before TensorFlow is loaded.
 
     The user's flags in TF_XLA_FLAGS stay in effect, and a cache that is set there is used instead
@@ -41,39 +54,40 @@ def use_compile_cache(folder: Path | None) -> None:
     unless the user has set a level other than 2.
 
     Args:
-      folder: created if it does not exist. Each version of TensorFlow, each type of processor and
-        each setting of XLA_FLAGS has its own subfolder. None: no effect.
+      folder: created if it does not exist. Each version of this product and of TensorFlow, each
+        type of processor and each setting of XLA_FLAGS has its own subfolder. `AUTO`: a folder
+        that belongs to the user; if it cannot be used, one line says why, and nothing is cached.
+        None: no effect.
 
     Raises:
-      ConfigError: the folder cannot be created, read or written, or its path contains white space;
-        or TF_XLA_FLAGS names a file of flags.
+      ConfigError: a folder that was named cannot be created, read or written, other users have
+        access to its subfolder, or its path contains white space; or TF_XLA_FLAGS names a file of
+        flags.
     """
-    if folder is None:
-        return
     flags = os.environ.get(_FLAGS, "").strip()
-    if flags and not flags.startswith("-"):
-        raise ConfigError(
-            f"compile_cache: {_FLAGS} names a file of flags, {flags}, to which no flag can be "
-            f"added; put the flags themselves into {_FLAGS}, or remove compile_cache"
-        )
-    if _FOLDER in flags:
+    if folder is None or _FOLDER in flags:
         return
-    own = folder.absolute() / _describe_platform()
-    if re.search(r"\s", str(own)):
-        raise ConfigError(
-            f"compile_cache: {own} contains white space, which {_FLAGS} cannot express; "
-            "choose another folder"
-        )
     try:
-        own.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _explain_folder(own, error.strerror) from None
-    if not os.access(own, os.R_OK | os.W_OK | os.X_OK):
-        raise _explain_folder(own, "no permission to read and write")
+        own = str(_make_folder(folder, flags))
+    except ConfigError as error:
+        if folder != AUTO:
+            raise
+        logger.warning("compiled functions are not kept: %s", error)
+        own = ""  # TensorFlow keeps nothing, and child processes need not find out why
+        if flags and not flags.startswith("-"):
+            return
     os.environ[_FLAGS] = " ".join(filter(None, [flags, f"{_FOLDER}={own}", f"{_DEVICES}=CPU"]))
     # Loading a function logs errors, because two preferences of XLA are not processor features.
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "2":
+    if own and os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2") == "2":
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+
+def clean_compile_cache() -> None:
+    """Prepares the cache for TensorFlow, just before that is loaded; see `compiled_files.clean`.
+
+    A cache that the user has set in TF_XLA_FLAGS stays as it is.
+    """
+    _tend(clean)
 
 
 def get_compile_cache() -> Path | None:
@@ -85,8 +99,8 @@ def get_compile_cache() -> Path | None:
 class CompiledFunction:
     """A function that XLA compiles when it is first called; see `get_compile_seconds`.
 
-    If a file of the cache is damaged, TensorFlow fails instead of compiling the function again;
-    then a ConfigError names the folder and the cure.
+    If a file of the cache is damaged after `clean_compile_cache`, TensorFlow fails instead of
+    compiling the function again; then a ConfigError names the folder and the cure.
 
     Args:
       trace: returns the concrete function.
@@ -112,10 +126,8 @@ class CompiledFunction:
           ConfigError: a file of the cache is damaged, or cannot be written.
           Exception: an error of the function; for a first call, see `explain`.
         """
+        began = time.perf_counter()
         try:
-            if self._called:
-                return self._function(*arguments)
-            began = time.perf_counter()
             results = self._function(*arguments)
         except Exception as error:
             _raise_cache_error(error)
@@ -125,8 +137,12 @@ class CompiledFunction:
             if explained is not error:
                 raise explained from error
             raise
-        self._called = True
-        _add_seconds(time.perf_counter() - began)
+        took = time.perf_counter() - began
+        if took > _COMPILES_SEC:
+            _tend(seal_files)
+        if not self._called:
+            self._called = True
+            _add_seconds(took)
         return results
 
 
@@ -144,6 +160,14 @@ def _add_seconds(seconds: float) -> None:
         _seconds += seconds
 
 
+def _tend(work: Callable[[Path], None]) -> None:
+    """Does something to the folder of the cache, if `use_compile_cache` has made it."""
+    folder = get_compile_cache()
+    if folder is not None and folder.name.startswith(OURS):
+        with contextlib.suppress(OSError):  # such as another process's work, or a full disk
+            work(folder)
+
+
 def _raise_cache_error(error: Exception) -> None:
     folder = get_compile_cache()
     if folder is None or not _comes_from_cache(error, folder):
@@ -151,7 +175,8 @@ def _raise_cache_error(error: Exception) -> None:
     reason = str(error).partition("\n")[0][:500].removesuffix(".")
     raise ConfigError(
         f"compile_cache: TensorFlow cannot use a file in {folder}: {reason}; free disk space if "
-        "the disk is full, or remove this folder, after which functions are compiled again"
+        "the disk is full, or remove this folder, after which functions are compiled again, or "
+        "set compile_cache to null"
     ) from error
 
 
@@ -162,22 +187,56 @@ def _comes_from_cache(error: Exception, folder: Path) -> bool:
 
 
 def _describe_platform() -> str:
-    """Returns a name that depends on TensorFlow's version, the processor and XLA_FLAGS."""
-    version = "unknown"
-    for distribution in _DISTRIBUTIONS:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(distribution)
-            break
-    features = platform.processor()
+    """Returns a name that depends on our and TensorFlow's version, the processor and XLA_FLAGS."""
+    features = [platform.processor()]
     with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        features = next((ln for ln in lines if ln.startswith(("flags", "Features"))), features)
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+        features = [line for line in first if line.startswith(_FEATURES)]
     # TensorFlow would load functions compiled with other settings, which differ in the last bits.
     settings = os.environ.get("XLA_FLAGS", "").split()
-    digest = hashlib.sha256("\n".join([features, *settings]).encode()).hexdigest()[:8]
-    return f"tensorflow-{version}-{platform.machine()}-{digest}"
+    digest = hashlib.sha256("\n".join([*features, *settings]).encode()).hexdigest()[:8]
+    versions = f"{_find_version(_PRODUCT)}-tensorflow-{_find_version(*_DISTRIBUTIONS)}"
+    return f"{OURS}{versions}-{platform.machine()}-{digest}"
 
 
-def _explain_folder(folder: Path, reason: str | None) -> ConfigError:
-    reason = reason or "cannot be created"
-    return ConfigError(f"compile_cache: {folder}: {reason}; choose another folder")
+def _find_version(*distributions: str) -> str:
+    for distribution in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(distribution)
+    return "unknown"
+
+
+def _make_folder(folder: Path | str, flags: str) -> Path:
+    if flags and not flags.startswith("-"):
+        raise ConfigError(
+            f"compile_cache: {_FLAGS} names a file of flags, {flags}, to which no flag can be "
+            f"added; put the flags themselves into {_FLAGS}, or set compile_cache to null"
+        )
+    parts = [_describe_platform()]
+    if folder == AUTO:
+        parent, parts = _find_user_cache(), ["relaax_like", "compiled", *parts]
+    else:
+        parent = Path(folder).absolute()
+    own = parent.joinpath(*parts)
+    if re.search(r"\s", str(own)):
+        raise ConfigError(
+            f"compile_cache: {own} contains white space, which {_FLAGS} cannot express; "
+            "choose another folder"
+        )
+    try:
+        parent.mkdir(mode=0o700, parents=folder != AUTO, exist_ok=True)
+        make_private_folder(parent, parts)
+    except OSError as error:
+        reason = error.strerror or "cannot be created"
+        raise ConfigError(
+            f"compile_cache: {own}: {reason}; correct this, or choose another folder"
+        ) from None
+    return own
+
+
+def _find_user_cache() -> Path:
+    """Returns the folder in which programs of this user keep what they can make again."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(named):
+        return Path(named)
+    return Path(os.path.expanduser("~/Library/Caches" if sys.platform == "darwin" else "~/.cache"))

@@ -171,10 +171,9 @@ def test_epochs_of_minibatches_equal_a_slow_reference(xla, caplog, monkeypatch):
     assert learned.costs == pytest.approx(want_costs, rel=1e-5)
     assert_values(task, want)
     assert task.export_optimizers().updates == 10
-    # Tracing is quick; what the line reports comes with the first call, once.
+    # No seconds: tracing says little about them, and this machine might have compiled it before.
     lines = [r.message for r in caplog.records if r.name == "relaax_like.learn.updates"]
-    wanted = r"compiling the update \(once, about \d+ s\)"
-    assert [bool(re.fullmatch(wanted, line)) for line in lines] == [True] * xla
+    assert lines == ["compiling the update (once)"] * xla
 
 
 @pytest.mark.parametrize(("xla", "count"), [(False, 25), (True, 110)], ids=["plain", "xla"])

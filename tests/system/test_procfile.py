@@ -111,7 +111,8 @@ def start_honcho(processes: Processes, copy: Copy) -> Program:
     path = f"{Path(find_command('relaax')).parent}:/usr/bin:/bin"
     command = [find_command("honcho"), "start", "-f", copy.procfile]
     # As users start it: it compiles all that it needs.
-    return processes.start("honcho", command, PATH=path, TF_XLA_FLAGS="", XLA_FLAGS="")
+    folders = {"XDG_CACHE_HOME": str(copy.procfile.parent)}
+    return processes.start("honcho", command, PATH=path, TF_XLA_FLAGS="", XLA_FLAGS="", **folders)
 
 
 def assert_ended_well(honcho: Program, copy: Copy, folder: Path) -> None:
