@@ -8,6 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from support.cluster import ROOT
 
 import relaax_like
@@ -82,6 +83,22 @@ def load_example(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_the_layer_computes_the_same_for_arrays_and_tensors() -> None:
+    layer = load_example("residual_layer").Residual("block", 3, seed=1)
+    layer.gain.assign([0.5, -1.0, 2.0])
+    layer.arrays = {name: one.numpy() for name, one in layer.get_variables().items()}
+    x = np.random.default_rng(2).normal(size=(5, 3)).astype(np.float32)
+    acting = layer(x)
+    assert isinstance(acting, np.ndarray)
+    assert acting.dtype == np.float32
+    with tf.GradientTape() as tape:
+        learning = layer(tf.constant(x))
+        cost = tf.reduce_sum(learning)
+    np.testing.assert_allclose(acting, learning.numpy(), rtol=1e-5)
+    assert [variable.name for variable in layer.find_variables()] == ["block.W", "block.gain"]
+    assert all(grad is not None for grad in tape.gradient(cost, layer.trainable_variables))
 
 
 def test_the_script_with_complete_trajectories_learns(
