@@ -82,15 +82,16 @@ class RateLimiter:
         self.max_minibatches = max_minibatches
         self.steps = 0
         self.minibatches = 0
+        self._correction = 0.0
 
     @property
     def deficit(self) -> float:
         """Number of minibatches that are due and have not been taken."""
-        return self._count_due(self.steps) - self.minibatches
+        return self._count_deficit(self.steps)
 
     def can_insert(self, steps: int) -> bool:
         """Returns whether inserting `steps` steps leaves the deficit in its range."""
-        return self._count_due(self.steps + steps) - self.minibatches <= self.tolerance
+        return self._count_deficit(self.steps + steps) <= self.tolerance
 
     def can_sample(self, minibatches: int) -> bool:
         """Returns whether `minibatches` minibatches are due."""
@@ -106,15 +107,28 @@ class RateLimiter:
 
     def get_state(self) -> dict[str, Any]:
         """Returns the counts."""
-        return {"steps": self.steps, "minibatches": self.minibatches}
+        counts = {"steps": self.steps, "minibatches": self.minibatches}
+        return {**counts, "deficit": self.deficit, "correction": self._correction}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` returned.
+
+        The deficit is the one of then, even if a run goes on with another `updates_per_step` or
+        `warm_up_steps`: the new ones hold from here on, and make no updates due for earlier steps.
 
         Raises:
           KeyError, TypeError, ValueError: the state is incomplete or damaged.
         """
         self.steps, self.minibatches = int(state["steps"]), int(state["minibatches"])
+        self._correction = float(state["correction"])
+        self._correction += float(state["deficit"]) - self.deficit  # 0 with the same settings
 
-    def _count_due(self, steps: int) -> float:
-        return self.updates_per_step * max(0, steps - self.warm_up_steps)
+    def set_counts(self, steps: int, minibatches: int) -> None:
+        """Restores the counts alone; the deficit is moved into its range, if they are of a run
+        with another `updates_per_step` or `warm_up_steps` (see `set_state`)."""
+        self.steps, self.minibatches, self._correction = steps, minibatches, 0.0
+        self._correction = min(max(self.deficit, 0.0), self.tolerance) - self.deficit
+
+    def _count_deficit(self, steps: int) -> float:
+        due = self.updates_per_step * max(0, steps - self.warm_up_steps)
+        return due - self.minibatches + self._correction

@@ -394,7 +394,7 @@ class Table:
         with self._changed:
             self._steps, self._minibatches = steps, minibatches
             if self._limiter:
-                self._limiter.set_state({"steps": steps, "minibatches": minibatches})
+                self._limiter.set_counts(steps, minibatches)
             self._random = np.random.Generator(np.random.PCG64([self._seed, minibatches]))
             self._changed.notify_all()
 

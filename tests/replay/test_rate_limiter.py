@@ -26,6 +26,32 @@ def test_nothing_is_sampled_before_the_warm_up():
     assert limiter.can_sample(1)
 
 
+@pytest.mark.parametrize(
+    ("settings", "due_after_ten_more"),
+    [((0.5, 10), 5), ((0.5, 25), 5), ((0.5, 0), 5), ((2.0, 10), 20), ((0.25, 40), 0)],
+)
+def test_other_settings_hold_from_where_a_run_is_continued(settings, due_after_ten_more):
+    """Neither a burst of updates for the steps before, nor a pause."""
+    before = RateLimiter(0.5, warm_up_steps=10, max_segment_steps=30)
+    before.note_insert(30)
+    before.note_sample(9)
+    assert before.deficit == 1
+
+    after = RateLimiter(settings[0], warm_up_steps=settings[1], max_segment_steps=30)
+    after.set_state(before.get_state())
+    assert (after.steps, after.minibatches, after.deficit) == (30, 9, 1)
+    after.note_insert(10)
+    assert after.deficit == 1 + due_after_ten_more
+
+    again = RateLimiter(settings[0], warm_up_steps=settings[1], max_segment_steps=30)
+    again.set_state(after.get_state())
+    assert again.get_state() == after.get_state()
+
+    counted = RateLimiter(settings[0], warm_up_steps=settings[1], max_segment_steps=30)
+    counted.set_counts(30, 9)
+    assert 0 <= counted.deficit <= counted.tolerance
+
+
 def test_the_deficit_stays_in_its_range():
     limiter = RateLimiter(2.0, tolerance=20, max_segment_steps=4, max_minibatches=2)
     inserted = 0
