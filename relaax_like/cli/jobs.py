@@ -13,10 +13,11 @@ from relaax_like.cli.options import (
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
+    command,
     make_app,
     make_security,
 )
-from relaax_like.supervision.process import run_main, setup_logging
+from relaax_like.supervision.process import setup_logging
 
 app = make_app("Queue experiments, and run them on any number of machines.")
 
@@ -30,7 +31,7 @@ OperatorTokenOption = Annotated[
 ]
 
 
-@app.command()
+@command(app)
 def serve(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Folder of the queue and of the runs.")
@@ -68,37 +69,33 @@ def serve(
         ),
     ] = False,
     insecure: InsecureOption = False,
-) -> None:
+) -> int:
     """Serve a queue of jobs until Ctrl-C; everything is kept in FOLDER.
 
     Slaves (`relaax jobs work`) connect to it, so none of them needs an open port.
     """
+    setup_logging("INFO")
+    from relaax_like.launch.coordinator import run_coordinator
 
-    def start() -> int:
-        setup_logging("INFO")
-        from relaax_like.launch.coordinator import run_coordinator
-
-        return run_coordinator(
-            folder,
-            bind,
-            {
-                "tls_cert": tls_cert,
-                "tls_key": tls_key,
-                "tls_ca": tls_ca,
-                "tls_client_cert_required": tls_client_cert_required,
-                "tokens_file": tokens_file,
-                "insecure": insecure,
-            },
-            max_jobs=max_jobs,
-            max_version_bytes=max_version_mb * 1_000_000,
-            silence_sec=silence_sec,
-            stall_sec=stall_sec,
-        )
-
-    run_main(start)
+    return run_coordinator(
+        folder,
+        bind,
+        {
+            "tls_cert": tls_cert,
+            "tls_key": tls_key,
+            "tls_ca": tls_ca,
+            "tls_client_cert_required": tls_client_cert_required,
+            "tokens_file": tokens_file,
+            "insecure": insecure,
+        },
+        max_jobs=max_jobs,
+        max_version_bytes=max_version_mb * 1_000_000,
+        silence_sec=silence_sec,
+        stall_sec=stall_sec,
+    )
 
 
-@app.command()
+@command(app)
 def work(
     coordinator: Annotated[
         str, typer.Argument(metavar="HOST:PORT", help="Address of the coordinator.")
@@ -131,27 +128,23 @@ def work(
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-) -> None:
+) -> int:
     """Run jobs of a coordinator, one after another, until Ctrl-C.
 
     A job that is interrupted by Ctrl-C continues on the next slave that is free.
     """
+    setup_logging("INFO")
+    from relaax_like.config.job_keys import name_module
+    from relaax_like.launch.slave import run_slave
 
-    def start() -> int:
-        setup_logging("INFO")
-        from relaax_like.config.job_keys import name_module
-        from relaax_like.launch.slave import run_slave
-
-        security = make_security(token_file, tls_ca, tls_cert, tls_key)
-        own = name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
-        modules = [name_module(module, False) for module in environment_modules]
-        modules += [name_module(module, True) for module in environment_modules * environment_args]
-        return run_slave(coordinator, own, folder or Path(f"work-{own}"), security, modules)
-
-    run_main(start)
+    security = make_security(token_file, tls_ca, tls_cert, tls_key)
+    own = name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
+    modules = [name_module(module, False) for module in environment_modules]
+    modules += [name_module(module, True) for module in environment_modules * environment_args]
+    return run_slave(coordinator, own, folder or Path(f"work-{own}"), security, modules)
 
 
-@app.command()
+@command(app)
 def submit(
     config: Annotated[
         Path,
@@ -169,23 +162,19 @@ def submit(
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Add an experiment to the queue, and print the number of its job.
 
     Algorithm and environment must be names that the slaves have. Keys that are paths, addresses or
     secrets are refused; the run's folder is the coordinator's.
     """
+    from relaax_like.cli.jobs_commands import submit_job
 
-    def start() -> int:
-        from relaax_like.cli.jobs_commands import submit_job
-
-        security = make_security(token_file, tls_ca, tls_cert, tls_key)
-        return submit_job(coordinator, config, sets, name, security)
-
-    run_main(start)
+    security = make_security(token_file, tls_ca, tls_cert, tls_key)
+    return submit_job(coordinator, config, sets, name, security)
 
 
-@app.command(name="list")
+@command(app, name="list")
 def list_(
     job: Annotated[
         int | None, typer.Argument(metavar="JOB", min=1, help="Show this job in full.")
@@ -196,19 +185,15 @@ def list_(
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-) -> None:
+) -> int:
     """List jobs and slaves; with a number, show one job and the end of its output."""
+    from relaax_like.cli.jobs_commands import list_jobs
 
-    def start() -> int:
-        from relaax_like.cli.jobs_commands import list_jobs
-
-        security = make_security(token_file, tls_ca, tls_cert, tls_key)
-        return list_jobs(coordinator, job or 0, as_json, security)
-
-    run_main(start)
+    security = make_security(token_file, tls_ca, tls_cert, tls_key)
+    return list_jobs(coordinator, job or 0, as_json, security)
 
 
-@app.command()
+@command(app)
 def cancel(
     job: Annotated[int, typer.Argument(metavar="JOB", min=1, help="Number of the job.")],
     coordinator: CoordinatorOption = COORDINATOR,
@@ -216,13 +201,9 @@ def cancel(
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-) -> None:
+) -> int:
     """Cancel a job that waits or runs."""
+    from relaax_like.cli.jobs_commands import cancel_job
 
-    def start() -> int:
-        from relaax_like.cli.jobs_commands import cancel_job
-
-        security = make_security(token_file, tls_ca, tls_cert, tls_key)
-        return cancel_job(coordinator, job, security)
-
-    run_main(start)
+    security = make_security(token_file, tls_ca, tls_cert, tls_key)
+    return cancel_job(coordinator, job, security)

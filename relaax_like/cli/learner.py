@@ -10,16 +10,17 @@ from relaax_like.cli.options import (
     SetOption,
     TraceOption,
     allow_insecure,
+    command,
     make_app,
     to_overrides,
 )
 from relaax_like.config.loader import load_experiment
-from relaax_like.supervision.process import run_main, setup_logging, start_tracing
+from relaax_like.supervision.process import setup_logging, start_tracing
 
 app = make_app("Learn from the experience of all agents, in a process of its own.")
 
 
-@app.command()
+@command(app)
 def serve(
     config: ConfigOption,
     bind: Annotated[str | None, typer.Option(help="HOST:PORT to listen on.")] = None,
@@ -33,22 +34,18 @@ def serve(
     insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Learn until the training has finished, or a signal arrives."""
     links = {"parameter_server": parameter_server, "log_level": log_level}
+    overrides = to_overrides("relaax-rlx-server", links, allow_insecure(insecure, sets))
+    flags = {"placement": "standalone", "bind": bind, "advertise": advertise}
+    overrides = to_overrides("learner", flags, overrides)
+    experiment = load_experiment(config, overrides)
+    setup_logging(experiment.rlx_server.log_level)
+    start_tracing("learner", experiment, trace)
+    from relaax_like.launch.learner import run_learner
 
-    def start() -> int:
-        overrides = to_overrides("relaax-rlx-server", links, allow_insecure(insecure, sets))
-        flags = {"placement": "standalone", "bind": bind, "advertise": advertise}
-        overrides = to_overrides("learner", flags, overrides)
-        experiment = load_experiment(config, overrides)
-        setup_logging(experiment.rlx_server.log_level)
-        start_tracing("learner", experiment, trace)
-        from relaax_like.launch.learner import run_learner
-
-        return run_learner(experiment)
-
-    run_main(start)
+    return run_learner(experiment)
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from relaax_like.cli.options import (
     TraceOption,
     WorkersRayOption,
     allow_insecure,
+    command,
     make_app,
     make_security,
     to_overrides,
@@ -31,7 +32,7 @@ from relaax_like.cli.options import (
 from relaax_like.config.flags import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.reports.modes import LogMode, XAxis
-from relaax_like.supervision.process import run_main, setup_logging
+from relaax_like.supervision.process import setup_logging
 from relaax_like.wire.errors import VERBOSE
 
 app = make_app("Train agents over the network, on environments that cannot be imported.")
@@ -99,7 +100,7 @@ def _root(
         os.environ[VERBOSE] = "1"
 
 
-@app.command(cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
+@command(app, cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
 def run(
     context: typer.Context,
     config: ConfigArgument,
@@ -113,25 +114,21 @@ def run(
     ray: RayOption = None,
     accept_loss: AcceptLossOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Run the experiment as several processes, and restart those that die.
 
     The run ends when it reaches its target or its budget, or with Ctrl-C.
     `relaax resume` continues it. Keys of the file are also flags: --learning-rate 3e-4.
     """
+    from relaax_like.cli.training import begin_processes, print_topology
 
-    def start() -> int:
-        from relaax_like.cli.training import begin_processes, print_topology
-
-        overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
-        if topology:
-            return print_topology(config, overrides)
-        return begin_processes(config, overrides, trace, force, ray, accept_loss)
-
-    run_main(start)
+    overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
+    if topology:
+        return print_topology(config, overrides)
+    return begin_processes(config, overrides, trace, force, ray, accept_loss)
 
 
-@app.command(cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
+@command(app, cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
 def train(
     context: typer.Context,
     config: ConfigArgument,
@@ -142,24 +139,20 @@ def train(
     accept_loss: AcceptLossOption = False,
     insecure: InsecureOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Train in one process, without a network; with --workers, environments run in others.
 
     After Ctrl-C, `relaax resume` continues as if the run had never been interrupted; with --workers
     or with environments or agents whose state cannot be saved, it starts new episodes.
     Keys of the file are also flags: --learning-rate 3e-4.
     """
+    from relaax_like.cli.training import begin_training
 
-    def start() -> int:
-        from relaax_like.cli.training import begin_training
-
-        overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
-        return begin_training(config, overrides, trace, force, log, ray, accept_loss)
-
-    run_main(start)
+    overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
+    return begin_training(config, overrides, trace, force, log, ray, accept_loss)
 
 
-@app.command(cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
+@command(app, cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
 def resume(
     context: typer.Context,
     folder: Annotated[
@@ -171,23 +164,19 @@ def resume(
     accept_loss: AcceptLossOption = False,
     insecure: InsecureOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Continue a run, in one process or several, as it was started.
 
     Settings are those of the folder's config.yaml.
     Keys can be changed as in `relaax train`: --max-global-step 2e6.
     """
+    from relaax_like.cli.training import resume
 
-    def start() -> int:
-        from relaax_like.cli.training import resume
-
-        overrides = allow_insecure(insecure, sets)
-        return resume(folder, context.args, overrides, trace, log, ray, accept_loss)
-
-    run_main(start)
+    overrides = allow_insecure(insecure, sets)
+    return resume(folder, context.args, overrides, trace, log, ray, accept_loss)
 
 
-@app.command(name="eval")
+@command(app, name="eval")
 def evaluate(
     config: RunArgument,
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes to play.")] = 100,
@@ -212,30 +201,26 @@ def evaluate(
     insecure: InsecureOption = False,
     as_json: JsonOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Play greedily with a snapshot, and print the mean return and its confidence interval.
 
     Without an environment section, clients play: start them as for training.
     """
+    from relaax_like.config.run_folder import find_experiment
 
-    def start() -> int:
-        from relaax_like.config.run_folder import find_experiment
+    file, folders = find_experiment(config)
+    flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))
+    experiment = load_experiment(file, [*folders, *flags])
+    level = "WARNING" if experiment.environment else experiment.rlx_server.log_level
+    setup_logging(level, sys.stderr if as_json else None)
+    from relaax_like.cli.evaluation import show_evaluation
+    from relaax_like.launch.evaluation import Video
 
-        file, folders = find_experiment(config)
-        flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))
-        experiment = load_experiment(file, [*folders, *flags])
-        level = "WARNING" if experiment.environment else experiment.rlx_server.log_level
-        setup_logging(level, sys.stderr if as_json else None)
-        from relaax_like.cli.evaluation import show_evaluation
-        from relaax_like.launch.evaluation import Video
-
-        wish = None if video is None else Video(path=video, episodes=video_episodes)
-        return show_evaluation(experiment, episodes, version, wish, timeout, as_json)
-
-    run_main(start)
+    wish = None if video is None else Video(path=video, episodes=video_episodes)
+    return show_evaluation(experiment, episodes, version, wish, timeout, as_json)
 
 
-@app.command()
+@command(app)
 def record(
     config: RunArgument,
     steps: Annotated[
@@ -261,30 +246,26 @@ def record(
         int | None, typer.Option(help="Seed of environments and actions; default: the run's.")
     ] = None,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Play with a run's policy, or at random, and write the steps to files to learn from.
 
     `relaax train FILE --offline FOLDER` learns from them, with an algorithm that supports it.
     After Ctrl-C, the files that were written can be used; --append adds new episodes.
     """
+    from relaax_like.config.run_folder import find_experiment
 
-    def start() -> int:
-        from relaax_like.config.run_folder import find_experiment
+    file, folders = find_experiment(config)
+    seeds = [] if seed is None else [f"seed={seed}"]
+    experiment = load_experiment(file, [*folders, *sets, *seeds])
+    setup_logging("INFO")
+    from relaax_like.launch.recording import record
 
-        file, folders = find_experiment(config)
-        seeds = [] if seed is None else [f"seed={seed}"]
-        experiment = load_experiment(file, [*folders, *sets, *seeds])
-        setup_logging("INFO")
-        from relaax_like.launch.recording import record
-
-        recorded = record(experiment, output, steps, policy, version, append)
-        print(f"recorded {recorded} to {output}")
-        return 0
-
-    run_main(start)
+    recorded = record(experiment, output, steps, policy, version, append)
+    print(f"recorded {recorded} to {output}")
+    return 0
 
 
-@app.command()
+@command(app)
 def serve(
     run: RunArgument,
     version: VersionOption = "latest",
@@ -294,23 +275,19 @@ def serve(
     ] = None,
     insecure: InsecureOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Answer clients with the best actions of a run's policy, without training.
 
     The run's folder is only read, so this also works beside a running training, on another port:
     --bind localhost:7011. Ctrl-C ends it.
     """
+    from relaax_like.cli.serving import serve_run
 
-    def start() -> int:
-        from relaax_like.cli.serving import serve_run
-
-        flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))
-        return serve_run(run, version, flags)
-
-    run_main(start)
+    flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))
+    return serve_run(run, version, flags)
 
 
-@app.command()
+@command(app)
 def export(
     run: RunArgument,
     to: Annotated[
@@ -319,22 +296,18 @@ def export(
     ] = None,
     version: VersionOption = "latest",
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Write a run's greedy policy as ONNX and as a TensorFlow SavedModel, and compare them with it.
 
     The files run without relaax_like. Observations are normalised in them; the memory of a
     recurrent policy is an input and an output.
     """
+    from relaax_like.cli.export import export_run
 
-    def start() -> int:
-        from relaax_like.cli.export import export_run
-
-        return export_run(run, version, to, sets)
-
-    run_main(start)
+    return export_run(run, version, to, sets)
 
 
-@app.command()
+@command(app)
 def examples(
     copy: Annotated[
         Path | None,
@@ -342,28 +315,20 @@ def examples(
             metavar="DIR", help="Copy all of them to DIR; existing files are never overwritten."
         ),
     ] = None,
-) -> None:
+) -> int:
     """List the experiments, algorithms and environments that come with this package."""
+    from relaax_like.cli.examples import copy_examples, list_examples
 
-    def start() -> int:
-        from relaax_like.cli.examples import copy_examples, list_examples
-
-        return list_examples() if copy is None else copy_examples(copy)
-
-    run_main(start)
+    return list_examples() if copy is None else copy_examples(copy)
 
 
-@app.command()
-def keys(config: ConfigArgument) -> None:
+@command(app)
+def keys(config: ConfigArgument) -> int:
     """List every key of an experiment's file with its type, default and meaning."""
-
-    def start() -> int:
-        return show_keys(config)
-
-    run_main(start)
+    return show_keys(config)
 
 
-@app.command(name="check-algorithm")
+@command(app, name="check-algorithm")
 def check_algorithm(
     name: Annotated[
         str,
@@ -380,16 +345,12 @@ def check_algorithm(
         typer.Option(metavar="CHECK", help="Run only this check; can be repeated."),
     ] = [],  # noqa: B006 - typer wants a list
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Check an algorithm's folder: specs, NumPy and TensorFlow, resume, export, learning, ..."""
+    from relaax_like.cli.check_algorithm import show_checks
 
-    def start() -> int:
-        from relaax_like.cli.check_algorithm import show_checks
-
-        setup_logging("WARNING")
-        return show_checks(name, sets, learn_sec, only)
-
-    run_main(start)
+    setup_logging("WARNING")
+    return show_checks(name, sets, learn_sec, only)
 
 
 @app.command(
@@ -402,7 +363,7 @@ def run_gym(context: typer.Context) -> None:
     base.run_gym(context.args)
 
 
-@app.command()
+@command(app)
 def plot(
     runs: RunsArgument,
     curve: Annotated[
@@ -419,18 +380,14 @@ def plot(
     list_: Annotated[
         bool, typer.Option("--list", help="List the names of the curves instead.")
     ] = False,
-) -> None:
+) -> int:
     """Plot a curve of runs; runs that differ only in their seed become a mean with a band."""
+    from relaax_like.cli.plot import list_curves, show_plot
 
-    def start() -> int:
-        from relaax_like.cli.plot import list_curves, show_plot
-
-        return list_curves(runs) if list_ else show_plot(runs, curve, x, smooth, out)
-
-    run_main(start)
+    return list_curves(runs) if list_ else show_plot(runs, curve, x, smooth, out)
 
 
-@app.command()
+@command(app)
 def compare(
     runs: RunsArgument,
     target: Annotated[
@@ -438,18 +395,14 @@ def compare(
         typer.Option(help="Mean return; also print the steps and seconds needed to reach it."),
     ] = None,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Compare the results of runs, and list the settings in which they differ."""
+    from relaax_like.cli.compare import show_comparison
 
-    def start() -> int:
-        from relaax_like.cli.compare import show_comparison
-
-        return show_comparison(runs, target, as_json)
-
-    run_main(start)
+    return show_comparison(runs, target, as_json)
 
 
-@app.command()
+@command(app)
 def status(
     address: AddressArgument = PARAMETER_SERVER,
     watch: Annotated[bool, typer.Option(help="Refresh every second until Ctrl-C.")] = False,
@@ -457,55 +410,43 @@ def status(
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-) -> None:
+) -> int:
     """Show the progress of a training run."""
+    from relaax_like.cli.status import show_status
 
-    def start() -> int:
-        from relaax_like.cli.status import show_status
-
-        security = make_security(token_file, tls_ca, tls_cert, tls_key)
-        return show_status(address, watch, security)
-
-    run_main(start)
+    security = make_security(token_file, tls_ca, tls_cert, tls_key)
+    return show_status(address, watch, security)
 
 
-@app.command()
+@command(app)
 def save(
     address: AddressArgument = PARAMETER_SERVER,
     token_file: TokenFileOption = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-) -> None:
+) -> int:
     """Tell a parameter server to write a snapshot now, and print its path on that machine."""
+    from relaax_like.cli.control import save_snapshot
 
-    def start() -> int:
-        from relaax_like.cli.control import save_snapshot
-
-        return save_snapshot(address, make_security(token_file, tls_ca, tls_cert, tls_key))
-
-    run_main(start)
+    return save_snapshot(address, make_security(token_file, tls_ca, tls_cert, tls_key))
 
 
-@app.command()
+@command(app)
 def stop(
     address: AddressArgument = PARAMETER_SERVER,
     token_file: TokenFileOption = None,
     tls_ca: TlsCaOption = None,
     tls_cert: TlsCertOption = None,
     tls_key: TlsKeyOption = None,
-) -> None:
+) -> int:
     """Tell a parameter server to save and exit; the next start continues from there."""
+    from relaax_like.cli.control import stop_server
 
-    def start() -> int:
-        from relaax_like.cli.control import stop_server
-
-        return stop_server(address, make_security(token_file, tls_ca, tls_cert, tls_key))
-
-    run_main(start)
+    return stop_server(address, make_security(token_file, tls_ca, tls_cert, tls_key))
 
 
-@app.command(name="trace")
+@command(app, name="trace")
 def explain_trace(
     folder: Annotated[
         Path,
@@ -515,18 +456,14 @@ def explain_trace(
         Path | None,
         typer.Option(help="File for the merged trace; default: trace.json.gz next to the traces."),
     ] = None,
-) -> None:
+) -> int:
     """Show where the time of a traced run went, and merge its traces for ui.perfetto.dev."""
+    from relaax_like.cli.trace import show_trace
 
-    def start() -> int:
-        from relaax_like.cli.trace import show_trace
-
-        return show_trace(folder, output)
-
-    run_main(start)
+    return show_trace(folder, output)
 
 
-@app.command()
+@command(app)
 def fsck(
     folder: Annotated[
         Path, typer.Argument(metavar="RUN_DIR", help="The run's folder, or its checkpoint folder.")
@@ -535,43 +472,31 @@ def fsck(
         bool,
         typer.Option("--to-last-good", help="Move everything after the first damage aside."),
     ] = False,
-) -> None:
+) -> int:
     """Check a run's snapshots and journals; first stop the run's servers and learner."""
+    from relaax_like.cli.fsck import check_folder
 
-    def start() -> int:
-        from relaax_like.cli.fsck import check_folder
-
-        return check_folder(folder, to_last_good)
-
-    run_main(start)
+    return check_folder(folder, to_last_good)
 
 
-@app.command()
+@command(app)
 def diagnose(
     path: Annotated[
         Path, typer.Argument(metavar="RUN_DIR", help="The run's folder, or its training_error.npz.")
     ],
-) -> None:
+) -> int:
     """Explain why a training run stopped with numbers that are not finite."""
+    from relaax_like.cli.diagnose import show_diagnosis
 
-    def start() -> int:
-        from relaax_like.cli.diagnose import show_diagnosis
-
-        return show_diagnosis(path)
-
-    run_main(start)
+    return show_diagnosis(path)
 
 
-@app.command()
-def doctor() -> None:
+@command(app)
+def doctor() -> int:
     """Check this installation: libraries, compiled kernels, ports, display."""
+    from relaax_like.cli.doctor import run_checks
 
-    def start() -> int:
-        from relaax_like.cli.doctor import run_checks
-
-        return run_checks()
-
-    run_main(start)
+    return run_checks()
 
 
 def main() -> None:

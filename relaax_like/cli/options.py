@@ -1,11 +1,13 @@
 """Options that several commands share."""
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from relaax_like.supervision.process import run_main
 from relaax_like.wire.security import ClientSecurity
 
 ConfigOption = Annotated[
@@ -125,3 +127,22 @@ def make_app(help_text: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+
+
+def command(app: typer.Typer, **settings: Any) -> Callable[[Callable[..., int]], Any]:
+    """Makes a function a command of an app, whose exit status it returns; see `run_main`.
+
+    Args:
+      app: gets the command.
+      settings: of `Typer.command`.
+    """
+
+    def register(function: Callable[..., int]) -> Callable[..., None]:
+        @app.command(**settings)
+        @functools.wraps(function)
+        def run(*args: Any, **options: Any) -> None:
+            run_main(lambda: function(*args, **options))
+
+        return run
+
+    return register

@@ -10,16 +10,17 @@ from relaax_like.cli.options import (
     SetOption,
     TraceOption,
     allow_insecure,
+    command,
     make_app,
     to_overrides,
 )
 from relaax_like.config.loader import load_experiment
-from relaax_like.supervision.process import run_main, setup_logging, start_tracing
+from relaax_like.supervision.process import setup_logging, start_tracing
 
 app = make_app("Serve the weights: apply gradients, send values, save snapshots.")
 
 
-@app.command()
+@command(app)
 def serve(
     config: ConfigOption,
     bind: Annotated[str | None, typer.Option(help="HOST:PORT to listen on.")] = None,
@@ -35,7 +36,7 @@ def serve(
     insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Restore the newest snapshot, and serve until training has finished, or a signal arrives."""
     flags = {
         "bind": bind,
@@ -45,17 +46,13 @@ def serve(
         "metrics_dir": metrics_dir,
         "log_level": log_level,
     }
+    overrides = to_overrides("relaax-parameter-server", flags, allow_insecure(insecure, sets))
+    experiment = load_experiment(config, overrides)
+    setup_logging(experiment.parameter_server.log_level)
+    start_tracing("parameter server", experiment, trace)
+    from relaax_like.launch.parameter_server import run_parameter_server
 
-    def start() -> int:
-        overrides = to_overrides("relaax-parameter-server", flags, allow_insecure(insecure, sets))
-        experiment = load_experiment(config, overrides)
-        setup_logging(experiment.parameter_server.log_level)
-        start_tracing("parameter server", experiment, trace)
-        from relaax_like.launch.parameter_server import run_parameter_server
-
-        return run_parameter_server(experiment, overrides)
-
-    run_main(start)
+    return run_parameter_server(experiment, overrides)
 
 
 def main() -> None:

@@ -10,16 +10,17 @@ from relaax_like.cli.options import (
     SetOption,
     TraceOption,
     allow_insecure,
+    command,
     make_app,
     to_overrides,
 )
 from relaax_like.config.loader import load_experiment
-from relaax_like.supervision.process import run_main, setup_logging, start_tracing
+from relaax_like.supervision.process import setup_logging, start_tracing
 
 app = make_app("Accept environments over TCP and host their agents.")
 
 
-@app.command()
+@command(app)
 def serve(
     config: ConfigOption,
     bind: Annotated[str | None, typer.Option(help="HOST:PORT to listen on.")] = None,
@@ -30,20 +31,16 @@ def serve(
     insecure: InsecureOption = False,
     trace: TraceOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
-) -> None:
+) -> int:
     """Serve until a signal arrives."""
     flags = {"bind": bind, "parameter_server": parameter_server, "log_level": log_level}
+    overrides = to_overrides("relaax-rlx-server", flags, allow_insecure(insecure, sets))
+    experiment = load_experiment(config, overrides)
+    setup_logging(experiment.rlx_server.log_level)
+    start_tracing("rlx server", experiment, trace)
+    from relaax_like.launch.rlx_server import run_rlx_server
 
-    def start() -> int:
-        overrides = to_overrides("relaax-rlx-server", flags, allow_insecure(insecure, sets))
-        experiment = load_experiment(config, overrides)
-        setup_logging(experiment.rlx_server.log_level)
-        start_tracing("rlx server", experiment, trace)
-        from relaax_like.launch.rlx_server import run_rlx_server
-
-        return run_rlx_server(experiment, overrides)
-
-    run_main(start)
+    return run_rlx_server(experiment, overrides)
 
 
 def main() -> None:
