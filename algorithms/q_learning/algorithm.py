@@ -2,11 +2,10 @@
 
 import tensorflow as tf
 
-from relaax_like.algorithm import Algorithm, Batch, Losses
+from relaax_like.algorithm import Algorithm, Batch, LinearValues, Losses
 from relaax_like.nn import take
 
 from .config import Config
-from .model import LinearModel
 
 
 class QLearning(Algorithm):
@@ -17,7 +16,7 @@ class QLearning(Algorithm):
 
     autograph = False
     config: Config
-    model: LinearModel
+    model: LinearValues
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the cost of the minibatch, which is one step.
@@ -39,6 +38,6 @@ class QLearning(Algorithm):
         )
 
 
-def make_algorithm(config: Config, model: LinearModel, seed: int) -> QLearning:
+def make_algorithm(config: Config, model: LinearValues, seed: int) -> QLearning:
     """Builds the algorithm."""
     return QLearning(model, config, seed)

@@ -4,11 +4,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from relaax_like.algorithm import Algorithm, Batch, Losses
+from relaax_like.algorithm import Algorithm, Batch, LinearValues, Losses
 from relaax_like.nn import take
 
 from .config import Config
-from .model import LinearModel
 
 
 class Sarsa(Algorithm):
@@ -19,7 +18,7 @@ class Sarsa(Algorithm):
 
     autograph = False
     config: Config
-    model: LinearModel
+    model: LinearValues
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the cost of a step, once the next action is known.
@@ -57,6 +56,6 @@ class Sarsa(Algorithm):
         )
 
 
-def make_algorithm(config: Config, model: LinearModel, seed: int) -> Sarsa:
+def make_algorithm(config: Config, model: LinearValues, seed: int) -> Sarsa:
     """Builds the algorithm."""
     return Sarsa(model, config, seed)

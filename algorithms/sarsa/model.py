@@ -1,49 +1,10 @@
-"""The values of sarsa: one linear function of the observation for each action."""
+"""The values of sarsa."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from relaax_like.algorithm import Encoder, Model, Specs, Tensors, make_epsilon_greedy
-from relaax_like.nn import Dense
+from relaax_like.algorithm import LinearValues
 
 from .config import Config
 
 
-class LinearModel(Model):
-    """Q(x, a) = x . w_a; for an integer x, which becomes a one-hot vector, this is a table.
-
-    All values are 0 at the start.
-    """
-
-    autograph = False
-
-    def __init__(self, config: Config, seed: int):
-        super().__init__()
-        self.encoder = Encoder(config, seed=seed)
-        assert config.num_actions is not None
-        width, actions = self.encoder.features, config.num_actions
-        self.values = Dense("q", width, actions, seed=seed, use_bias=False, gain=0.0)
-
-    def get_input_specs(self) -> Specs:
-        """Returns the specs of the observations."""
-        return self.encoder.get_input_specs()
-
-    def get_action_specs(self) -> Specs:
-        """Returns the spec of the discrete action."""
-        return [("action", {"shape": [], "dtype": "int64"})]
-
-    def compute_q(self, inputs: Tensors) -> Any:
-        """Returns Q, `[..., num_actions]`; in NumPy for arrays."""
-        return self.values(self.encoder(inputs, {})[0])
-
-    def policy(
-        self, inputs: Tensors, states: Tensors, explore: Tensors
-    ) -> tuple[dict[str, Any], Tensors]:
-        """Returns the epsilon-greedy policy with `explore["epsilon"]`, and the memory unchanged."""
-        return {"action": make_epsilon_greedy(self.compute_q(inputs), explore["epsilon"])}, states
-
-
-def make_model(config: Config, seed: int) -> LinearModel:
+def make_model(config: Config, seed: int) -> LinearValues:
     """Builds the model with the values that a run starts from."""
-    return LinearModel(config, seed)
+    return LinearValues(config, seed)

@@ -9,6 +9,7 @@ from relaax_like.algorithm.batch import Batch, Losses, Tensors
 from relaax_like.algorithm.critics import Critics, DeterministicModel, DiscreteCritics
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.flare import FlareAlgorithm
+from relaax_like.algorithm.linear_values import LinearValues
 from relaax_like.algorithm.model import Model, Specs, get_variables
 from relaax_like.algorithm.phases import Phase
 from relaax_like.config.algorithm import AlgorithmConfig
@@ -39,6 +40,7 @@ __all__ = [
     "Exponential",
     "FlareAlgorithm",
     "Linear",
+    "LinearValues",
     "Losses",
     "Model",
     "Network",

@@ -8,6 +8,7 @@ from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.continuous import ContinuousReplayConfig, NoisyReplayConfig
 from relaax_like.config.discrete import DiscreteConfig
 from relaax_like.config.encoder import EncoderConfig
+from relaax_like.config.linear_values import LinearValuesConfig
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.offline import OfflineConfig
@@ -28,6 +29,7 @@ __all__ = [
     "Episodes",
     "Exponential",
     "Linear",
+    "LinearValuesConfig",
     "Mirror",
     "NetworkConfig",
     "NoisyReplayConfig",

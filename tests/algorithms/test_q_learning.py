@@ -108,7 +108,10 @@ def test_vectors_have_linear_values_without_a_bias(name):
     ("key", "want"),
     [
         ("network={layers: [8]}", "network.layers: the values of .* are linear in the observation"),
-        ("normalize_observations=true", "algorithm: normalize_observations: the values of"),
+        (
+            "normalize_observations=true",
+            "algorithm: normalize_observations: the values of .* use dqn",
+        ),
         (
             "observations={a: {size: 2, layers: [4]}, b: {image: [9, 9, 1], layers: [impala]}}",
             "observations.a.layers, observations.b.image, observations.b.layers: the values of",
