@@ -1,12 +1,21 @@
 """Settings of one variable group's optimizer."""
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from relaax_like.config.base import Settings
 from relaax_like.config.schedule import Schedule
+
+# Rule of an update -> what each row of the optimizer's slots holds. Slots begin as zeros.
+_SLOTS: Mapping[str, tuple[str, ...]] = {
+    "adam": ("first_moment", "second_moment"),
+    "rmsprop": ("mean_square",),
+    "rmsprop_momentum": ("mean_square", "velocity"),
+    "sgd": (),
+    "sgd_momentum": ("velocity",),
+}
 
 
 class OptimizerConfig(Settings):
@@ -44,6 +53,18 @@ class OptimizerConfig(Settings):
     """Decay of the mean square of rmsprop."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled weight decay of adamw, multiplied by the learning rate."""
+
+    @property
+    def rule(self) -> str:
+        """Name of the formulas of an update."""
+        if self.name in ("adam", "adamw"):
+            return "adam"
+        return f"{self.name}_momentum" if self.momentum else self.name
+
+    @property
+    def slot_names(self) -> tuple[str, ...]:
+        """What each row of the slots holds, which is the optimizer's state."""
+        return _SLOTS[self.rule]
 
     @model_validator(mode="after")
     def _validate_schedule(self) -> Self:

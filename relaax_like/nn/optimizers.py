@@ -6,23 +6,34 @@ Formulas, sources and the place of epsilon are documented in `config.optimizer` 
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.nn.runtime import tf
 
-# (config, weights [n], gradient [n], slots s times [n], learning rate [] float64, step [] float64)
+
+class _Step(NamedTuple):
+    """What a formula computes with.
+
+    Attributes:
+      config: of the optimizer.
+      weights: [n].
+      gradient: [n].
+      slots: s times [n].
+      learning_rate: [] float64.
+      number: of the step, [] float64.
+    """
+
+    config: OptimizerConfig
+    weights: tf.Tensor
+    gradient: tf.Tensor
+    slots: list[tf.Tensor]
+    learning_rate: tf.Tensor
+    number: tf.Tensor
+
+
 # -> (weights [n], slots s times [n])
-Formula = Callable[
-    [OptimizerConfig, tf.Tensor, tf.Tensor, list[tf.Tensor], tf.Tensor, tf.Tensor],
-    tuple[tf.Tensor, list[tf.Tensor]],
-]
-
-
-@dataclass(frozen=True)
-class _Kind:
-    slots: tuple[str, ...]
-    compute: Formula
+Formula = Callable[[_Step], tuple[tf.Tensor, list[tf.Tensor]]]
 
 
 class Optimizer:
@@ -45,13 +56,12 @@ class Optimizer:
     """
 
     def __init__(self, config: OptimizerConfig, variables: Sequence[tf.Variable]):
-        kind = _KINDS[_kind_name(config)]
-        self.slot_names = kind.slots
+        self.slot_names = config.slot_names
         self._config = config
-        self._compute = kind.compute
+        self._compute = _FORMULAS[config.rule]
         self._variables = list(variables)
         self._sizes = [math.prod(variable.shape) for variable in variables]
-        shape = [len(kind.slots), sum(self._sizes)]
+        shape = [len(self.slot_names), sum(self._sizes)]
         self.slots = tf.Variable(tf.zeros(shape), trainable=False, name="slots")
 
     def apply(
@@ -71,12 +81,14 @@ class Optimizer:
         """
         weights, slots = _flatten(self._variables), self.slots.read_value()
         new_weights, new_slots = self._compute(
-            self._config,
-            weights,
-            _flatten(gradients),
-            tf.unstack(slots),
-            compute_learning_rate(self._config, global_t),
-            tf.cast(step, tf.float64),
+            _Step(
+                self._config,
+                weights,
+                _flatten(gradients),
+                tf.unstack(slots),
+                compute_learning_rate(self._config, global_t),
+                tf.cast(step, tf.float64),
+            )
         )
         if new_slots:
             self.slots.assign(tf.where(wanted, tf.stack(new_slots), slots))
@@ -105,17 +117,11 @@ def compute_learning_rate(config: OptimizerConfig, global_t: tf.Tensor | int) ->
     return rate + tf.minimum(done, 1.0) * (config.learning_rate_end - config.learning_rate)
 
 
-def _adam(
-    config: OptimizerConfig,
-    weights: tf.Tensor,
-    gradient: tf.Tensor,
-    slots: list[tf.Tensor],
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
+def _adam(step: _Step) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    config, weights, gradient, slots, learning_rate, number = step
     # The scalars are in double precision: 1 - beta2^t would lose half of its digits.
-    correction1 = 1.0 - tf.pow(tf.constant(config.beta1, tf.float64), step)
-    correction2 = tf.sqrt(1.0 - tf.pow(tf.constant(config.beta2, tf.float64), step))
+    correction1 = 1.0 - tf.pow(tf.constant(config.beta1, tf.float64), number)
+    correction2 = tf.sqrt(1.0 - tf.pow(tf.constant(config.beta2, tf.float64), number))
     rate = tf.cast(learning_rate * correction2 / correction1, tf.float32)
     epsilon = config.epsilon
     if config.adam_epsilon == "inside":
@@ -127,51 +133,33 @@ def _adam(
     return weights - rate * (first / (tf.sqrt(second) + epsilon)), [first, second]
 
 
-def _rmsprop(
-    config: OptimizerConfig,
-    weights: tf.Tensor,
-    gradient: tf.Tensor,
-    slots: list[tf.Tensor],
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    square, *velocity = slots
+def _rmsprop(step: _Step) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    config, gradient, weights = step.config, step.gradient, step.weights
+    square, *velocity = step.slots
     mean = config.rho * square + (1 - config.rho) * (gradient * gradient)
-    change = tf.cast(learning_rate, tf.float32) * (gradient / tf.sqrt(mean + config.epsilon))
+    change = tf.cast(step.learning_rate, tf.float32) * (gradient / tf.sqrt(mean + config.epsilon))
     if not velocity:
         return weights - change, [mean]
     speed = config.momentum * velocity[0] + change
     return weights - speed, [mean, speed]
 
 
-def _sgd(
-    config: OptimizerConfig,
-    weights: tf.Tensor,
-    gradient: tf.Tensor,
-    slots: list[tf.Tensor],
-    learning_rate: tf.Tensor,
-    step: tf.Tensor,
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    rate = tf.cast(learning_rate, tf.float32)
-    if not slots:
-        return weights - rate * gradient, []
-    speed = config.momentum * slots[0] + gradient
-    return weights - rate * speed, [speed]
+def _sgd(step: _Step) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    rate = tf.cast(step.learning_rate, tf.float32)
+    if not step.slots:
+        return step.weights - rate * step.gradient, []
+    speed = step.config.momentum * step.slots[0] + step.gradient
+    return step.weights - rate * speed, [speed]
 
 
-_KINDS: Mapping[str, _Kind] = {
-    "adam": _Kind(("first_moment", "second_moment"), _adam),
-    "rmsprop": _Kind(("mean_square",), _rmsprop),
-    "rmsprop_momentum": _Kind(("mean_square", "velocity"), _rmsprop),
-    "sgd": _Kind((), _sgd),
-    "sgd_momentum": _Kind(("velocity",), _sgd),
+# By `OptimizerConfig.rule`.
+_FORMULAS: Mapping[str, Formula] = {
+    "adam": _adam,
+    "rmsprop": _rmsprop,
+    "rmsprop_momentum": _rmsprop,
+    "sgd": _sgd,
+    "sgd_momentum": _sgd,
 }
-
-
-def _kind_name(config: OptimizerConfig) -> str:
-    if config.name in ("adam", "adamw"):
-        return "adam"
-    return f"{config.name}_momentum" if config.momentum else config.name
 
 
 def _flatten(tensors: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,19 +36,39 @@ Step = Callable[
 all float32; the out arrays share no memory with the others."""
 
 
+class _Block(NamedTuple):
+    """The arguments of a step for one block, and room for intermediate results.
+
+    Attributes:
+      weights: [n].
+      gradient: [n].
+      slots: [s, n].
+      out_weights: [n].
+      out_slots: [s, n].
+      c: the coefficients, [c].
+      scratch: [n].
+    """
+
+    weights: np.ndarray
+    gradient: np.ndarray
+    slots: np.ndarray
+    out_weights: np.ndarray
+    out_slots: np.ndarray
+    c: np.ndarray
+    scratch: np.ndarray
+
+
 @dataclass(frozen=True)
 class Kernel:
     """One row of the table of kernels.
 
     Attributes:
-      slots: what each row of the slots holds.
       loop: the fused form, to be compiled by numba. Never called uncompiled.
-      blocked: the NumPy form for one block; has an additional argument, scratch [n] float32.
+      blocked: the NumPy form for one block.
     """
 
-    slots: tuple[str, ...]
     loop: Step
-    blocked: Callable[..., None]
+    blocked: Callable[[_Block], None]
 
 
 # The loops. They contain no literals: a Python number would widen float32 to float64. `c` is
@@ -156,125 +176,68 @@ def _decayed_mean(
     out += scratch
 
 
-def _adam_blocked(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
-    scratch: np.ndarray,
-) -> None:
-    beta1, rest1, beta2, rest2, rate, epsilon, decay = c
-    first, second = out_slots
-    _decayed_mean(slots[0], gradient, beta1, rest1, first, scratch)
+def _adam_blocked(block: _Block) -> None:
+    beta1, rest1, beta2, rest2, rate, epsilon, decay = block.c
+    first, second = block.out_slots
+    gradient, out, scratch = block.gradient, block.out_weights, block.scratch
+    _decayed_mean(block.slots[0], gradient, beta1, rest1, first, scratch)
     np.multiply(gradient, gradient, out=scratch)
-    _decayed_mean(slots[1], scratch, beta2, rest2, second, scratch)
+    _decayed_mean(block.slots[1], scratch, beta2, rest2, second, scratch)
     np.sqrt(second, out=scratch)
     scratch += epsilon
     np.divide(first, scratch, out=scratch)
     scratch *= rate
-    np.multiply(weights, decay, out=out_weights)
-    out_weights -= scratch
+    np.multiply(block.weights, decay, out=out)
+    out -= scratch
 
 
-def _rmsprop_step(
-    gradient: np.ndarray,
-    square: np.ndarray,
-    out_square: np.ndarray,
-    c: np.ndarray,
-    scratch: np.ndarray,
-) -> None:
-    """Writes the new mean square to `out_square`, and `rate * gradient / root` to `scratch`."""
-    rho, rest, rate, epsilon = c[:4]
+def _rmsprop_step(block: _Block) -> None:
+    """Writes the new mean square to its slot, and `rate * gradient / root` to `scratch`."""
+    rho, rest, rate, epsilon = block.c[:4]
+    gradient, square, scratch = block.gradient, block.out_slots[0], block.scratch
     np.multiply(gradient, gradient, out=scratch)
-    _decayed_mean(square, scratch, rho, rest, out_square, scratch)
-    np.add(out_square, epsilon, out=scratch)
+    _decayed_mean(block.slots[0], scratch, rho, rest, square, scratch)
+    np.add(square, epsilon, out=scratch)
     np.sqrt(scratch, out=scratch)
     np.divide(gradient, scratch, out=scratch)
     scratch *= rate
 
 
-def _rmsprop_blocked(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
-    scratch: np.ndarray,
-) -> None:
-    _rmsprop_step(gradient, slots[0], out_slots[0], c, scratch)
-    np.subtract(weights, scratch, out=out_weights)
+def _rmsprop_blocked(block: _Block) -> None:
+    _rmsprop_step(block)
+    np.subtract(block.weights, block.scratch, out=block.out_weights)
 
 
-def _rmsprop_momentum_blocked(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
-    scratch: np.ndarray,
-) -> None:
-    _rmsprop_step(gradient, slots[0], out_slots[0], c, scratch)
-    velocity = out_slots[1]
-    np.multiply(slots[1], c[4], out=velocity)
-    velocity += scratch
-    np.subtract(weights, velocity, out=out_weights)
+def _rmsprop_momentum_blocked(block: _Block) -> None:
+    _rmsprop_step(block)
+    velocity = block.out_slots[1]
+    np.multiply(block.slots[1], block.c[4], out=velocity)
+    velocity += block.scratch
+    np.subtract(block.weights, velocity, out=block.out_weights)
 
 
-def _sgd_blocked(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
-    scratch: np.ndarray,
-) -> None:
-    np.multiply(gradient, c[0], out=scratch)
-    np.subtract(weights, scratch, out=out_weights)
+def _sgd_blocked(block: _Block) -> None:
+    np.multiply(block.gradient, block.c[0], out=block.scratch)
+    np.subtract(block.weights, block.scratch, out=block.out_weights)
 
 
-def _sgd_momentum_blocked(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
-    scratch: np.ndarray,
-) -> None:
-    velocity = out_slots[0]
-    np.multiply(slots[0], c[1], out=velocity)
-    velocity += gradient
-    np.multiply(velocity, c[0], out=scratch)
-    np.subtract(weights, scratch, out=out_weights)
+def _sgd_momentum_blocked(block: _Block) -> None:
+    velocity = block.out_slots[0]
+    np.multiply(block.slots[0], block.c[1], out=velocity)
+    velocity += block.gradient
+    np.multiply(velocity, block.c[0], out=block.scratch)
+    np.subtract(block.weights, block.scratch, out=block.out_weights)
 
 
-# adam and adamw share a kernel: without weight decay, the weights are multiplied by exactly 1.
+# By `OptimizerConfig.rule`. Adam and adamw share a kernel: without weight decay, the weights are
+# multiplied by exactly 1.
 KERNELS: dict[str, Kernel] = {
-    "adam": Kernel(("first_moment", "second_moment"), _adam_loop, _adam_blocked),
-    "rmsprop": Kernel(("mean_square",), _rmsprop_loop, _rmsprop_blocked),
-    "rmsprop_momentum": Kernel(
-        ("mean_square", "velocity"), _rmsprop_momentum_loop, _rmsprop_momentum_blocked
-    ),
-    "sgd": Kernel((), _sgd_loop, _sgd_blocked),
-    "sgd_momentum": Kernel(("velocity",), _sgd_momentum_loop, _sgd_momentum_blocked),
+    "adam": Kernel(_adam_loop, _adam_blocked),
+    "rmsprop": Kernel(_rmsprop_loop, _rmsprop_blocked),
+    "rmsprop_momentum": Kernel(_rmsprop_momentum_loop, _rmsprop_momentum_blocked),
+    "sgd": Kernel(_sgd_loop, _sgd_blocked),
+    "sgd_momentum": Kernel(_sgd_momentum_loop, _sgd_momentum_blocked),
 }
-
-
-def kernel_name(config: OptimizerConfig) -> str:
-    """Returns the key of an optimizer's kernel in `KERNELS`."""
-    if config.name in ("adam", "adamw"):
-        return "adam"
-    return f"{config.name}_momentum" if config.momentum else config.name
-
-
-def slot_names(config: OptimizerConfig) -> tuple[str, ...]:
-    """Returns what each row of an optimizer's slots holds. Slots begin as zeros."""
-    return KERNELS[kernel_name(config)].slots
 
 
 def compute_coefficients(config: OptimizerConfig, learning_rate: float, step: int) -> np.ndarray:
@@ -366,7 +329,7 @@ def default_form() -> str:
     return "numba" if importlib.util.find_spec("numba") else "numpy"
 
 
-def _make_blocked(blocked: Callable[..., None]) -> Step:
+def _make_blocked(blocked: Callable[[_Block], None]) -> Step:
     def step(
         weights: np.ndarray,
         gradient: np.ndarray,
@@ -378,7 +341,7 @@ def _make_blocked(blocked: Callable[..., None]) -> Step:
         scratch = np.empty(min(_BLOCK, weights.size), np.float32)
         for start in range(0, weights.size, _BLOCK):
             part = slice(start, min(start + _BLOCK, weights.size))
-            blocked(
+            block = _Block(
                 weights[part],
                 gradient[part],
                 slots[:, part],
@@ -387,6 +350,7 @@ def _make_blocked(blocked: Callable[..., None]) -> Step:
                 coefficients,
                 scratch[: part.stop - start],
             )
+            blocked(block)
 
     return step
 

@@ -21,10 +21,8 @@ from relaax_like.parameter_server.kernels import (
     Step,
     choose_form,
     compute_coefficients,
-    kernel_name,
     make_late_step,
     make_step,
-    slot_names,
 )
 from relaax_like.parameter_server.schedules import compute_learning_rate
 from relaax_like.parameter_server.snapshot_format import State
@@ -543,8 +541,8 @@ def _make_groups(
     make = make_step if expects_gradients else make_late_step
     for name, elements in manifest.groups().items():
         config = optimizers[name]
-        slots = slot_names(config)
-        step = make(kernel_name(config), choose_form(elements.stop - elements.start))
+        slots = config.slot_names
+        step = make(config.rule, choose_form(elements.stop - elements.start))
         groups.append(_Group(name, elements, config, step, slots, first_slot))
         first_slot += len(slots) * groups[-1].size
     return tuple(groups)

@@ -44,8 +44,8 @@ def split(flat):
 
 def run_kernel(config, weights, gradients):
     """Takes the server's steps; one step is 50 environment steps."""
-    step = kernels.make_step(kernels.kernel_name(config), "numpy")
-    slots = np.zeros((len(kernels.slot_names(config)), weights.size), np.float32)
+    step = kernels.make_step(config.rule, "numpy")
+    slots = np.zeros((len(config.slot_names), weights.size), np.float32)
     for t, gradient in enumerate(gradients, start=1):
         new_weights, new_slots = np.empty_like(weights), np.empty_like(slots)
         rate = schedules.compute_learning_rate(config, 50 * (t - 1))
@@ -74,7 +74,7 @@ def test_many_steps_are_those_of_the_servers_kernel(name, xla):
     got = np.concatenate([variable.numpy().ravel() for variable in variables])
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(optimizer.slots.numpy(), want_slots, rtol=1e-5, atol=1e-7)
-    assert optimizer.slot_names == kernels.slot_names(config)
+    assert optimizer.slot_names == config.slot_names
     assert np.abs(got - weights).max() > 1e-3
 
 

@@ -78,8 +78,8 @@ NAMES = [name for name, _, _ in CASES]
 def run(
     config: OptimizerConfig, form: str, weights: np.ndarray, gradients: list[np.ndarray]
 ) -> np.ndarray:
-    step = kernels.make_step(kernels.kernel_name(config), form)
-    slots = np.zeros((len(kernels.slot_names(config)), weights.size), np.float32)
+    step = kernels.make_step(config.rule, form)
+    slots = np.zeros((len(config.slot_names), weights.size), np.float32)
     for t, gradient in enumerate(gradients, start=1):
         new_weights, new_slots = np.full_like(weights, np.nan), np.full_like(slots, np.nan)
         for array in (weights, gradient, slots):
