@@ -9,6 +9,7 @@ import grpc
 from relaax_like.bridge import chunks, errors, frames, messages
 from relaax_like.bridge.collecting import FORMAT
 from relaax_like.bridge.receive_budget import ReceiveBudget
+from relaax_like.bridge.serving import add_service
 from relaax_like.core.episode_reports import read_reports
 from relaax_like.core.message_fields import to_record
 from relaax_like.core.records import Experience, Reply, StreamProgress
@@ -59,10 +60,9 @@ class ExperienceServicer:
             stream = _Stream(sink, self._receiving, first, request_iterator, context)
             have = first.have_version if first.have_epoch == epoch else None
             yield from self._tell(sink, first, have, ranges, stream, context)
-        except Exception as error:
-            if isinstance(error, InvalidInputError):
-                self._backend.count_refused("malformed")
-            errors.abort(context, error)
+        except InvalidInputError:
+            self._backend.count_refused("malformed")
+            raise
 
     def _tell(
         self,
@@ -319,9 +319,5 @@ def _get_chunk(message: frames.ExperienceRequest | None) -> bytes | memoryview:
 
 def add_experience_to_server(servicer: ExperienceServicer, server: grpc.Server) -> None:
     """Adds the service; its streams receive and send chunks without conversion."""
-    handlers = {
-        "Collect": grpc.stream_stream_rpc_method_handler(
-            servicer.Collect, frames.to_experience_request, frames.to_bytes
-        )
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    collect = servicer.Collect, frames.to_experience_request
+    add_service(server, SERVICE, (grpc.stream_stream_rpc_method_handler, *collect))

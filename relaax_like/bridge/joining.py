@@ -10,6 +10,7 @@ import numpy as np
 from relaax_like.bridge import chunks, errors, frames
 from relaax_like.bridge.messages import name_outcome, number_outcome
 from relaax_like.bridge.receive_budget import ReceiveBudget
+from relaax_like.bridge.serving import add_service
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.message_fields import to_message, to_record
 from relaax_like.core.records import (
@@ -25,7 +26,7 @@ from relaax_like.v1 import group_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError, ServerUnavailableError
 
 FORMAT = 1
-_METHOD = "/relaax.v1.LearnerGroup/Join"
+_SERVICE = "relaax.v1.LearnerGroup"
 _MAX_NAME, _MAX_TAG, _MAX_GROUPS = 200, 100, 1_000
 # As doubles, with the rest of a header, below the 4 MiB of a message that a learner receives.
 _MAX_SUMS = 1 << 18
@@ -81,8 +82,6 @@ class GroupServicer:
                 values = reply.reply.values
                 if values is not None and not chunks.fits_one(values.flat.nbytes):
                     yield from chunks.split(values.flat)
-        except Exception as error:
-            errors.abort(context, error)
         finally:
             if connection is not None:
                 connection.close()
@@ -131,14 +130,11 @@ class GroupServicer:
 
 def add_to_server(servicer: GroupServicer, server: grpc.Server) -> None:
     """Adds the service; chunks are neither packed nor parsed by protobuf."""
-    handler = grpc.stream_stream_rpc_method_handler(
-        servicer.Join,
-        lambda data: frames.to_part(data, group_pb2.GroupPart, _MAX_HEADER_BYTES, _MAX_FIELDS),
-        frames.to_bytes,
-    )
-    service, method = _METHOD[1:].split("/")
-    handlers = {method: handler}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+    def read(data: bytes) -> Any:
+        return frames.to_part(data, group_pb2.GroupPart, _MAX_HEADER_BYTES, _MAX_FIELDS)
+
+    add_service(server, _SERVICE, (grpc.stream_stream_rpc_method_handler, servicer.Join, read))
 
 
 class GroupStream(GroupConnection):
@@ -167,7 +163,7 @@ class GroupStream(GroupConnection):
         self._manifest = manifest
         self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         join = channel.stream_stream(
-            _METHOD,
+            f"/{_SERVICE}/Join",
             request_serializer=frames.to_bytes,
             response_deserializer=lambda data: frames.to_part(
                 data, group_pb2.GroupAnswerPart, _MAX_HEADER_BYTES

@@ -12,6 +12,7 @@ import numpy as np
 from relaax_like.bridge import chunks, errors, frames
 from relaax_like.bridge.messages import name_outcome, number_outcome
 from relaax_like.bridge.receive_budget import ReceiveBudget
+from relaax_like.bridge.serving import add_service
 from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.message_fields import to_message, to_record
@@ -93,41 +94,32 @@ class PublisherServicer:
         self, request: publisher_pb2.AcquireRequest, context: grpc.ServicerContext
     ) -> Iterator[Any]:
         """Grants the lease, and sends the state."""
-        try:
-            _validate_acquire(request, self._backend.manifest)
-            term, lease_sec, lease = self._backend.grant_lease(request.holder, request.address)
-            header = _lease_to_header(term, lease_sec, lease, self._backend.get_run_state())
-            yield publisher_pb2.LeasePart(header=header)
-            yield from chunks.split(lease.values)
-            for slots in lease.slots.values():
-                if slots.size:
-                    yield from chunks.split(slots.reshape(-1).view(np.uint8))
-        except Exception as error:
-            errors.abort(context, error)
+        _validate_acquire(request, self._backend.manifest)
+        term, lease_sec, lease = self._backend.grant_lease(request.holder, request.address)
+        header = _lease_to_header(term, lease_sec, lease, self._backend.get_run_state())
+        yield publisher_pb2.LeasePart(header=header)
+        yield from chunks.split(lease.values)
+        for slots in lease.slots.values():
+            if slots.size:
+                yield from chunks.split(slots.reshape(-1).view(np.uint8))
 
     def Renew(
         self, request: publisher_pb2.RenewRequest, context: grpc.ServicerContext
     ) -> publisher_pb2.RunState:
         """Renews the lease, and returns the state of the run."""
-        try:
-            self._backend.renew_lease(request.term, to_record(TableStatus, request))
-            return state_to_message(self._backend.get_run_state())
-        except Exception as error:
-            errors.abort(context, error)
+        self._backend.renew_lease(request.term, to_record(TableStatus, request))
+        return state_to_message(self._backend.get_run_state())
 
     def Publish(
         self, requests: Iterator[Any], context: grpc.ServicerContext
     ) -> publisher_pb2.RunState:
         """Applies a publication, or counts."""
-        try:
-            item = self._read(requests, context)
-            if isinstance(item, Publication):
-                reply = self._backend.publish(item)
-            else:
-                reply = self._backend.count(item)
-            return state_to_message(self._backend.get_run_state(reply))
-        except Exception as error:
-            errors.abort(context, error)
+        item = self._read(requests, context)
+        if isinstance(item, Publication):
+            reply = self._backend.publish(item)
+        else:
+            reply = self._backend.count(item)
+        return state_to_message(self._backend.get_run_state(reply))
 
     def FindLearner(
         self, request: publisher_pb2.FindLearnerRequest, context: grpc.ServicerContext
@@ -181,23 +173,23 @@ class PublisherServicer:
 
 def add_to_server(servicer: PublisherServicer, server: grpc.Server) -> None:
     """Adds the service; chunks are neither packed nor parsed by protobuf."""
-    handlers = {
-        "Acquire": grpc.unary_stream_rpc_method_handler(
-            servicer.Acquire, publisher_pb2.AcquireRequest.FromString, frames.to_bytes
+    unary = grpc.unary_unary_rpc_method_handler
+    add_service(
+        server,
+        _SERVICE,
+        (
+            grpc.unary_stream_rpc_method_handler,
+            servicer.Acquire,
+            publisher_pb2.AcquireRequest.FromString,
         ),
-        "Renew": grpc.unary_unary_rpc_method_handler(
-            servicer.Renew, publisher_pb2.RenewRequest.FromString, frames.to_bytes
-        ),
-        "Publish": grpc.stream_unary_rpc_method_handler(
+        (unary, servicer.Renew, publisher_pb2.RenewRequest.FromString),
+        (
+            grpc.stream_unary_rpc_method_handler,
             servicer.Publish,
             lambda data: frames.to_part(data, publisher_pb2.PublishPart),
-            frames.to_bytes,
         ),
-        "FindLearner": grpc.unary_unary_rpc_method_handler(
-            servicer.FindLearner, publisher_pb2.FindLearnerRequest.FromString, frames.to_bytes
-        ),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+        (unary, servicer.FindLearner, publisher_pb2.FindLearnerRequest.FromString),
+    )
 
 
 class PublisherStub:

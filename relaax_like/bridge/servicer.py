@@ -6,9 +6,10 @@ from typing import cast
 
 import grpc
 
-from relaax_like.bridge import errors, frames, messages
+from relaax_like.bridge import frames, messages
 from relaax_like.bridge.in_process import push_pull
 from relaax_like.bridge.receive_budget import ReceiveBudget, SlowError
+from relaax_like.bridge.serving import add_service
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.bridge.shared_memory_lane import Part
 from relaax_like.core.manifest import Manifest, manifest_to_message
@@ -18,7 +19,6 @@ from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
     InvalidInputError,
-    LeasedError,
     ServerUnavailableError,
     SnapshotError,
 )
@@ -79,10 +79,7 @@ class ParameterServerServicer:
 
     def PushPullWhole(self, request: frames.Request, context: grpc.ServicerContext) -> frames.Reply:
         """Applies one push and returns newer values, for a model that fits one message each way."""
-        try:
-            messages.validate_whole(self.manifest)
-        except InvalidInputError as error:
-            errors.abort(context, error)
+        messages.validate_whole(self.manifest)
         (reply,) = messages.reply_to_messages(self._push_pull(request, iter(()), context))
         return reply
 
@@ -91,10 +88,7 @@ class ParameterServerServicer:
     ) -> Iterator[frames.Reply]:
         """Streams the newest values; without values if the client already has the newest."""
         have_version = request.have_version if request.have_any else None
-        try:
-            reply = self._backend.pull(request.client_id, have_version)
-        except Exception as error:
-            errors.abort(context, error)
+        reply = self._backend.pull(request.client_id, have_version)
         with tracing.span("send values"):
             yield from messages.reply_to_messages(reply)
 
@@ -105,15 +99,12 @@ class ParameterServerServicer:
         context: grpc.ServicerContext,
         shared: SharedVectors | None = None,
     ) -> Reply:
-        try:
-            with tracing.span("read push"):
-                push, header = self._read_push(first, more, context, shared)
-            with tracing.span("push"):
-                want, have = header.want_values, header.have_version
-                longest = min(remaining_sec(context), header.timeout_sec or _MAX_WAIT_SEC)
-                return push_pull(self._backend, push, want, have, longest)
-        except Exception as error:
-            errors.abort(context, error)
+        with tracing.span("read push"):
+            push, header = self._read_push(first, more, context, shared)
+        with tracing.span("push"):
+            want, have = header.want_values, header.have_version
+            longest = min(remaining_sec(context), header.timeout_sec or _MAX_WAIT_SEC)
+            return push_pull(self._backend, push, want, have, longest)
 
     def _read_push(
         self,
@@ -137,19 +128,13 @@ class ParameterServerServicer:
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.Status:
         """Answers with the status."""
-        try:
-            return messages.status_to_message(self._backend.status())
-        except Exception as error:  # a learner's process requests it from the parameter server
-            errors.abort(context, error)
+        return messages.status_to_message(self._backend.status())
 
     def ReportClients(
         self, request: pb.ClientsReport, context: grpc.ServicerContext
     ) -> pb.ClientsReportReply:
         """Receives an rlx server's report about its clients."""
-        try:
-            self._backend.report_clients(messages.message_to_report(request))
-        except Exception as error:
-            errors.abort(context, error)
+        self._backend.report_clients(messages.message_to_report(request))
         return pb.ClientsReportReply()
 
     def Save(self, request: pb.SaveRequest, context: grpc.ServicerContext) -> pb.SaveReply:
@@ -157,17 +142,12 @@ class ParameterServerServicer:
         try:
             path = self._backend.save_checkpoint()
         except SnapshotError as error:
-            errors.abort(context, ServerUnavailableError(str(error)))
-        except LeasedError as error:
-            errors.abort(context, error)
+            raise ServerUnavailableError(str(error)) from error
         return pb.SaveReply(path="" if path is None else str(path.absolute()))
 
     def Stop(self, request: pb.StopRequest, context: grpc.ServicerContext) -> pb.StopReply:
         """Requests an orderly stop of the process."""
-        try:
-            self._backend.request_stop()
-        except LeasedError as error:
-            errors.abort(context, error)
+        self._backend.request_stop()
         return pb.StopReply()
 
 
@@ -198,30 +178,16 @@ def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> Non
     read_request = functools.partial(
         frames.to_push_pull_request, max_header_bytes=_max_header_bytes(servicer.manifest)
     )
-    handlers: dict[str, grpc.RpcMethodHandler] = {
-        "GetManifest": grpc.unary_unary_rpc_method_handler(
-            servicer.GetManifest, pb.GetManifestRequest.FromString, frames.to_bytes
-        ),
-        "PushPull": grpc.stream_stream_rpc_method_handler(
-            servicer.PushPull, read_request, frames.to_bytes
-        ),
-        "PushPullWhole": grpc.unary_unary_rpc_method_handler(
-            servicer.PushPullWhole, read_request, frames.to_bytes
-        ),
-        "Pull": grpc.unary_stream_rpc_method_handler(
-            servicer.Pull, pb.PullRequest.FromString, frames.to_bytes
-        ),
-        "GetStatus": grpc.unary_unary_rpc_method_handler(
-            servicer.GetStatus, pb.GetStatusRequest.FromString, frames.to_bytes
-        ),
-        "ReportClients": grpc.unary_unary_rpc_method_handler(
-            servicer.ReportClients, pb.ClientsReport.FromString, frames.to_bytes
-        ),
-        "Save": grpc.unary_unary_rpc_method_handler(
-            servicer.Save, pb.SaveRequest.FromString, frames.to_bytes
-        ),
-        "Stop": grpc.unary_unary_rpc_method_handler(
-            servicer.Stop, pb.StopRequest.FromString, frames.to_bytes
-        ),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    unary = grpc.unary_unary_rpc_method_handler
+    add_service(
+        server,
+        SERVICE,
+        (unary, servicer.GetManifest, pb.GetManifestRequest.FromString),
+        (grpc.stream_stream_rpc_method_handler, servicer.PushPull, read_request),
+        (unary, servicer.PushPullWhole, read_request),
+        (grpc.unary_stream_rpc_method_handler, servicer.Pull, pb.PullRequest.FromString),
+        (unary, servicer.GetStatus, pb.GetStatusRequest.FromString),
+        (unary, servicer.ReportClients, pb.ClientsReport.FromString),
+        (unary, servicer.Save, pb.SaveRequest.FromString),
+        (unary, servicer.Stop, pb.StopRequest.FromString),
+    )

@@ -6,8 +6,9 @@ from typing import NoReturn
 import grpc
 
 from relaax_like.bridge import errors
+from relaax_like.bridge.serving import add_service
 from relaax_like.v1 import spaces_pb2
-from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
+from relaax_like.wire.errors import ServerUnavailableError
 from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces_to_message
 
 _SERVICE = "relaax.v1.RunSpaces"
@@ -26,19 +27,12 @@ def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
       server: not started yet.
     """
 
-    def answer(request: spaces_pb2.Spaces, context: grpc.ServicerContext) -> spaces_pb2.Spaces:
-        try:
-            spaces = propose(_read(request))
-        except RelaaxError as error:
-            errors.abort(context, error)
+    def Propose(request: spaces_pb2.Spaces, context: grpc.ServicerContext) -> spaces_pb2.Spaces:
+        spaces = propose(_read(request))
         return spaces_pb2.Spaces() if spaces is None else run_spaces_to_message(spaces)
 
-    handlers = {
-        "Propose": grpc.unary_unary_rpc_method_handler(
-            answer, spaces_pb2.Spaces.FromString, spaces_pb2.Spaces.SerializeToString
-        )
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    unary = grpc.unary_unary_rpc_method_handler
+    add_service(server, _SERVICE, (unary, Propose, spaces_pb2.Spaces.FromString))
 
 
 def _read(message: spaces_pb2.Spaces) -> RunSpaces | None:

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 import grpc
 import numpy as np
 
-from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc, errors
+from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc
 from relaax_like.bridge.servicer import remaining_sec
+from relaax_like.bridge.serving import answering
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import Push
 from relaax_like.core.roles import ParameterServerBackend
@@ -30,58 +31,50 @@ class TutorialServicer(bridge_pb2_grpc.ParameterServerServicer):
     def __init__(self, backend: ParameterServerBackend):
         self._backend = backend
 
+    @answering
     def IncrementGlobalT(
         self, request: bridge_pb2.NullMessage, context: grpc.ServicerContext
     ) -> bridge_pb2.Step:
         """Counts one environment step."""
-        try:
-            push = Push(client_id=_client_id(context), env_steps=1)
-            reply = self._backend.push(push, remaining_sec(context))
-        except Exception as error:
-            errors.abort(context, error)
+        push = Push(client_id=_client_id(context), env_steps=1)
+        reply = self._backend.push(push, remaining_sec(context))
         return bridge_pb2.Step(n=reply.global_t)
 
+    @answering
     def ApplyGradients(
         self, request_iterator: Iterator[bridge_pb2.NdArray], context: grpc.ServicerContext
     ) -> bridge_pb2.NullMessage:
         """Applies one gradient: an array per trainable variable, in manifest order."""
-        try:
-            self._backend.push(
-                Push(
-                    client_id=_client_id(context),
-                    gradient=_read_gradient(request_iterator, self._backend.manifest),
-                    gradient_version=self._backend.pull().version,
-                    fingerprint=self._backend.manifest.fingerprint,
-                ),
-                remaining_sec(context),
-            )
-        except Exception as error:
-            errors.abort(context, error)
+        self._backend.push(
+            Push(
+                client_id=_client_id(context),
+                gradient=_read_gradient(request_iterator, self._backend.manifest),
+                gradient_version=self._backend.pull().version,
+                fingerprint=self._backend.manifest.fingerprint,
+            ),
+            remaining_sec(context),
+        )
         return bridge_pb2.NullMessage()
 
+    @answering
     def GetValues(
         self, request: bridge_pb2.NullMessage, context: grpc.ServicerContext
     ) -> Iterator[bridge_pb2.NdArray]:
         """Streams the trainable values, one array per variable, in manifest order."""
-        try:
-            values = self._backend.pull(_client_id(context)).values
-        except Exception as error:
-            errors.abort(context, error)
+        values = self._backend.pull(_client_id(context)).values
         assert values is not None
         manifest = self._backend.manifest
         trainable = values.flat[: manifest.gradient_bytes]
         for array in manifest.unpack(trainable, gradient=True):
             yield ndarray_to_message(array, bridge_pb2.NdArray)
 
+    @answering
     def StoreScalarMetric(
         self, request: bridge_pb2.ScalarMetric, context: grpc.ServicerContext
     ) -> bridge_pb2.NullMessage:
         """Records one point of a curve; without x, at the newest global_t."""
         x = request.x.value if request.HasField("x") else None
-        try:
-            self._backend.metrics().scalar(request.name, request.y, x)
-        except Exception as error:
-            errors.abort(context, error)
+        self._backend.metrics().scalar(request.name, request.y, x)
         return bridge_pb2.NullMessage()
 
 
