@@ -7,7 +7,6 @@ from concurrent import futures
 from types import TracebackType
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel, make_interceptors
 from relaax_like.bridge.collecting import CollectStream, GrpcCall
@@ -28,6 +27,7 @@ from relaax_like.bridge.servicer import (
     add_to_server,
     max_message_bytes,
 )
+from relaax_like.bridge.serving import add_health
 from relaax_like.bridge.shared_memory_lane import SharedMemoryLane
 from relaax_like.bridge.spaces_servicer import (
     Propose,
@@ -362,18 +362,6 @@ class BridgeControl:
         add_health(server)
         server.add_generic_rpc_handlers((WaitingHandler(text),))
         return server, bind(server, address, security)
-
-
-def add_health(server: grpc.Server) -> health.HealthServicer:
-    """Adds gRPC's standard health check, which answers SERVING for the service name "".
-
-    Returns:
-      The health service, to which other service names can be added.
-    """
-    servicer = health.HealthServicer()
-    servicer.set("", health_pb2.HealthCheckResponse.SERVING)
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    return servicer
 
 
 def _add_tutorial(server: grpc.Server, backend: ParameterServerBackend) -> None:

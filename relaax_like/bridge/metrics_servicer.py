@@ -3,9 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from relaax_like.bridge.channel import bind, make_interceptors
+from relaax_like.bridge.serving import add_health
 from relaax_like.config.address import Address
 from relaax_like.core.metrics import Metrics
 from relaax_like.metrics.buffered import MAX_X, BufferedMetrics, select_valid, validate_point
@@ -104,15 +104,8 @@ def create_metrics_server(
         ],
     )
     add_metrics_servicer(server, recorder)
-    _add_health(server)
+    add_health(server, SERVICE)
     try:
         return server, bind(server, str(address), security)
     except RelaaxError as error:
         raise ConfigError(f"relaax-metrics-server.bind (--bind): {error}") from None
-
-
-def _add_health(server: grpc.Server) -> None:
-    servicer = health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    for service in ("", SERVICE):
-        servicer.set(service, health_pb2.HealthCheckResponse.SERVING)

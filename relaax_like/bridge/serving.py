@@ -1,4 +1,4 @@
-"""Adds services to a gRPC server; their methods raise our exceptions."""
+"""Adds services to a gRPC server: ours, whose methods raise our exceptions, and health checks."""
 
 import functools
 import inspect
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from relaax_like.bridge import errors, frames
 
@@ -26,6 +27,14 @@ def add_service(server: grpc.Server, name: str, *methods: Method) -> None:
         for make, serve, parse in methods
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
+
+
+def add_health(server: grpc.Server, *services: str) -> None:
+    """Adds gRPC's standard health check, which answers SERVING for "" and for `services`."""
+    servicer = health.HealthServicer()
+    for service in ("", *services):
+        servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
 
 
 def answering(serve: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_interceptors
 from relaax_like.bridge.errors import OWN_TEXT
+from relaax_like.bridge.serving import add_health
 from relaax_like.config.address import Address
 from relaax_like.config.job_keys import validate_job_config
 from relaax_like.coordinator.coordinator import (
@@ -181,10 +181,7 @@ def create_coordinator_server(
         options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)],
     )
     pb_grpc.add_CoordinatorServicer_to_server(CoordinatorServicer(coordinator), server)
-    servicer = health.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    for service in ("", SERVICE):
-        servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+    add_health(server, SERVICE)
     try:
         return server, bind(server, str(address), security)
     except RelaaxError as error:
