@@ -15,11 +15,12 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.loops import LoopType, compile_loop
 
 _LOG = logging.getLogger(__name__)
 # Elements of a block: two float32 blocks of scratch fit into the second-level cache.
@@ -34,6 +35,13 @@ Step = Callable[
 ]
 """(weights [n], gradient [n], slots [s, n], out_weights [n], out_slots [s, n], coefficients [c]),
 all float32; the out arrays share no memory with the others."""
+
+
+_VECTOR, _SLOTS = LoopType("float32", 1), LoopType("float32", 2)
+_ARGUMENTS = (
+    *(_VECTOR, _VECTOR, _SLOTS),
+    *(LoopType("float32", 1, True), LoopType("float32", 2, True), _VECTOR),
+)
 
 
 class _Block(NamedTuple):
@@ -294,7 +302,7 @@ def make_step(name: str, form: str | None = None) -> Step:
     if (form or default_form()) == "numpy":
         return blocked
     try:
-        return _compile_loop(name)
+        return _compile(name)
     except ImportError as error:  # numba is installed, but broken or too old for this NumPy
         if form is not None:
             raise
@@ -356,31 +364,8 @@ def _make_blocked(blocked: Callable[[_Block], None]) -> Step:
 
 
 @functools.cache
-def _compile_loop(name: str) -> Step:
-    """Compiles a loop, or loads it from numba's cache. Imports numba (0.2 s or more)."""
-    import numba
-
-    def array(axes: int, readonly: bool) -> Any:
-        return numba.types.Array(numba.float32, axes, "C", readonly=readonly)
-
-    # An explicit signature: otherwise read-only and writable arguments are compiled separately.
-    signature = numba.void(
-        array(1, True), array(1, True), array(2, True), array(1, False), array(2, False),
-        array(1, True),
-    )  # fmt: skip
-    # error_model: with Python's, the test for a zero divisor prevents vectorisation of the loop.
-    # nogil: serving threads continue while a large step is computed.
-    options: dict[str, Any] = {"error_model": "numpy", "fastmath": False, "nogil": True}
-    loop = KERNELS[name].loop
-    try:
-        return numba.njit(signature, cache=True, **options)(loop)
-    except Exception as error:  # whatever a read-only, full or damaged cache raises
-        _LOG.info(
-            "kernel %s is compiled again at each start, because it cannot be cached: %s",
-            name,
-            error,
-        )
-    return numba.njit(signature, cache=False, **options)(loop)
+def _compile(name: str) -> Step:
+    return compile_loop(KERNELS[name].loop, _ARGUMENTS)
 
 
 def main() -> None:

@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from relaax_like.core.loops import LoopType, compile_loop
+
 logger = logging.getLogger(__name__)
 
 # Columns of `links`, int64.
@@ -595,61 +597,52 @@ def _find_leaves(masses: np.ndarray, nodes: np.ndarray, positions: np.ndarray) -
         positions[i] -= size
 
 
-class _Type(NamedTuple):
-    """Type of an argument: NumPy dtype, number of axes, whether the array must be writable."""
-
-    dtype: str
-    ndim: int = 0
-    writable: bool = False
-
-
 class Kernel(NamedTuple):
     """One loop, and its signature for numba.
 
     Attributes:
       loop: the Python form.
-      returns: number of int64 that it returns.
       arguments: types of the arguments.
+      returns: number of int64 that it returns.
     """
 
     loop: Callable[..., Any]
-    returns: int
-    arguments: tuple[_Type, ...]
+    arguments: tuple[LoopType, ...]
+    returns: int = 0
 
 
-_INT, _FLOAT, _BOOL = _Type("int64"), _Type("float64"), _Type("bool_")
-_IDS, _TABLE = _Type("int64", 1), _Type("int64", 2)
-_OUT_IDS, _OUT_TABLE = _Type("int64", 1, True), _Type("int64", 2, True)
-_FLAGS, _OUT_FLAGS = _Type("bool_", 2), _Type("bool_", 1, True)
-_ALIVE = _Type("float32", 2)
-_OUT_NUMBERS, _OUT_NUMBERS2 = _Type("float32", 1, True), _Type("float32", 2, True)
+_INT, _FLOAT, _BOOL = LoopType("int64"), LoopType("float64"), LoopType("bool_")
+_IDS, _TABLE = LoopType("int64", 1), LoopType("int64", 2)
+_OUT_IDS, _OUT_TABLE = LoopType("int64", 1, True), LoopType("int64", 2, True)
+_FLAGS, _OUT_FLAGS = LoopType("bool_", 2), LoopType("bool_", 1, True)
+_ALIVE = LoopType("float32", 2)
+_OUT_NUMBERS, _OUT_NUMBERS2 = LoopType("float32", 1, True), LoopType("float32", 2, True)
 
 KERNELS: dict[str, Kernel] = {
-    "count_rows": Kernel(_count_rows, 2, (_ALIVE, _FLAGS, _FLAGS, _BOOL)),
+    "count_rows": Kernel(_count_rows, (_ALIVE, _FLAGS, _FLAGS, _BOOL), 2),
     "match_streams": Kernel(
-        _match_streams, 1, (_FLAGS, _IDS, _TABLE, _OUT_TABLE, _INT, _OUT_FLAGS, _OUT_IDS)
+        _match_streams, (_FLAGS, _IDS, _TABLE, _OUT_TABLE, _INT, _OUT_FLAGS, _OUT_IDS), 1
     ),
     "insert_rows": Kernel(
         _insert_rows,
-        2,
         (
             *(_ALIVE, _FLAGS, _FLAGS, _OUT_FLAGS, _IDS, _TABLE, _IDS, _INT, _BOOL, _INT, _INT),
             *(_INT, _INT, _INT, _OUT_IDS, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE),
             _OUT_IDS,
         ),
+        2,
     ),
     "close_streams": Kernel(
         _close_streams,
-        2,
         (
             *(_OUT_IDS, _INT, _INT, _INT, _INT, _INT, _OUT_IDS, _OUT_TABLE, _OUT_TABLE),
             *(_OUT_TABLE, _OUT_IDS, _OUT_IDS),
         ),
+        2,
     ),
-    "evict_rows": Kernel(_evict_rows, 1, (_INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_IDS)),
+    "evict_rows": Kernel(_evict_rows, (_INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_IDS), 1),
     "find_transitions": Kernel(
         _find_transitions,
-        0,
         (
             *(_IDS, _INT, _FLOAT, _INT, _OUT_TABLE, _OUT_NUMBERS2, _OUT_NUMBERS),
             *(_OUT_IDS, _OUT_IDS, _OUT_IDS, _OUT_TABLE, _OUT_NUMBERS2, _OUT_NUMBERS),
@@ -657,19 +650,17 @@ KERNELS: dict[str, Kernel] = {
         ),
     ),
     "find_sequences": Kernel(
-        _find_sequences, 0, (_IDS, _INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)
+        _find_sequences, (_IDS, _INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)
     ),
     "find_goals": Kernel(
-        _find_goals,
-        0,
-        (_IDS, _Type("float64", 1), _INT, _INT, _INT, _OUT_TABLE, _OUT_IDS),
+        _find_goals, (_IDS, LoopType("float64", 1), _INT, _INT, _INT, _OUT_TABLE, _OUT_IDS)
     ),
-    "count_steps": Kernel(_count_steps, 1, (_IDS, _INT, _OUT_TABLE)),
-    "find_stacks": Kernel(_find_stacks, 0, (_IDS, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)),
-    "add_members": Kernel(_add_members, 0, (_IDS, _INT, _OUT_IDS, _OUT_IDS)),
-    "set_leaves": Kernel(_set_leaves, 0, (_IDS, _Type("float64", 1), _Type("float64", 2, True))),
-    "find_leaves": Kernel(_find_leaves, 0, (_Type("float64", 1), _Type("float64", 2), _OUT_IDS)),
-    "remove_members": Kernel(_remove_members, 0, (_IDS, _INT, _OUT_IDS, _OUT_IDS)),
+    "count_steps": Kernel(_count_steps, (_IDS, _INT, _OUT_TABLE), 1),
+    "find_stacks": Kernel(_find_stacks, (_IDS, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)),
+    "add_members": Kernel(_add_members, (_IDS, _INT, _OUT_IDS, _OUT_IDS)),
+    "set_leaves": Kernel(_set_leaves, (_IDS, LoopType("float64", 1), LoopType("float64", 2, True))),
+    "find_leaves": Kernel(_find_leaves, (LoopType("float64", 1), LoopType("float64", 2), _OUT_IDS)),
+    "remove_members": Kernel(_remove_members, (_IDS, _INT, _OUT_IDS, _OUT_IDS)),
 }
 
 
@@ -687,7 +678,7 @@ def load_kernel(name: str, form: str | None = None) -> Callable[..., Any]:
     kernel = KERNELS[name]
     if form is None and importlib.util.find_spec("numba"):
         try:
-            return _compile(kernel)
+            return compile_loop(*kernel)
         except ImportError as error:  # numba is there, but too old for this NumPy, or broken
             logger.warning(
                 "cannot import numba, so the replay table is very slow: %s; install a version of "
@@ -695,30 +686,8 @@ def load_kernel(name: str, form: str | None = None) -> Callable[..., Any]:
                 error,
             )
     elif form == "numba":
-        return _compile(kernel)
+        return compile_loop(*kernel)
     return kernel.loop
-
-
-def _compile(kernel: Kernel) -> Callable[..., Any]:
-    import numba
-
-    def make_type(one: _Type) -> Any:
-        scalar = getattr(numba.types, one.dtype)
-        if not one.ndim:
-            return scalar
-        return numba.types.Array(scalar, one.ndim, "C", readonly=not one.writable)
-
-    arguments = [make_type(one) for one in kernel.arguments]
-    result = {0: numba.void, 1: numba.int64}.get(
-        kernel.returns, numba.types.UniTuple(numba.int64, kernel.returns)
-    )
-    # nogil: agents' threads continue while a minibatch is put together.
-    options: dict[str, Any] = {"error_model": "numpy", "fastmath": False, "nogil": True}
-    try:
-        return numba.njit(result(*arguments), cache=True, **options)(kernel.loop)
-    except Exception as error:  # whatever a read-only, full or damaged cache raises
-        logger.info("%s cannot be cached, compiling: %s", kernel.loop.__name__, error)
-    return numba.njit(result(*arguments), cache=False, **options)(kernel.loop)
 
 
 def compile_kernels() -> None:
