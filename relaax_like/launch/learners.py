@@ -53,6 +53,7 @@ from relaax_like.learn.collected import make_collector
 from relaax_like.replay.row_spec import read_available_bytes
 from relaax_like.supervision.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import RunSpaces
 
 if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.agent_source import AgentSource
@@ -471,8 +472,17 @@ def _make_publishing_loop(
     )
 
 
-def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> None:
+def validate_recordings(
+    experiment: Experiment, files: Sequence[Recording], spaces: RunSpaces | None = None
+) -> None:
     """Reads all recordings that a run will learn from, and compares them with its settings.
+
+    Values outside of their boxes are reported.
+
+    Args:
+      experiment: the settings.
+      files: the recordings.
+      spaces: of the recordings; None: not known.
 
     Raises:
       ConfigError: a recording does not fit the settings (see `validate_files`); the algorithm
@@ -488,8 +498,9 @@ def validate_recordings(experiment: Experiment, files: Sequence[Recording]) -> N
     logger.info("checking %d recordings, %.1f MB", len(files), size / 1e6)
     if isinstance(plan, Offline) and plan.updates_at_once is not None:
         _validate_memory(size * experiment.algorithm.observation_history)
+    actions = experiment.algorithm.action_spaces
     try:
-        validate_files(files, make_model(experiment), experiment.algorithm.action_spaces, plan)
+        validate_files(files, make_model(experiment), actions, plan, spaces)
     except InvalidInputError as error:
         raise ConfigError(f"learner.offline: {error}") from error
 

@@ -46,7 +46,7 @@ class OfflineTrainer(BaseTrainer):
         self._recordings = find_recordings(sources)
         self._spaces = find_recorded_spaces(sources)
         # Before the training starts: it reads them later, and uses the environment later.
-        validate_recordings(experiment, self._recordings)
+        validate_recordings(experiment, self._recordings, self._spaces)
         if experiment.learner.eval_freq:
             require_environment(experiment)
             played = _validate_tests(experiment, ", ".join(sources))

@@ -104,6 +104,8 @@ class OnlineTester:
             raise RelaaxError(_describe_unsupported(self._experiment))
 
         host = make_frozen_host(self._experiment, refuse, fixed, "local")
+        # Other runs play the same environment themselves.
+        host.ranges.is_quiet = self._experiment.learner.offline is None
         agents = LocalAgents(slots, host, exploit=True)
         self._stack.callback(agents.close)
         return fixed, slots, agents

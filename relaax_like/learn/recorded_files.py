@@ -9,6 +9,7 @@ import numpy as np
 from relaax_like.algorithm.model import Model
 from relaax_like.config.plan import Offline, RolloutPlan
 from relaax_like.config.seeds import derive_seed
+from relaax_like.experience.ranges import Ranges, RangeWatch
 from relaax_like.experience.recordings import Recording
 from relaax_like.experience.rollout import Arrays, Rollout, concatenate, get_valid, stack_history
 from relaax_like.experience.trajectory_files import DamagedFileError
@@ -17,7 +18,10 @@ from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import Space
+from relaax_like.wire.spaces import RunSpaces, Space
+
+# What is watched of recordings.
+_OBSERVATION, _ACTION = "recorded observation", "recorded action"
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,11 @@ class RecordedSteps(Source):
 
 
 def validate_files(
-    files: Sequence[Recording], model: Model, action_spaces: Mapping[str, Space], plan: RolloutPlan
+    files: Sequence[Recording],
+    model: Model,
+    action_spaces: Mapping[str, Space],
+    plan: RolloutPlan,
+    spaces: RunSpaces | None = None,
 ) -> None:
     """Reads all recordings once, so that an unusable one does not end the training hours later.
 
@@ -153,6 +161,7 @@ def validate_files(
       model: see `RecordedFiles`.
       action_spaces: see `RecordedFiles`.
       plan: of the updates.
+      spaces: of the recordings; values outside are reported. None: not known.
 
     Raises:
       InvalidInputError: files cannot be read, and the error lists all of them; or the rollout of a
@@ -162,15 +171,21 @@ def validate_files(
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
     mixes = isinstance(plan, Offline) and plan.updates_at_once is not None
+    watch, declared = RangeWatch(), spaces or RunSpaces({}, {})
+    ranges = Ranges(watch, {_OBSERVATION: declared.observations, _ACTION: declared.actions})
     for file in files:
         try:
             rollout = _conform(file, model, action_spaces)
+            ranges.add(_OBSERVATION, rollout.inputs, rollout.valid)
+            ranges.add(_ACTION, rollout.actions, rollout.valid)
             if not mixes:
                 _validate_length(rollout, file.name, plan)
         except DamagedFileError as error:
             damaged.append(error)
         except InvalidInputError as error:
             unfit = unfit or error
+    ranges.close()
+    watch.close()
     if damaged:
         lines = "".join(f"\n  {one.path} ({one.reason})" for one in damaged)
         raise InvalidInputError(

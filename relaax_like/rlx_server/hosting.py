@@ -25,11 +25,12 @@ from relaax_like.config.plan import (
 from relaax_like.config.spaces import describe_mismatch
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
+from relaax_like.experience.ranges import Ranges, RangeWatch
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Greeting
-from relaax_like.rlx_server.slot_agents import SlotAgents
+from relaax_like.rlx_server.slot_agents import EXECUTED_ACTION, SlotAgents
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -37,7 +38,7 @@ from relaax_like.wire.errors import (
     RelaaxError,
     ServerUnavailableError,
 )
-from relaax_like.wire.spaces import Discrete, MultiDiscrete, Spaces
+from relaax_like.wire.spaces import OBSERVATION, Discrete, MultiDiscrete, Spaces
 
 _START_WAIT_SEC = 5.0
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
@@ -49,10 +50,12 @@ class AgentHost(abc.ABC):
     Attributes:
       on_ready: called, from any thread, when the learner has answered an agent, which might have
         waited for it; not when an agent's longest wait is over.
+      ranges: of what the environments return.
     """
 
     def __init__(self) -> None:
         self.on_ready: Callable[[], None] = lambda: None
+        self.ranges = RangeWatch()
 
     def make_agents(self, greeting: Greeting) -> SlotAgents:
         """Builds the agents of a greeted client; see `make_slot_agents`."""
@@ -106,12 +109,17 @@ class AgentHost(abc.ABC):
         """
         raise NotImplementedError("plain agents do not request predictions")
 
-    def close(self) -> None:  # noqa: B027 - optional
-        """Releases what the agents share.
+    def close(self) -> None:
+        """Releases what the agents share, and reports values outside of their boxes.
 
         Raises:
           Exception: see `BatchHost.close`.
         """
+        self.ranges.close()
+
+    def _watch(self, observation_spaces: Spaces, action_spaces: Spaces) -> Ranges:
+        spaces = {OBSERVATION: observation_spaces, EXECUTED_ACTION: action_spaces}
+        return Ranges(self.ranges, spaces)
 
 
 class BatchHost(AgentHost):
@@ -183,6 +191,7 @@ class BatchHost(AgentHost):
             self._takes_holes(self._main_task),
             self._takes_executed(self._main_task),
             any(_has_hindsight(get_task_plan(self._config, task)) for task in processors),
+            self._watch(observation_spaces, action_spaces),
         )
 
     def make_agent(
@@ -258,6 +267,7 @@ class BatchHost(AgentHost):
         Raises:
           Exception: raised by the first learner that failed to stop.
         """
+        super().close()
         # All at once: each might have to wait for the parameter server.
         with futures.ThreadPoolExecutor(max(1, len(self._processors))) as executor:
             stops = [executor.submit(p.stop) for p in self._processors.values()]
@@ -380,8 +390,9 @@ class PlainHost(AgentHost):
             agent.exploit = exploit
             return agent
 
+        ranges = self._watch(observation_spaces, action_spaces)
         return PlainSlots(
-            make_agent, clients, observation_spaces, action_spaces, learning=not exploit
+            make_agent, clients, observation_spaces, action_spaces, not exploit, ranges
         )
 
 

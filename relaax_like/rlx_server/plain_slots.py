@@ -11,7 +11,8 @@ from relaax_like.config.places import describe_error, find_folder
 from relaax_like.core.records import Episode
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
-from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents
+from relaax_like.experience.ranges import Ranges
+from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents, watch_ranges
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
 from relaax_like.wire.ndarray import DTYPES
@@ -27,6 +28,7 @@ class PlainSlots(PlainAgents):
       observation_spaces: of the hello.
       action_spaces: of the hello.
       learning: refuse numbers that are too large to learn from.
+      ranges: watch observations; closed with the agents. None: nothing is watched.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class PlainSlots(PlainAgents):
         observation_spaces: Spaces,
         action_spaces: Spaces,
         learning: bool = True,
+        ranges: Ranges | None = None,
     ):
         self._learning = learning
+        self._ranges = ranges
         self._parameter_servers = parameter_servers
         self._plain_observation = list(observation_spaces) == [OBSERVATION]
         self._action_spaces = action_spaces
@@ -61,6 +65,7 @@ class PlainSlots(PlainAgents):
             build their own rollouts, so the step is refused instead of a rollout.
           ServerUnavailableError: an agent could not reach the parameter server.
         """
+        watch_ranges(self._ranges, transition)
         if self._learning:
             _validate_magnitudes(transition)
         # First, so that they are sent with the push that an agent makes at an episode's end.
@@ -99,6 +104,8 @@ class PlainSlots(PlainAgents):
           Exception: an error of an agent's own `close`, or of `ParameterServerClient.close`.
         """
         with contextlib.ExitStack() as all_others:  # even if closing one fails
+            if self._ranges is not None:
+                all_others.callback(self._ranges.close)
             for client in self._parameter_servers:
                 all_others.callback(client.close)
             for agent in self._agents:  # closed before the clients, which they use

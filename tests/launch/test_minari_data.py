@@ -286,3 +286,22 @@ def test_a_run_learns_from_a_data_set(place: Callable[[Path], str], tmp_path: Pa
     # The spaces came from the data set, and are kept.
     algorithm: Any = load_experiment(tmp_path / "run" / "config.yaml").algorithm
     assert (algorithm.state_size, algorithm.action_low, algorithm.action_high) == (2, (-2,), (2,))
+
+
+def test_recorded_values_outside_of_their_spaces_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(20, observations=gym.spaces.Box(0, 100, (2,), np.float32))
+    path = copy_uncompiled("td3_bc", tmp_path)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"run_dir: {tmp_path / 'run'}\n"
+        f"learner: {{offline: 'minari:{ID}'}}\n"
+        f"algorithm: {{path: '{path}', network: {{layers: [4]}}, batch_size: 8,\n"
+        "  updates_at_once: 2, max_global_step: 16}\n"
+    )
+    assert train(file) == 0
+    first, last = (message for message in caplog.messages if message.startswith("recorded"))
+    assert "recorded observation: 101 at [0] is outside of 0 to 100" in first
+    # Steps 1 to 6 of the tenth episode, and all of the ten after it; one episode has 5 steps.
+    assert f"{100 * (6 + 10 * 7) / (20 * 7 - 2):.3g} % of {20 * 7 - 2} " in last
