@@ -16,6 +16,7 @@ from relaax_like.client import (
     SlotEpisode,
     add_security_arguments,
     find_exit_status,
+    find_versions,
     make_security,
     parse_count,
     parse_positive,
@@ -137,6 +138,12 @@ def make_parser() -> argparse.ArgumentParser:
         help="seconds before reconnecting, drawn uniformly between the two; default: 1 10",
     )
     add(
+        "--versions",
+        choices=("on", "off"),
+        default="on",
+        help="tell the server the versions of the environment's packages; default: on",
+    )
+    add(
         "--quiet",
         action="store_true",
         default=bool(os.environ.get(_QUIET)),
@@ -225,6 +232,7 @@ def run(args: argparse.Namespace) -> RunSummary:
                 exploit=args.exploit,
                 security=security,
                 timeout_sec=args.timeout,
+                versions=find_versions(slots.simulator) if args.versions == "on" else None,
                 retry=retry,
             )
         )

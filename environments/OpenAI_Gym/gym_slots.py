@@ -43,6 +43,7 @@ class GymSlots(Protocol):
     slots: int
     observation_space: UserSpace
     action_space: UserSpace
+    simulator: type
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
         """See `EnvironmentSlots.reset`."""
@@ -106,6 +107,7 @@ class EnvListSlots:
         if not envs:
             raise ConfigError("envs: an empty list, expected at least one environment")
         self._envs = list(envs)
+        self.simulator = type(self._envs[0].unwrapped)
         self.slots = len(self._envs)
         self._seeds: list[int | None] = [
             None if seed is None else seed + slot for slot in range(self.slots)
@@ -343,7 +345,7 @@ class VectorEnvSlots:
                 "single slots (reset_mask); create it with autoreset_mode SAME_STEP or DISABLED, "
                 "or pass several environments of one slot (JoinedSlots)"
             )
-        self.slots = env.num_envs
+        self.slots, self.simulator = env.num_envs, type(env.unwrapped)
         self._seed = seed
         self._observations = SpaceCodec(env.single_observation_space, "observation_space")
         self._actions = SpaceCodec(env.single_action_space, "action_space")
@@ -512,7 +514,7 @@ class JoinedSlots:
                 "each with one slot"
             )
         self._parts = list(parts)
-        self.slots = len(self._parts)
+        self.slots, self.simulator = len(self._parts), parts[0].simulator
         self.observation_space = parts[0].observation_space
         self.action_space = parts[0].action_space
         self._now: list[Values] = []

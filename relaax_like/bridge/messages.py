@@ -28,6 +28,7 @@ from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
+from relaax_like.wire.versions import validate_versions
 
 _OUTCOMES: Mapping[Outcome, pb.Outcome] = {
     "nothing": pb.NOTHING,
@@ -438,8 +439,8 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
     """Converts a received report.
 
     Raises:
-      InvalidInputError: there are too many clients, a text is too long or not printable, the
-        server's name is empty, or a number is too large, negative or not finite.
+      InvalidInputError: there are too many clients, a text is too long or not printable, versions
+        are not valid, the server's name is empty, or a number is too large, negative or not finite.
     """
     if not message.server_id:
         raise InvalidInputError("report: server_id is empty, expected a name", "server_id")
@@ -452,6 +453,7 @@ def message_to_report(message: pb.ClientsReport) -> ClientsReport:
         )
     for index, client in enumerate(message.clients):
         _validate_fields(client, f"clients[{index}].")
+        validate_versions(client.versions, f"clients[{index}].versions")
     clients = tuple(to_record(ServedClient, client) for client in message.clients)
     return to_record(ClientsReport, message, clients=clients)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from relaax_like.cli.tables import print_table
 from relaax_like.reports.compare import RunSummary, summarize_run
-from relaax_like.run_folders.runs import RunGroup, find_differences, group_runs, load_runs
+from relaax_like.run_folders.runs import Run, RunGroup, find_differences, group_runs, load_runs
 
 # Attribute of RunSummary -> title of its row, and the format of its numbers.
 _ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -65,6 +65,7 @@ def _to_json(
                 "name": group.name,
                 "environment": group.runs[0].environment,
                 "algorithm": group.runs[0].algorithm,
+                "versions": group.runs[0].versions,
                 "runs": [asdict(summary) for summary in rows],
             }
             for group, rows in zip(groups, summaries, strict=True)
@@ -89,6 +90,7 @@ def _make_table(
     table.add_row("environment", *(escape(group.runs[0].environment) for group in groups))
     table.add_row("algorithm", *(escape(group.runs[0].algorithm) for group in groups))
     table.add_row("seeds", *(group.seeds for group in groups))
+    table.add_row("versions", *(escape(_list_versions(group.runs[0])) for group in groups))
     for attribute, (title, to_text) in _ROWS.items():
         if target is not None:
             title = title.format(target=target)
@@ -101,6 +103,10 @@ def _make_table(
         cells = ["-" if value is None else _to_text(value) for value in settings]
         table.add_row(*map(escape, [key, *cells]))
     return table
+
+
+def _list_versions(run: Run) -> str:
+    return "\n".join(f"{name} {', '.join(found)}" for name, found in run.versions.items()) or "-"
 
 
 def _format(values: Sequence[float | None], to_text: Callable[[float], str]) -> str:

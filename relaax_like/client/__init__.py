@@ -33,6 +33,7 @@ from relaax_like.client.interactor import (
     Transition,
 )
 from relaax_like.wire.security import ClientSecurity
+from relaax_like.wire.versions import find_versions
 
 __all__ = [
     "ClientSecurity",
@@ -51,6 +52,7 @@ __all__ = [
     "Transition",
     "add_security_arguments",
     "find_exit_status",
+    "find_versions",
     "make_security",
     "parse_count",
     "parse_positive",

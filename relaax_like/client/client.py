@@ -52,6 +52,7 @@ from relaax_like.wire.spaces import (
     space_to_message,
     unpack_arrays,
 )
+from relaax_like.wire.versions import validate_versions
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -220,6 +221,7 @@ class RlxClient:
         connect_timeout_sec: float = 10.0,
         max_wait_ms: int | None = None,
         answer_timeout_sec: float | None = None,
+        versions: Mapping[str, str] | None = None,
         retry: Retry | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -242,6 +244,8 @@ class RlxClient:
             learner is busy; None: an answer can wait for the learner.
           answer_timeout_sec: longest wait of a verb for its answer, after which it raises
             LateAnswerError; needs `max_wait_ms`. None: `timeout_sec`, after which the session ends.
+          versions: package -> version of the simulator, which the run notes; see
+            `relaax_like.client.find_versions`. None: not said.
           retry: how `reconnect` waits. When given, the first connection is retried the same way.
           report: called with each line about waiting and reconnecting; default: prints it to
             stdout.
@@ -288,7 +292,7 @@ class RlxClient:
         _validate_limits(max_wait_ms, answer_timeout_sec)
         self._max_wait_ms = max_wait_ms
         self._answer_timeout_sec = None if answer_timeout_sec is None else float(answer_timeout_sec)
-        self._hello = self._make_hello(exploit)
+        self._hello = self._make_hello(exploit, validate_versions(versions or {}))
         self._timeout_sec = timeout_sec
         self._connect_timeout_sec = connect_timeout_sec
         self._retry = retry or Retry()
@@ -316,17 +320,19 @@ class RlxClient:
         else:
             self.connect_with_retry()
 
-    def _make_hello(self, exploit: bool) -> rlx_pb2.Hello:
+    def _make_hello(self, exploit: bool, versions: Mapping[str, str]) -> rlx_pb2.Hello:
+        features = {*_FEATURES, *(["versions"] if versions else [])}
+        if self._max_wait_ms is not None:
+            features.update(_LIMITED_FEATURES)
         hello = rlx_pb2.Hello(
             protocol_version=PROTOCOL_VERSION,
             client_name=self.name,
             slots=self.slots,
             mode=rlx_pb2.EXPLOIT if exploit else rlx_pb2.TRAIN,
-            features=_FEATURES,
+            features=sorted(features),
+            max_wait_ms=self._max_wait_ms or 0,
+            versions=versions,
         )
-        if self._max_wait_ms is not None:
-            hello.max_wait_ms = self._max_wait_ms
-            hello.features[:] = sorted((*_FEATURES, *_LIMITED_FEATURES))
         for values, into in (
             (self._observations, hello.observation_spaces),
             (self._actions, hello.action_spaces),
@@ -405,7 +411,8 @@ class RlxClient:
                     f"{self._address} replied to the hello with {answer.WhichOneof('body')!r}, "
                     "expected 'ready'; update the client or the server"
                 )
-            missing = set(self._hello.features).difference(answer.ready.features, _FEATURES)
+            missing = {*_LIMITED_FEATURES}.intersection(self._hello.features)
+            missing -= {*answer.ready.features}
             if missing:
                 raise ProtocolError(
                     f"max_wait_ms: the server at {self._address} does not support "

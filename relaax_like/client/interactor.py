@@ -58,6 +58,8 @@ class EnvironmentSlots(Protocol):
     `set_state(state)`, for slots made with the same arguments in another process, which raises
     InvalidInputError if they cannot resume from it: then their state is undefined until a reset.
 
+    Optional, too: `simulator`, the class of the environments, whose packages' versions a run notes.
+
     Attributes:
       slots: environments, k.
       observation_space: a leaf, or a dict name -> leaf.

@@ -61,6 +61,7 @@ def refuse_keys(environment: Any, program: str) -> None:
         ("action_repeat", 1),
         ("random_steps", 0),
         ("max_episode_steps", None),
+        ("versions", True),
     ):
         value = getattr(environment, key)
         if value != default:

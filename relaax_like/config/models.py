@@ -350,6 +350,8 @@ class EnvironmentConfig(Settings):
     counts."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor."""
+    versions: bool = True
+    """Whether the run notes the versions of the environment's packages, in RUN/versions.json."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -224,6 +224,7 @@ class ServedClient:
     late: int = 0
     discarded_steps: int = 0
     stall: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

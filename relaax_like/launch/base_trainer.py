@@ -17,7 +17,7 @@ from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import make_agent_host, make_serial_host
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.initial_values_main import make_initial_values
-from relaax_like.launch.local import LocalAgents
+from relaax_like.launch.local import LocalAgents, keep_slots_versions
 from relaax_like.launch.parameter_server import (
     make_parameter_server,
     make_recorder,
@@ -192,6 +192,7 @@ class BaseTrainer(abc.ABC):
                 text = describe_mismatch(error) if server.version > 0 else str(error)
                 raise ConfigError(text) from error
         keep_run_spaces(self.experiment.run_dir, agents.spaces)
+        keep_slots_versions(self.experiment, "this process", slots)
         self.note_ready()
         return agents
 

@@ -28,9 +28,11 @@ from relaax_like.rlx_server.episodes import EpisodeMeter
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
 from relaax_like.rlx_server.transition import Transition
+from relaax_like.run_folders.versions import keep_versions
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError, describe_exception
 from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces
+from relaax_like.wire.versions import find_versions
 
 # How often a waiting agent checks whether it must stop.
 _READY_POLL_SEC = 0.2
@@ -323,6 +325,19 @@ def _find_ended(terminated: np.ndarray | None, truncated: np.ndarray | None) -> 
         return None
     ended = terminated | truncated
     return ended if ended.any() else None
+
+
+def keep_slots_versions(experiment: Experiment, client: str, slots: EnvironmentSlots) -> None:
+    """Notes the versions of the environments' packages in RUN/versions.json, if they are known.
+
+    Args:
+      experiment: can have `environment.versions: false`.
+      client: name of the process, for a warning.
+      slots: can have an attribute `simulator`; see `EnvironmentSlots`.
+    """
+    simulator, environment = getattr(slots, "simulator", None), experiment.environment
+    if simulator is not None and (environment is None or environment.versions):
+        keep_versions(experiment.run_dir, client, find_versions(simulator))
 
 
 def require_program(experiment: Experiment) -> tuple[EnvironmentConfig, Path]:

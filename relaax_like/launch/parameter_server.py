@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from relaax_like.bridge.control import BridgeControl
@@ -17,6 +18,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Episodes, OnPolicy, Replay, get_plan
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import TASK
+from relaax_like.core.records import ClientsReport
 from relaax_like.core.roles import Publisher
 from relaax_like.launch.backprop import set_backprop_workers
 from relaax_like.launch.learners import make_iteration_learners
@@ -55,6 +57,7 @@ from relaax_like.run_folders.run_folder import (
     write_results,
 )
 from relaax_like.run_folders.version_copies import open_version_copies
+from relaax_like.run_folders.versions import keep_versions
 from relaax_like.supervision.log_file import add_log_file
 from relaax_like.supervision.process import (
     EXIT_ERROR,
@@ -194,6 +197,11 @@ def make_parameter_server(
     return server
 
 
+def _keep_versions(run_dir: Path, report: ClientsReport) -> None:
+    for client in report.clients:
+        keep_versions(run_dir, client.name, client.versions)
+
+
 def _open_lease(experiment: Experiment) -> LearnerLease | None:
     if experiment.learner.placement != "standalone":
         return None
@@ -252,6 +260,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
     with shutdown.interrupting(), tracing.span(tracing.START):
         server = make_parameter_server(experiment, overrides, metrics)
     serving.append(server)
+    server.on_report = lambda report: _keep_versions(experiment.run_dir, report)
     stops = (shutdown.requested, server.stop_requested)
     server.is_stopping = lambda: any(stop.is_set() for stop in stops)
     with contextlib.ExitStack() as ends:

@@ -321,11 +321,12 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
     argv = [*_make_start(experiment.environment_program), "--rlx-server", str(address)]
     if environment.env is not None:
         argv += ["--env", environment.env]
-    optional: list[tuple[str, int | None]] = [
+    optional: list[tuple[str, int | str | None]] = [
         ("--num-envs", None if environment.slots == 1 else environment.slots),
         ("--action-repeat", None if environment.action_repeat == 1 else environment.action_repeat),
         ("--random-steps", environment.random_steps or None),
         ("--max-episode-steps", environment.max_episode_steps),
+        ("--versions", None if environment.versions else "off"),
     ]
     for flag, value in optional:
         if value is not None:

@@ -23,7 +23,7 @@ from relaax_like.launch.agents import (
     make_linked_host,
     make_remote_learners,
 )
-from relaax_like.launch.local import LocalAgents, open_slots
+from relaax_like.launch.local import LocalAgents, keep_slots_versions, open_slots
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.security import make_client_security
 from relaax_like.nn.compiling import use_compile_cache
@@ -124,6 +124,7 @@ def play(
                         raise Stopped(shutdown.exit_status)
             agents = LocalAgents(slots, host, stop=shutdown.requested, resumable=False, name=name)
             ends.callback(agents.close)
+            keep_slots_versions(experiment, name, slots)
             with contextlib.suppress(RelaaxError):  # too large, or not the first ones
                 link.propose_spaces(agents.spaces)
         interactor = Interactor(

@@ -174,6 +174,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             window = target.episodes if target else DEFAULT_WINDOW
         self._statistics = Statistics(window, clock)
         self._served = ServedClients(clock)
+        self.on_report: Callable[[ClientsReport], None] = lambda report: None
         self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
         self._stop_condition = StopCondition(max_global_step, target, target_score, max_episodes)
         self._publications = None if snapshots is None else PublishedState(snapshots.directory)
@@ -548,8 +549,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
         )
 
     def report_clients(self, report: ClientsReport) -> None:
-        """Stores an rlx server's numbers about its clients, for `status`."""
+        """Stores an rlx server's numbers about its clients, for `status`; calls `on_report`."""
         self._served.take(report)
+        self.on_report(report)
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""

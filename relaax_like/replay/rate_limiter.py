@@ -113,7 +113,7 @@ class RateLimiter:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` returned.
 
-        The deficit is the one of then, even if a run goes on with another `updates_per_step` or
+        The deficit is the one of then, even if a run continues with another `updates_per_step` or
         `warm_up_steps`: the new ones hold from here on, and make no updates due for earlier steps.
 
         Raises:

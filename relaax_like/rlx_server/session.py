@@ -43,15 +43,17 @@ from relaax_like.wire.message_template import Layout
 from relaax_like.wire.reports import Event
 from relaax_like.wire.security import Role, Tokens, describe_missing_role
 from relaax_like.wire.spaces import MAX_LEAVES, Spaces, messages_to_spaces, pack_arrays
+from relaax_like.wire.versions import MAX_VERSIONS, validate_versions
 
 logger = logging.getLogger(__name__)
 
 # Optional parts of the protocol; see Hello.features.
 PING, MAX_WAIT, STEP_ID, TIMINGS = "ping", "max_wait", "step_id", "timings"
+VERSIONS = "versions"
 HELLO_PING = "hello_ping"  # ends with Ready, which does not list it
 # Longest time for which a hello waits, if its client is pinged.
 PREPARING_SEC = 600.0
-FEATURES = frozenset({PING, MAX_WAIT, STEP_ID, TIMINGS, PRESENT, EXECUTED})
+FEATURES = frozenset({PING, MAX_WAIT, STEP_ID, TIMINGS, VERSIONS, PRESENT, EXECUTED})
 _MAX_WAIT_MS = 60_000
 _MAX_FEATURES = 32
 _FEATURE_NAME = re.compile(r"[a-z0-9_]{1,50}")
@@ -67,7 +69,7 @@ _MAX_FIXED32 = (1 << 32) - 1
 # A message has one body, and perhaps fields that a newer client adds.
 _MAX_PARTS = 4
 # Fields of a hello or a step other than its leaves.
-_OTHER_FIELDS = _MAX_FEATURES + 16
+_OTHER_FIELDS = _MAX_FEATURES + MAX_VERSIONS + 16
 # Size of MAX_POINTS points with the longest names.
 _MAX_SCALARS_BYTES = MAX_POINTS * 225
 # The first byte of each point and of its name, so its count is an upper bound of the points.
@@ -94,6 +96,7 @@ class Greeting:
       features: features of the protocol that both client and server support.
       wants_pings: whether the client expects pings before `Ready`.
       max_wait_sec: longest time from a step to its answer; None: no limit.
+      versions: package -> version of the client's simulator, as it says; not to be relied on.
 
     Args:
       hello: as received; nothing in it is trusted.
@@ -138,6 +141,13 @@ class Greeting:
         self.features = FEATURES.intersection(features)
         self.wants_pings = HELLO_PING in features
         self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
+        self.versions = validate_versions(hello.versions)
+        if self.versions and VERSIONS not in self.features:
+            raise InvalidInputError(
+                f"versions: {len(self.versions)} pairs, but features does not list {VERSIONS}; "
+                "add it",
+                "versions",
+            )
 
     def count_step_bytes(self) -> int:
         """Returns an upper bound of the length of a valid step with one reward per slot."""
@@ -459,6 +469,7 @@ class Session:
             late=times.late,
             discarded_steps=0 if agents is None else agents.discarded_steps,
             stall=stall,
+            versions=self._greeting.versions,
         )
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from relaax_like.config.run_folder import (
 )
 from relaax_like.config.yaml_document import read_yaml
 from relaax_like.metrics.curves import Curve, read_curves
+from relaax_like.run_folders.versions import read_versions
 from relaax_like.wire.errors import ConfigError
 
 _MAX_SEEDS_SHOWN = 6
@@ -34,6 +35,7 @@ class Run:
       settings: "section.key" -> value, of all keys in its config.yaml.
       checkpoint_dir: folder of its snapshots.
       curves: name -> points.
+      versions: package of the environment -> its versions, as clients said.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Run:
     settings: dict[str, Any]
     checkpoint_dir: Path
     curves: dict[str, Curve]
+    versions: dict[str, list[str]]
 
     @property
     def environment(self) -> str:
@@ -147,6 +150,7 @@ def _load_run(folder: Path, name: str) -> Run:
         settings=flatten_settings(data),
         checkpoint_dir=find_folder(data, PARAMETER_SERVER, "checkpoint_dir", folder),
         curves=curves,
+        versions=read_versions(folder),
     )
 
 

@@ -335,7 +335,14 @@ class ClientStatus(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., gradients: _Optional[int] = ..., staleness: _Optional[int] = ..., silent_sec: _Optional[float] = ...) -> None: ...
 
 class ServedClient(_message.Message):
-    __slots__ = ("name", "session", "slots", "answers", "p50_ms", "p99_ms", "max_wait_ms", "late", "discarded_steps", "stall")
+    __slots__ = ("name", "session", "slots", "answers", "p50_ms", "p99_ms", "max_wait_ms", "late", "discarded_steps", "stall", "versions")
+    class VersionsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +353,7 @@ class ServedClient(_message.Message):
     LATE_FIELD_NUMBER: _ClassVar[int]
     DISCARDED_STEPS_FIELD_NUMBER: _ClassVar[int]
     STALL_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     name: str
     session: str
     slots: int
@@ -356,7 +364,8 @@ class ServedClient(_message.Message):
     late: int
     discarded_steps: int
     stall: str
-    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., slots: _Optional[int] = ..., answers: _Optional[int] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., max_wait_ms: _Optional[int] = ..., late: _Optional[int] = ..., discarded_steps: _Optional[int] = ..., stall: _Optional[str] = ...) -> None: ...
+    versions: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., slots: _Optional[int] = ..., answers: _Optional[int] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., max_wait_ms: _Optional[int] = ..., late: _Optional[int] = ..., discarded_steps: _Optional[int] = ..., stall: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ClientsReport(_message.Message):
     __slots__ = ("server_id", "clients", "num_clients")

@@ -89,6 +89,7 @@ def test_what_an_rlx_server_reports_is_in_the_status(address):
     client = ServedClient(
         name="robot", session="session-1", slots=2, answers=9, p50_ms=0.5, p99_ms=12.5,
         max_wait_ms=20, late=3, discarded_steps=64, stall="the client has been silent for 12 s",
+        versions={"mujoco": "3.3.7"},
     )  # fmt: skip
     report = ClientsReport(server_id="rlx-1", clients=(client,), num_clients=5)
     with BridgeControl().connect(address) as link:
@@ -115,6 +116,10 @@ def test_what_an_rlx_server_reports_is_in_the_status(address):
                 )
                 for field, numbers in NUMBERS.items()
                 for number in numbers
+            ),
+            (
+                replace(report, clients=(replace(client, versions={"a b": "1"}),)),
+                r"clients\[0\].versions: 1 pairs",
             ),
             *((replace(report, num_clients=n), f"num_clients is {n}") for n in HUGE),
         ):

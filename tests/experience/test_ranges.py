@@ -61,7 +61,6 @@ def test_values_outside_are_one_line_and_a_share(caplog, space, values, line, sh
         (Box(dtype="float32", shape=()), [1e30]),
         (Box(dtype="float32", shape=(), high=1), [3]),
         (box(0, INF, (2,)), [[3, 1e30], [-3, 0]]),
-        (Box(dtype="float32", shape=(), high=1), [3]),
         (box(0, 255, dtype="uint8"), [0, 255]),
         (box(-4.8, 4.8), [0] * STEPS),
         (Discrete(n=3), [2]),

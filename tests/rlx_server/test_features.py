@@ -211,3 +211,27 @@ def test_a_client_that_expects_it_is_pinged_while_its_agents_are_made(
 
     ping = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
     assert asyncio.run(play()) == (ping if pinged else b"")
+
+
+def test_versions_are_taken_with_the_feature_and_nothing_depends_on_them(backend):
+    servers = []
+    versions = {f"package-{number}": "1.0+local" for number in range(32)}
+    with serve_rlx(backend, prepare=servers.append) as port, RawClient(port) as client:
+        assert list(client.ask(make_hello(features=["versions"], versions=versions)).ready.features)
+        assert client.ask(make_start()).WhichOneof("body") == "actions"
+        (served,), _ = servers[0].describe_clients()
+        assert served.versions == versions
+
+
+@pytest.mark.parametrize(
+    ("features", "versions"),
+    [
+        ([], {"mujoco": "3.3.7"}),
+        (["versions"], {"mujoco": "3 3"}),
+        (["versions"], {f"package-{number}": "1" for number in range(33)}),
+    ],
+    ids=["without the feature", "a blank", "too many"],
+)
+def test_wrong_versions_are_refused(client, features, versions):
+    answer = client.ask(make_hello(features=features, versions=versions))
+    assert (answer.error.code, answer.error.field) == (rlx_pb2.INVALID_FIELD, "versions")

@@ -1,0 +1,52 @@
+"""RUN/versions.json: what clients have said about the versions of their simulator's packages."""
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+VERSIONS_NAME = "versions.json"
+_MAX_PACKAGES, _MAX_VERSIONS = 100, 10
+_lock = threading.Lock()  # guards the files
+
+
+def read_versions(run_dir: Path) -> dict[str, list[str]]:
+    """Returns package -> its versions, in the order in which they came; {} if there are none."""
+    with contextlib.suppress(OSError, TypeError, ValueError):
+        found = json.loads((run_dir / VERSIONS_NAME).read_text("utf-8"))
+        return {name: list(map(str, versions)) for name, versions in dict(found).items()}
+    return {}
+
+
+def keep_versions(run_dir: Path, client: str, versions: Mapping[str, str]) -> None:
+    """Adds a client's versions; a second version of a package is a warning, once.
+
+    Nothing is added if the file cannot be written.
+
+    Args:
+      run_dir: folder of the run.
+      client: its name, for the warning.
+      versions: package -> version.
+    """
+    with _lock, contextlib.suppress(OSError):
+        kept = read_versions(run_dir)
+        before = sum(map(len, kept.values()))
+        for package, version in versions.items():
+            known = kept.setdefault(package, []) if len(kept) < _MAX_PACKAGES else []
+            if version in known or len(known) == _MAX_VERSIONS:
+                continue
+            known.append(version)
+            if len(known) == 2:
+                logger.warning(
+                    "%s has %s %s, but another client of this run %s: the same environment can "
+                    "behave differently; install one version",
+                    *(client, package, *reversed(known)),
+                )
+        if sum(map(len, kept.values())) > before:
+            temporary = run_dir / f".tmp-{os.getpid()}-{VERSIONS_NAME}"
+            temporary.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
+            temporary.replace(run_dir / VERSIONS_NAME)
