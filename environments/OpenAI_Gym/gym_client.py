@@ -20,6 +20,7 @@ from relaax_like.client import (
     make_security,
     parse_count,
     parse_positive,
+    reset_first,
 )
 from relaax_like.extras import naming_missing
 from relaax_like.wire import RelaaxError
@@ -112,6 +113,11 @@ def make_parser() -> argparse.ArgumentParser:
         type=parse_count,
         metavar="N",
         help="seed of the first reset and of the random actions; default: random",
+    )
+    add(
+        "--seed-resets",
+        action="store_true",
+        help="pass a new seed, drawn from each slot's own stream, to every reset",
     )
     add("--name", help="client name shown in the server's log; default: environment and process id")
     add(
@@ -221,6 +227,7 @@ def run(args: argparse.Namespace) -> RunSummary:
         # Before the connection, which might have to wait for its server.
         slots = _make_slots(args)
         stack.callback(slots.close)
+        first = reset_first(slots)
         display.attach(slots.render, slots.render_fps)
         client = stack.enter_context(
             RlxClient(
@@ -245,20 +252,20 @@ def run(args: argparse.Namespace) -> RunSummary:
             on_episode=None if args.quiet else _print_episode,
             on_step=display.update,
             seed=args.seed,
+            first=first,
         )
         return interactor.run()
 
 
 def _make_slots(args: argparse.Namespace) -> "GymSlots":
     with naming_missing():
-        from .gym_make import make_slots
+        from .gym_make import find_needs, make_slots
     return make_slots(
         args.env,
         args.num_envs,
         mode=args.vectorization_mode,
         seed=args.seed,
-        partial_steps=args.random_steps > 0,
-        slot_resets=args.max_episode_steps is not None,
+        needs=find_needs(args),
         action_repeat=args.action_repeat,
         env_args=dict(args.env_arg),
         draw=args.display,

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import warnings
-from dataclasses import dataclass
+from collections.abc import Collection
 from typing import Any
 
 import gymnasium as gym
@@ -41,12 +41,18 @@ MODES = ("auto", "sync", "vector_entry_point")
 _NAME = "the name of a registered environment, or MODULE:NAME if a module registers it"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Needs:
-    """What must be possible for single slots."""
+def find_needs(settings: Any) -> set[str]:
+    """Returns the `needs` of `make_slots`.
 
-    partial_steps: bool
-    slot_resets: bool
+    Args:
+      settings: has `random_steps`, `max_episode_steps` and `seed_resets`.
+    """
+    needs = {
+        "partial_steps": settings.random_steps > 0,
+        "slot_resets": settings.max_episode_steps is not None,
+        "seed_resets": settings.seed_resets,
+    }
+    return {need for need, is_on in needs.items() if is_on}
 
 
 def make_slots(
@@ -55,8 +61,7 @@ def make_slots(
     *,
     mode: str = "auto",
     seed: int | None = None,
-    partial_steps: bool = False,
-    slot_resets: bool = False,
+    needs: Collection[str] = (),
     action_repeat: int = 1,
     env_args: dict[str, Any] | None = None,
     draw: bool = False,
@@ -68,12 +73,12 @@ def make_slots(
         current folder.
       slots: number of environments.
       mode: "sync": one environment after the other. "vector_entry_point": the environment's own
-        vectorised form, k of one slot if it does not support `partial_steps` and `slot_resets`.
-        "auto": that form for several slots if it exists and supports these two, and always for
-        Atari games; else, and with an action repeat, sync.
+        vectorised form, k of one slot if it does not support `needs`. "auto": that form for several
+        slots if it exists and supports them, and always for Atari games; else sync.
       seed: of the first reset; slot i gets seed + i if each slot is an environment of its own.
-      partial_steps: whether slots must be steppable alone (random actions after a reset).
-      slot_resets: whether slots must be resettable alone (a step limit).
+      needs: what must be possible for single slots: "partial_steps", such as random actions after a
+        reset; "slot_resets", because of a step limit; "seed_resets", a new seed for each reset,
+        which needs mode sync, as does an action repeat.
       action_repeat: steps of the environment per action; above 1 only in mode sync, which "auto"
         then chooses.
       env_args: passed to the environment.
@@ -90,7 +95,7 @@ def make_slots(
     with warnings.catch_warnings():
         # The tutorial's CartPole-v0 is deliberately old; all other warnings are shown.
         warnings.filterwarnings("ignore", r".*is out of date\. You should", DeprecationWarning)
-        needs = _Needs(partial_steps=partial_steps and slots > 1, slot_resets=slot_resets)
+        needs = {need for need in needs if need != "partial_steps" or slots > 1}
         spec = _find_spec(name)
         try:
             return _make(spec, name, slots, mode, seed, needs, action_repeat, env_args, draw)
@@ -107,7 +112,7 @@ def _make(
     slots: int,
     mode: str,
     seed: int | None,
-    needs: _Needs,
+    needs: set[str],
     action_repeat: int,
     env_args: dict[str, Any],
     draw: bool,
@@ -122,29 +127,35 @@ def _make(
             f"mode (--vectorization-mode): 'vector_entry_point', but environment {name:.100} has "
             "no vectorised form of its own, or Gymnasium is below 1.1; use auto or sync"
         )
-    if mode == "vector_entry_point" and action_repeat > 1:
+    single = ""
+    if action_repeat > 1:
+        single = f"action_repeat (--action-repeat): {action_repeat}"
+    elif "seed_resets" in needs:
+        single = "seed_resets (--seed-resets): true"
+    is_game = gym_atari.is_atari(name)
+    if single and (
+        mode == "vector_entry_point" or (mode == "auto" and action_repeat == 1 and is_game)
+    ):
         raise ConfigError(
-            f"action_repeat (--action-repeat): {action_repeat}, but the vectorised form of "
-            f"environment {name:.100} steps all slots together, including slots whose episode ends "
-            "between two repeats; use mode sync or auto (--vectorization-mode), or action_repeat 1"
+            f"{single}, but the vectorised form of environment {name:.100} steps all slots "
+            "together, and resets them; use mode sync (--vectorization-mode), or remove the setting"
         )
-    if mode == "auto" and action_repeat > 1 and gym_atari.is_atari(name):
+    if mode == "auto" and action_repeat > 1 and is_game:
         raise ConfigError(
             f"action_repeat (--action-repeat): {action_repeat}, but Atari games skip frames by "
             "themselves; set frameskip in environment.args (--env-arg frameskip=N, by default 4) "
             "instead, or use mode sync (--vectorization-mode), whose frames are not preprocessed"
         )
     # The other form of Atari games returns frames without preprocessing.
-    better = slots > 1 or gym_atari.is_atari(name)
-    if mode == "vector_entry_point" or (
-        mode == "auto" and vectorised and better and action_repeat == 1
-    ):
+    better = vectorised and (slots > 1 or is_game)
+    if mode == "vector_entry_point" or (mode == "auto" and better and not single):
         render = _render_args(spec.vector_entry_point) if draw else {}
         made = _make_vectorised(name, slots, mode, seed, needs, render | env_args)
         if made is not None:
             return made
     render = _render_args(spec.entry_point) if draw else {}
-    return _make_singles(name, slots, seed, action_repeat, env_args, render | env_args)
+    streams = "seed_resets" in needs
+    return _make_singles(name, slots, seed, action_repeat, env_args, render | env_args, streams)
 
 
 def _make_singles(
@@ -154,6 +165,7 @@ def _make_singles(
     action_repeat: int,
     env_args: dict[str, Any],
     first_args: dict[str, Any],
+    seed_resets: bool,
 ) -> GymSlots:
     """Makes single environments, the first with its own arguments; after an error, closes them.
 
@@ -174,7 +186,7 @@ def _make_singles(
                 ) from error
             made.callback(env.close)
             envs.append(ActionRepeat(env, action_repeat) if action_repeat > 1 else env)
-        joined = EnvListSlots(envs, seed)
+        joined = EnvListSlots(envs, seed, seed_resets)
         made.pop_all()
     return joined
 
@@ -184,12 +196,12 @@ def _make_vectorised(
     slots: int,
     mode: str,
     seed: int | None,
-    needs: _Needs,
+    needs: set[str],
     env_args: dict[str, Any],
 ) -> GymSlots | None:
     """Makes the vectorised form; returns None if mode auto should use the other one."""
     forced = mode == "vector_entry_point" or gym_atari.is_atari(name)
-    if not forced and needs.partial_steps:
+    if not forced and "partial_steps" in needs:
         return None
 
     def make(count: int) -> gym.vector.VectorEnv:
@@ -203,8 +215,8 @@ def _make_vectorised(
         env = make(slots)
         made.callback(env.close)
         can_reset = find_masked_reset(env) is not None
-        same_step = autoreset_mode(env).name == "SAME_STEP" and not needs.slot_resets
-        if (can_reset or same_step) and not needs.partial_steps:
+        same_step = autoreset_mode(env).name == "SAME_STEP" and "slot_resets" not in needs
+        if (can_reset or same_step) and "partial_steps" not in needs:
             joined = VectorEnvSlots(env, seed)
             made.pop_all()
             return joined

@@ -26,7 +26,7 @@ from relaax_like.client.values import UserSpace, Values
 from relaax_like.wire import ConfigError, InvalidInputError, RelaaxError
 from relaax_like.wire.errors import describe_exception
 from relaax_like.wire.ndarray import make_array
-from relaax_like.wire.spaces import Space
+from relaax_like.wire.spaces import Discrete, Space
 
 with contextlib.suppress(ImportError):  # below Gymnasium 1.1, vectorised forms are not made
     from gymnasium.vector import AutoresetMode
@@ -82,7 +82,7 @@ class EnvListSlots:
     """k environments, stepped one after another. Each can also be stepped alone.
 
     They are seeded once, slot i with seed + i; later resets continue each environment's random
-    stream.
+    stream, or get a new seed each with `seed_resets`.
 
     An environment cannot report its state. So the saved state is how it got there: the state of
     `np_random` before the reset, and the actions since, which are replayed. Draws from another
@@ -92,12 +92,15 @@ class EnvListSlots:
         observations = slots.reset()
     """
 
-    def __init__(self, envs: Sequence[gym.Env], seed: int | None = None) -> None:
+    def __init__(
+        self, envs: Sequence[gym.Env], seed: int | None = None, seed_resets: bool = False
+    ) -> None:
         """Wraps environments with equal spaces.
 
         Args:
           envs: at least one.
-          seed: of the first reset of slot 0; None: no seeds.
+          seed: of the first reset of slot 0; None: no seeds, or random ones with `seed_resets`.
+          seed_resets: pass a new seed to every reset, drawn from each slot's own stream.
 
         Raises:
           ConfigError: `envs` is empty, a space is of an unsupported kind, or a mirror is not a list
@@ -111,6 +114,12 @@ class EnvListSlots:
         self.slots = len(self._envs)
         self._seeds: list[int | None] = [
             None if seed is None else seed + slot for slot in range(self.slots)
+        ]
+        # Of later seeds; empty: there are none.
+        self._streams = [
+            np.random.default_rng(None if one is None else (one, 1))
+            for one in self._seeds
+            if seed_resets
         ]
         self._observations = SpaceCodec(self._envs[0].observation_space, "observation_space")
         self._actions = SpaceCodec(self._envs[0].action_space, "action_space")
@@ -154,13 +163,8 @@ class EnvListSlots:
         is_first = self._episodes[0] is None
         for slot in range(self.slots) if mask is None else np.flatnonzero(mask).tolist():
             self._reset_slot(slot)
-        if is_first and self.slots > 1 and _begin_equally(self._now):
-            logger.warning(
-                "all %d slots of %s begin with the same observation; if that is because it ignores "
-                "its seed, set random_steps, so that the slots play different episodes",
-                self.slots,
-                type(self._envs[0].unwrapped).__name__,
-            )
+        if is_first:
+            _warn_of_equal_starts(self, self._now)
         return _copy(self._now)
 
     def step(self, actions: Values) -> Transition:
@@ -190,6 +194,7 @@ class EnvListSlots:
             "episodes": episodes,
             "observations": _copy(self._now),
             "generators": generators,
+            "streams": [stream.bit_generator.state for stream in self._streams],
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -199,7 +204,12 @@ class EnvListSlots:
           InvalidInputError: the state is of another class or has another number of slots, or the
             replay fails or leads to a different state; the error names the slot.
         """
-        _validate_keys(state, ("episodes", "observations", "generators"))
+        _validate_keys(state, ("episodes", "observations", "generators", "streams"))
+        if len(state["streams"]) != len(self._streams) and len(state["episodes"]) == self.slots:
+            raise InvalidInputError(
+                f"seed_resets: {'true' if state['streams'] else 'false'} in the saved state; set "
+                "environment.seed_resets as it was saved"
+            )
         if len(state["episodes"]) != self.slots:
             raise InvalidInputError(
                 f"slots: {len(state['episodes'])} in the saved state, expected {self.slots}; use "
@@ -225,6 +235,8 @@ class EnvListSlots:
                     "earlier episodes, or is a different version, or has other arguments; use the "
                     "version and the arguments with which the state was saved"
                 )
+        for stream, its_state in zip(self._streams, state["streams"], strict=True):
+            stream.bit_generator.state = its_state
 
     def _replay(self, slot: int, episode: Mapping[str, Any]) -> None:
         env, actions = self._envs[slot], episode["actions"]
@@ -277,6 +289,8 @@ class EnvListSlots:
 
     def _reset_slot(self, slot: int) -> None:
         env, seed, self._current = self._envs[slot], self._seeds[slot], slot
+        if seed is None and self._streams:
+            seed = int(self._streams[slot].integers(1 << 31))
         self._episodes[slot] = _Episode(seed, _get_generator(env) if seed is None else None)
         try:
             seen = _read_reset(env.reset(seed=seed))
@@ -346,7 +360,7 @@ class VectorEnvSlots:
                 "or pass several environments of one slot (JoinedSlots)"
             )
         self.slots, self.simulator = env.num_envs, type(env.unwrapped)
-        self._seed = seed
+        self._seed, self._has_begun = seed, False
         self._observations = SpaceCodec(env.single_observation_space, "observation_space")
         self._actions = SpaceCodec(env.single_action_space, "action_space")
         self.observation_space = _add_mirror(self._observations.space, env, "observation")
@@ -407,13 +421,16 @@ class VectorEnvSlots:
           InvalidInputError: the environment returned a wrong value.
         """
         if mask is None:
-            observations, _ = _call(lambda: self._env.reset(seed=self._seed), "reset")
-            self._seed = None
-            return self._observations.pack(observations)
+            result = _call(lambda: self._env.reset(seed=self._seed), "reset")
+            observations = self._observations.pack(_read_reset(result))
+            if not self._has_begun:
+                _warn_of_equal_starts(self, observations)
+            self._seed, self._has_begun = None, True
+            return observations
         if self._masked_reset is None:
             raise ConfigError(
                 f"{self._env} cannot reset single slots, which max_episode_steps requires; omit "
-                "max_episode_steps, or make the environments with make_slots(slot_resets=True)"
+                "max_episode_steps, or make the environments with make_slots(needs=['slot_resets'])"
             )
         masked_reset = self._masked_reset
         return self._observations.pack(_call(lambda: masked_reset(mask), "reset"))
@@ -548,7 +565,10 @@ class JoinedSlots:
           InvalidInputError: an environment returned a wrong value.
         """
         if mask is None:
+            is_first = not self._now
             self._now = [part.reset() for part in self._parts]
+            if is_first:
+                _warn_of_equal_starts(self, _join(self._now))
         else:
             for slot in np.flatnonzero(mask).tolist():
                 self._now[slot] = self._parts[slot].reset()
@@ -676,9 +696,17 @@ def _call(function: Callable[[], Any], method: str) -> Any:
         raise RelaaxError(f"all slots, {method}: {describe_exception(error)}") from error
 
 
-def _begin_equally(observations: Values) -> bool:
+def _warn_of_equal_starts(slots: GymSlots, observations: Values) -> None:
+    """Warns if all slots begin alike, except where states are numbered, as in FrozenLake."""
+    if slots.slots == 1 or isinstance(slots.observation_space, Discrete):
+        return
     leaves = observations.values() if isinstance(observations, dict) else [observations]
-    return all((leaf == leaf[:1]).all() for leaf in leaves)
+    if all((leaf == leaf[:1]).all() for leaf in leaves):
+        logger.warning(
+            "all %d slots of %s begin with the same observation; if that is because it ignores "
+            "its seed, set random_steps, so that the slots play different episodes",
+            *(slots.slots, slots.simulator.__name__),
+        )
 
 
 def _read_rewards(rewards: Any, slots: int) -> np.ndarray:

@@ -5,6 +5,7 @@ from typing import Any
 from relaax_like.client.interactor import EnvironmentSlots
 from relaax_like.wire.errors import ConfigError
 
+from .gym_make import find_needs
 from .gym_make import make_slots as make_gym_slots
 
 
@@ -13,7 +14,7 @@ def make_slots(environment: Any, seed: int, draw: bool = False) -> EnvironmentSl
 
     Args:
       environment: the section: `env`, `slots`, `action_repeat`, `random_steps`,
-        `max_episode_steps`, `args`.
+        `max_episode_steps`, `seed_resets`, `args`.
       seed: of the first reset.
       draw: whether slot 0 will be drawn.
 
@@ -28,8 +29,7 @@ def make_slots(environment: Any, seed: int, draw: bool = False) -> EnvironmentSl
         environment.env,
         environment.slots,
         seed=seed,
-        partial_steps=environment.random_steps > 0,
-        slot_resets=environment.max_episode_steps is not None,
+        needs=find_needs(environment),
         action_repeat=environment.action_repeat,
         env_args=dict(environment.args),
         draw=draw,

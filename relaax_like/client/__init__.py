@@ -31,6 +31,7 @@ from relaax_like.client.interactor import (
     RunSummary,
     SlotEpisode,
     Transition,
+    reset_first,
 )
 from relaax_like.wire.security import ClientSecurity
 from relaax_like.wire.versions import find_versions
@@ -56,4 +57,5 @@ __all__ = [
     "make_security",
     "parse_count",
     "parse_positive",
+    "reset_first",
 ]

@@ -1,11 +1,12 @@
 """The one loop that runs environments against an agent, over the network or in one process."""
 
+import contextlib
 import functools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -174,6 +175,7 @@ class Interactor:
         on_episode: Callable[[SlotEpisode], None] | None = None,
         on_step: Callable[[], None] | None = None,
         seed: int | None = None,
+        first: Values | None = None,
     ) -> None:
         """Prepares a run; `run` starts it.
 
@@ -190,6 +192,8 @@ class Interactor:
           on_episode: called for each episode that ended.
           on_step: called after each step of the environments.
           seed: of the random actions.
+          first: observations of all slots after a reset, as `reset_first` returns them; the run
+            begins without another one. None: it begins with a reset.
 
         Raises:
           ConfigError: a number out of range, an action space that is not a `UserSpace`, or random
@@ -212,6 +216,7 @@ class Interactor:
         self._max_episode_steps = max_episode_steps
         self._max_episodes = max_episodes
         self._max_steps = max_steps
+        self._first = first
         self._stop = stop or threading.Event()
         self._on_episode = on_episode
         self._on_step = on_step
@@ -238,14 +243,8 @@ class Interactor:
           LateAnswerError: an answer did not come within the client's `answer_timeout_sec`.
           RelaaxError: the environments, an agent in this process, or its learner failed.
         """
-        done = threading.Event()
-        watcher = threading.Thread(target=self._watch, args=(done,), name="watcher", daemon=True)
-        watcher.start()
-        try:
+        with _watching(self._env_slots, lambda: self._called_at):
             self._run_sessions()
-        finally:
-            done.set()
-            watcher.join()
         return self._summary()
 
     def _run_sessions(self) -> None:
@@ -259,18 +258,6 @@ class Interactor:
                     raise
                 if not reconnect(error, self._stop):
                     break
-
-    def _watch(self, done: threading.Event) -> None:
-        """Reports a call of the environments that takes long, until `done` is set."""
-        began, due_sec = None, _SLOW_SEC
-        while not done.wait(_POLL_SEC):
-            if self._called_at != began:
-                began, due_sec = self._called_at, _SLOW_SEC
-            if began is not None and time.monotonic() - began >= due_sec:
-                where = getattr(self._env_slots, "where", "all slots")
-                elapsed = time.monotonic() - began
-                logger.warning("waiting for the environment for %.0f s: %s", elapsed, where)
-                due_sec = elapsed + _AGAIN_SEC
 
     def get_state(self) -> dict[str, Any]:
         """Returns the counts and the state of the random generator, after `run`."""
@@ -389,7 +376,8 @@ class Interactor:
     def _begin(self, mask: np.ndarray | None) -> Values:
         mark = tracing.begin()
         self._called_at = time.monotonic()
-        observations = self._env_slots.reset(mask)
+        first, self._first = self._first, None
+        observations = self._env_slots.reset(mask) if first is None else first
         if self._random_steps:
             everyone = np.ones(self._env_slots.slots, np.bool_)
             observations = self._randomize(observations, everyone if mask is None else mask)
@@ -431,6 +419,53 @@ class Interactor:
         self._lengths[slot] = 0
         if self._on_episode is not None:
             self._on_episode(episode)
+
+
+def reset_first(env_slots: EnvironmentSlots) -> Values:
+    """Resets all slots before there is an agent, and so finds what is wrong with them.
+
+    Returns:
+      Observations, for `Interactor(first=...)`.
+
+    Raises:
+      RelaaxError: an environment failed, or returned a wrong value.
+    """
+    began = time.monotonic()
+    with _watching(env_slots, lambda: began):
+        return env_slots.reset(None)
+
+
+@contextlib.contextmanager
+def _watching(
+    env_slots: EnvironmentSlots, get_called_at: Callable[[], float | None]
+) -> Iterator[None]:
+    """Reports calls of the environments that take long.
+
+    Args:
+      env_slots: the environments.
+      get_called_at: returns when their running call began; None: there is none.
+    """
+    done = threading.Event()
+
+    def watch() -> None:
+        began, due_sec = None, _SLOW_SEC
+        while not done.wait(_POLL_SEC):
+            called_at = get_called_at()
+            if called_at != began:
+                began, due_sec = called_at, _SLOW_SEC
+            if began is not None and time.monotonic() - began >= due_sec:
+                where = getattr(env_slots, "where", "all slots")
+                elapsed = time.monotonic() - began
+                logger.warning("waiting for the environment for %.0f s: %s", elapsed, where)
+                due_sec = elapsed + _AGAIN_SEC
+
+    watcher = threading.Thread(target=watch, name="watcher", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
 
 
 @functools.cache  # once

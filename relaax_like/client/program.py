@@ -61,7 +61,8 @@ def refuse_keys(environment: Any, program: str) -> None:
         ("action_repeat", 1),
         ("random_steps", 0),
         ("max_episode_steps", None),
-        ("versions", True),
+        ("seed_resets", False),
+        ("versions", "on"),
     ):
         value = getattr(environment, key)
         if value != default:

@@ -348,9 +348,12 @@ class EnvironmentConfig(Settings):
     max_episode_steps: int | None = Field(default=None, ge=1, validation_alias=MAX_EPISODE_STEPS)
     """Environment steps after which an episode is truncated; null: only the environment's own limit
     counts."""
+    seed_resets: bool = False
+    """Pass a new seed, drawn from each slot's own stream, to every reset; for environments whose
+    later episodes do not continue the stream of the first seed."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor."""
-    versions: bool = True
+    versions: Literal["on", "off"] = "on"
     """Whether the run notes the versions of the environment's packages, in RUN/versions.json."""
 
 

@@ -331,12 +331,12 @@ def keep_slots_versions(experiment: Experiment, client: str, slots: EnvironmentS
     """Notes the versions of the environments' packages in RUN/versions.json, if they are known.
 
     Args:
-      experiment: can have `environment.versions: false`.
+      experiment: can have `environment.versions: off`.
       client: name of the process, for a warning.
       slots: can have an attribute `simulator`; see `EnvironmentSlots`.
     """
     simulator, environment = getattr(slots, "simulator", None), experiment.environment
-    if simulator is not None and (environment is None or environment.versions):
+    if simulator is not None and (environment is None or environment.versions == "on"):
         keep_versions(experiment.run_dir, client, find_versions(simulator))
 
 

@@ -326,11 +326,12 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
         ("--action-repeat", None if environment.action_repeat == 1 else environment.action_repeat),
         ("--random-steps", environment.random_steps or None),
         ("--max-episode-steps", environment.max_episode_steps),
-        ("--versions", None if environment.versions else "off"),
+        ("--versions", "off" if environment.versions == "off" else None),
     ]
     for flag, value in optional:
         if value is not None:
             argv += [flag, str(value)]
+    argv += ["--seed-resets"] * environment.seed_resets
     for key, argument in environment.args.items():
         argv += ["--env-arg", f"{key}={json.dumps(argument)}"]
     return argv + _make_security_flags(make_client_security(experiment))

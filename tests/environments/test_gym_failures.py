@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import toy_envs
 from OpenAI_Gym.gym_make import make_slots
-from OpenAI_Gym.gym_slots import EnvListSlots
+from OpenAI_Gym.gym_slots import EnvListSlots, JoinedSlots, VectorEnvSlots
 from support.cluster import ROOT
 
 from relaax_like.config.loader import load_experiment
@@ -93,6 +93,49 @@ def test_slots_that_begin_equally_are_one_warning(caplog: pytest.LogCaptureFixtu
         made.reset()
         assert len(caplog.messages) == warnings
         assert all("Odd begin with the same observation" in text for text in caplog.messages)
+
+
+class Alike(toy_envs.ToyVector):
+    """All slots begin with the same observation."""
+
+    def reset(self, **options: Any) -> Any:
+        observations, info = super().reset(**options)
+        return np.zeros_like(observations), info
+
+
+def test_vectorised_forms_that_begin_equally_are_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for envs in (2, 1):
+        slots = VectorEnvSlots(Alike(envs, mode="Disabled"))
+        slots.reset()
+        slots.reset()
+    joined = JoinedSlots([VectorEnvSlots(Alike(1, mode="Disabled")) for _ in range(2)])
+    joined.reset()
+    joined.reset()
+    assert len(caplog.messages) == 2
+    assert all("all 2 slots of Alike begin with" in text for text in caplog.messages)
+
+
+@pytest.mark.parametrize("name", ["FrozenLake-v1", "Taxi-v4", "CartPole-v1"])
+def test_numbered_states_and_seeded_vectors_are_no_warning(
+    caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    slots = make_slots(name, 2, seed=1)
+    slots.reset()
+    assert caplog.messages == []
+    slots.close()
+
+
+def test_a_vectorised_reset_without_info_is_one_line() -> None:
+    class Bare(toy_envs.ToyVector):
+        """Returns what Gym below 0.26 returned."""
+
+        def reset(self, **options: Any) -> Any:
+            return super().reset(**options)[0]
+
+    with pytest.raises(ConfigError, match=r"reset returned a ndarray, expected the 2 values"):
+        VectorEnvSlots(Bare(2, mode="Disabled")).reset()
 
 
 def test_an_id_with_only_a_vectorised_form_is_played_and_told(

@@ -248,9 +248,9 @@ def test_vectorised_cart_poles_equal_the_class_own_next_step_resets() -> None:
     [
         ({}, VectorEnvSlots),
         ({"mode": "sync"}, EnvListSlots),
-        ({"partial_steps": True}, EnvListSlots),
-        ({"slot_resets": True}, VectorEnvSlots),
-        ({"mode": "vector_entry_point", "partial_steps": True}, JoinedSlots),
+        ({"needs": {"partial_steps"}}, EnvListSlots),
+        ({"needs": {"slot_resets"}}, VectorEnvSlots),
+        ({"mode": "vector_entry_point", "needs": {"partial_steps"}}, JoinedSlots),
     ],
 )
 def test_make_slots_chooses_the_form_that_fits(options: dict[str, Any], want: type) -> None:
@@ -377,7 +377,7 @@ def test_render_draws_slot_zero_where_it_can() -> None:
         make_slots("Toy-v0", draw=True),
         make_slots("Toy-v0", env_args={"render_mode": "rgb_array"}),
         make_slots("CartPole-v1", 2, draw=True),
-        make_slots("CartPole-v1", 2, mode="vector_entry_point", partial_steps=True, draw=True),
+        make_slots("CartPole-v1", 2, mode="vector_entry_point", needs={"partial_steps"}, draw=True),
     ):
         slots.reset()
         frame = slots.render()
@@ -405,3 +405,44 @@ def test_single_environment_list_is_needed() -> None:
         EnvListSlots([])
     with pytest.raises(ConfigError, match="each with one slot"):
         JoinedSlots([])
+
+
+def test_each_reset_gets_a_new_seed_of_the_slots_own_stream() -> None:
+    def play(seed: int | None) -> list[list[int]]:
+        slots = EnvListSlots([Toy(0) for _ in range(3)], seed, seed_resets=True)
+        slots.reset()
+        for _ in range(6):
+            slots.step(np.zeros(3, np.int64))
+        slots.reset(np.array([True, False, False]))
+        return [env.seeds for env in slots._envs]
+
+    seeds = play(7)
+    assert seeds == play(7)
+    assert [own[0] for own in seeds] == [7, 8, 9]
+    assert [len(own) for own in seeds] == [4, 3, 3]
+    every = [seed for own in (*seeds, *play(8), *play(None)) for seed in own]
+    assert all(isinstance(seed, int) and 0 <= seed < 1 << 31 for seed in every)
+    # Slots 1 and 2 with seed 7 are slots 0 and 1 with seed 8.
+    assert len(set(every)) == 4 + 3 + 3 + 3 + 1 + 4 + 3 + 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "want"),
+    [
+        ("CartPole-v1", {}, None),
+        ("CartPole-v1", {"mode": "sync"}, None),
+        ("CartPole-v1", {"mode": "vector_entry_point"}, "seed_resets .*: true, but .* mode sync"),
+        ("VectorOnly-v0", {}, "seed_resets"),
+        ("ALE/Pong-v5", {}, "seed_resets"),
+    ],
+)
+def test_seeds_of_resets_need_single_environments(
+    name: str, options: dict[str, Any], want: str | None
+) -> None:
+    if want is None:
+        slots = make_slots(name, 2, needs={"seed_resets"}, **options)
+        assert type(slots) is EnvListSlots
+        slots.close()
+    else:
+        with pytest.raises(ConfigError, match=want):
+            make_slots(name, 2, needs={"seed_resets"}, **options)

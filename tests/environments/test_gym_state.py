@@ -22,7 +22,7 @@ K = 3
 
 
 def join_cart_poles() -> Any:
-    return make_slots("CartPole-v1", K, mode="vector_entry_point", partial_steps=True, seed=4)
+    return make_slots("CartPole-v1", K, mode="vector_entry_point", needs={"partial_steps"}, seed=4)
 
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -33,6 +33,8 @@ KINDS: dict[str, Callable[[], Any]] = {
     "draws in each step": lambda: make_slots("FrozenLake-v1", K, seed=4),
     "tuple of observations": lambda: make_slots("Blackjack-v1", K, seed=4),
     "actions repeated": lambda: make_slots("CartPole-v1", K, action_repeat=3, seed=4),
+    "new seeds": lambda: make_slots("CartPole-v1", K, needs={"seed_resets"}, seed=4),
+    "new seeds from no seed": lambda: make_slots("CartPole-v1", K, needs={"seed_resets"}),
     "no seed": lambda: make_slots("CartPole-v1", K, mode="sync"),
     "recall": lambda: RecallSlots(K, delay=2, seed=4),
 }
@@ -81,13 +83,13 @@ def test_slots_go_on_as_those_did_whose_state_they_were_given(make: Callable[[],
 
 
 def test_slots_that_were_stepped_alone_and_cut_off_go_on_too() -> None:
-    first = make_slots("CartPole-v1", K, partial_steps=True, seed=4)
+    first = make_slots("CartPole-v1", K, needs={"partial_steps"}, seed=4)
     first.reset()
     play(first, 5, seed=0)
     first.partial_step(np.zeros(K, np.int64), np.array([True, False, True]))  # type: ignore[attr-defined]
     first.reset(np.array([False, True, False]))
     play(first, 3, seed=1)
-    second = make_slots("CartPole-v1", K, partial_steps=True, seed=4)
+    second = make_slots("CartPole-v1", K, needs={"partial_steps"}, seed=4)
     second.set_state(first.get_state())  # type: ignore[attr-defined]
     assert play(second, 100, seed=2) == play(first, 100, seed=2)
 
@@ -197,3 +199,14 @@ def test_what_cannot_be_said_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert slots.get_state() is not None  # type: ignore[attr-defined]
     play(slots, 1, seed=0)
     assert slots.get_state() is None  # type: ignore[attr-defined]
+
+
+def test_seeds_of_resets_are_refused_or_required_as_saved() -> None:
+    first, second = (
+        make_slots("CartPole-v1", K, mode="sync", needs=needs) for needs in ({"seed_resets"}, set())
+    )
+    first.reset()
+    second.reset()
+    for slots, other, word in ((first, second, "false"), (second, first, "true")):
+        with pytest.raises(InvalidInputError, match=rf"seed_resets: {word} in the saved state"):
+            slots.set_state(other.get_state())  # type: ignore[attr-defined]

@@ -155,6 +155,8 @@ def test_a_client_started_before_its_server_waits_for_it(serve: Serve, start: St
         (["--rlx-server", "nowhere:x"], "expected HOST:PORT"),
         (["--env", "toy_envs:Unsendable-v0"], "Text is not supported"),
         (["--retry-sleep", "5", "1"], "min_sleep_sec <= max_sleep_sec"),
+        # Before it connects.
+        (["--env", "toy_envs:Odd-v0", "--env-arg", "kind=bare reset"], "reset returned a ndarray"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_code_2(start: Start, args: list[str], match: str) -> None:

@@ -47,6 +47,10 @@ def make_flags(folder: Path, environment: str) -> list[str]:
             "--env A-v0 --num-envs 8 --action-repeat 4 --random-steps 2 --max-episode-steps 50",
         ),
         (
+            "program: OpenAI_Gym, env: A-v0, seed_resets: true, versions: off",
+            "--env A-v0 --versions off --seed-resets",
+        ),
+        (
             "program: memory, slots: 16, args: {delay: 4, cues: 3}",
             "--num-envs 16 --env-arg delay=4 --env-arg cues=3",
         ),
