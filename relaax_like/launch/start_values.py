@@ -10,6 +10,7 @@ import numpy as np
 
 from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import Follow, Manifest, Variable, find_follows, make_manifest
+from relaax_like.nn.initializers import LARGE
 from relaax_like.parameter_server.applier import RECIPE
 from relaax_like.parameter_server.initial_values import (
     compute_initial_values,
@@ -17,6 +18,7 @@ from relaax_like.parameter_server.initial_values import (
     open_temporary_folder,
     save_variables,
 )
+from relaax_like.parameter_server.kernels import slot_names
 from relaax_like.parameter_server.push_journal import holds_records
 from relaax_like.parameter_server.snapshot_format import unpack_layout, unpack_optimizers
 from relaax_like.parameter_server.snapshots import read_newest_manifest
@@ -60,12 +62,26 @@ def make_start(
         if newest is not None and newest["statistics"].get(RECIPE) == find_recipe(experiment):
             manifest = unpack_layout(newest)
             follows = get_follows(unpack_optimizers(newest["optimizers"]))
+            _warn_if_large(experiment, manifest)
             return manifest, np.zeros(manifest.total_bytes, np.uint8), follows
     variables = _load_initial_values(experiment, overrides, build)
     manifest = make_manifest(variables)
+    _warn_if_large(experiment, manifest)
     by_name = {variable.name: variable.value for variable in variables}
     flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
     return manifest, flat, find_follows(variables)
+
+
+def _warn_if_large(experiment: Experiment, manifest: Manifest) -> None:
+    weights = manifest.gradient_bytes // 4
+    if weights > LARGE:
+        arrays = 1 + max(len(slot_names(one)) for one in experiment.optimizers.values())
+        logger.warning(
+            "the model has %.4g million weights: up to %.3g GB in memory and in each snapshot, with "
+            "the arrays of the optimizers; make its layers or observations smaller if that is too "
+            "much",
+            *(weights / 1e6, arrays * manifest.total_bytes / 1e9),
+        )
 
 
 def find_recipe(experiment: Experiment) -> str:

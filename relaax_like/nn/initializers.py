@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 import numpy as np
 
 logger = logging.getLogger(__name__)
-# A matrix of more weights is a warning before it is built.
-_LARGE = 50_000_000
+# A matrix of more weights is a warning before it is built, as is a model before it is stored.
+LARGE = 50_000_000
 InitializerName = Literal["glorot", "orthogonal"]
 
 
@@ -45,7 +45,7 @@ def make_orthogonal(inputs: int, outputs: int, random: np.random.Generator) -> n
 
 @functools.cache  # once
 def _warn_if_large(inputs: int, outputs: int) -> None:
-    if inputs * outputs > _LARGE:
+    if inputs * outputs > LARGE:
         logger.warning(
             "a layer of %d inputs and %d outputs has %d million weights: %.1f GB in memory and in "
             "each snapshot, and as much again for each array that the optimizer keeps (Adam: two); "

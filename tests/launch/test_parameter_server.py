@@ -89,6 +89,24 @@ def test_initial_values_are_not_read_where_there_is_a_snapshot(
     assert damage != "damaged" or kept.stat().st_size == 100
 
 
+def test_a_large_model_is_one_line_at_each_start(
+    tmp_path: Path,
+    open_run: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with open_run() as server:
+        push(server)
+    assert "weights" not in caplog.text
+    monkeypatch.setattr(start_values, "LARGE", 3)  # the model has 4
+    for sets in ((), (f"run_dir={tmp_path / 'other'}",)):
+        caplog.clear()
+        open_run(*sets).close()
+        (line,) = (message for message in caplog.messages if "weights" in message)
+        # Values, and two arrays of Adam.
+        assert "4e-06 million weights: up to 4.8e-08 GB" in line
+
+
 def test_an_error_that_could_not_be_written_is_still_explained(
     open_run: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
