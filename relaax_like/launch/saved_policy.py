@@ -71,7 +71,7 @@ def open_server(experiment: Experiment, state: State) -> ParameterServer:
     """
     # Zeros, because errors in initial values have another cure than those in a snapshot.
     zeros = np.zeros(state.manifest.total_bytes, np.uint8)
-    store = Store(state.manifest, zeros, experiment.optimizers)
+    store = Store(state.manifest, zeros, experiment.optimizers, expects_gradients=False)
     folder = experiment.parameter_server.checkpoint_dir
     store.import_state(state, f"the snapshot of version {state.version} in {folder}")
     return ParameterServer(store, metrics=NullMetrics())
