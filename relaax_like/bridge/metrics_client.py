@@ -1,6 +1,7 @@
 """Sends metrics to the process that records them."""
 
 import logging
+import time
 from collections.abc import Callable
 
 import grpc
@@ -16,6 +17,8 @@ _CALL_TIMEOUT_SEC = 5.0
 _CLOSE_TIMEOUT_SEC = 1.0
 _CONNECT_TIMEOUT_SEC = 1.0
 _CLOSE_CONNECT_TIMEOUT_SEC = 0.3
+# A server that is restarted, or ends first at the end of the training, is not worth a line.
+_TELL_AFTER_SEC = 10.0
 _CHANNEL_OPTIONS = [
     # gRPC's own limit is two minutes, which is too long after a metrics server has restarted.
     ("grpc.max_reconnect_backoff_ms", 5_000),
@@ -62,7 +65,9 @@ class MetricsClient(BufferedMetrics):
             server = self._owned = make_channel(str(server), security, _CHANNEL_OPTIONS)
         self._channel = server
         self._stub = metrics_pb2_grpc.MetricsStub(self._channel)
-        self._failing = False
+        self._check: grpc.Future | None = None  # whether the server answers
+        self._failing_since: float | None = None
+        self._has_told = False
         self._start()
 
     def close(self, timeout_sec: float = 2 * _CLOSE_TIMEOUT_SEC + 1.0) -> None:
@@ -70,6 +75,10 @@ class MetricsClient(BufferedMetrics):
 
         A channel that the caller owns stays open.
         """
+        with self._condition:
+            self._closing = True
+        if self._check is not None:
+            self._check.cancel()
         super().close(timeout_sec)
 
     def _consume(self, points: list[Point], closing: bool) -> int:
@@ -78,17 +87,19 @@ class MetricsClient(BufferedMetrics):
         # might have received them. An empty call first checks whether the server answers.
         done = 0
         try:
-            self._stub.StoreScalars(
+            self._check = self._stub.StoreScalars.future(
                 metrics_pb2.StoreScalarsRequest(),
                 timeout=_CLOSE_CONNECT_TIMEOUT_SEC if closing else _CONNECT_TIMEOUT_SEC,
-                wait_for_ready=True,
+                wait_for_ready=not closing,
             )
+            self._check.result()
             done = len(batch)
             self._send(batch, _CLOSE_TIMEOUT_SEC if closing else _CALL_TIMEOUT_SEC)
+        except grpc.FutureCancelledError:
+            pass
         except grpc.RpcError as error:
             self._count_dropped(done)
-            if not closing:  # at the end of the training, its server often exits first
-                self._tell_failing(f"{error.code().name}: {error.details()}")
+            self._note_failing(f"{error.code().name}: {error.details()}")
         return done
 
     def _send(self, points: list[Point], timeout_sec: float) -> None:
@@ -102,14 +113,23 @@ class MetricsClient(BufferedMetrics):
         reply = self._stub.StoreScalars(request, timeout=timeout_sec)
         if reply.dropped:
             self._count_dropped(reply.dropped)
-        if self._failing:
+        if self._has_told:
             _log.info("sending metrics again; dropped so far: %d", self.dropped)
-        self._failing = False
+        self._failing_since, self._has_told = None, False
 
-    def _tell_failing(self, reason: str) -> None:
-        if not self._failing:
-            _log.warning("metrics cannot be sent at the moment (%s)", reason)
-        self._failing = True
+    def _note_failing(self, reason: str) -> None:
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        if now - self._failing_since >= _TELL_AFTER_SEC and not self._has_told:
+            self._has_told = True
+            _log.warning(
+                "metrics could not be sent for %.0f s (%s); up to %d points wait until the server "
+                "answers",
+                now - self._failing_since,
+                reason,
+                self._max_queue,
+            )
 
     def _finish(self) -> None:
         if self._owned is not None:

@@ -46,7 +46,7 @@ from relaax_like.wire.reports import Event, Reporter
 
 logger = logging.getLogger(__name__)
 
-_POLL_SEC = 0.2
+_POLL_SEC = 0.05
 _WAIT_SEC = 2.0
 # Until the first log line about a parameter server that does not answer, and between two of them.
 _FIRST_NOTE_SEC, _NOTE_SEC = 2.0, 10.0
@@ -199,6 +199,8 @@ def run_learner(experiment: Experiment) -> int:
         reporter.report(Event.READY)
         while not shutdown.requested.wait(_POLL_SEC):
             # Agents still report their last steps, which the parameter server waits for.
+            if publisher.finished and not services.has_agents:
+                services.stop()  # counts them
             if publisher.finished and publisher.silent_sec > _GONE_SEC:
                 break
         services.stop()

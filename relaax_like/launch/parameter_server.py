@@ -82,17 +82,16 @@ logger = logging.getLogger(__name__)
 _FINISH_GRACE_SEC = 3.0
 # Largest rollout that a learner in this process accepts.
 _MAX_ROLLOUT_BYTES = 1 << 30
-# Once all agents are notified, they have this long after the newest report to notify their
-# environments and report their last steps.
-_TOLD_SEC = 0.5
-# The same if all agents have left their learner, which is in this process.
-_LEFT_SEC = 0.1
+# Once all agents have left, this long after the newest report the process ends.
+_LEFT_SEC = 0.05
 # Time for a step that an environment was executing when its agent was notified.
 _LAST_STEPS_SEC = 5.0
 _LAST_STEPS_POLL_SEC = 0.02
 # Seconds between attempts to save the trained weights if the disk is full or not writable.
 _SAVE_RETRY_SEC = 5.0
-# Grace period at the end for calls that do not end by themselves.
+# Grace period at the end for calls that have begun.
+_GRACE_SEC = 1.0
+# For those that do not end even then.
 _CALLS_SEC = 3.0
 
 
@@ -307,14 +306,15 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
                 settings.progress_interval_sec,
                 on_first_step=lambda: reporter.report(Event.WORKED),
             )
+        grace_sec = _GRACE_SEC
         if server.status().finished:
             _save_finished(server, shutdown)
             server.wait_notified(_FINISH_GRACE_SEC)
-            _wait_last_steps(server, services, shutdown)
+            grace_sec = _LEFT_SEC if _wait_last_steps(server, services, shutdown) else grace_sec
         if services is not None:
             services.stop()  # ends their streams, which would use up the grace period
         # Whatever happens to the calls, the learned values must be saved.
-        grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
+        grpc_server.stop(grace_sec).wait(_CALLS_SEC)
     print_summary(experiment, server.status())
     write_results(experiment, server.status())
     status = 0 if server.status().finished else shutdown.exit_status
@@ -406,16 +406,21 @@ def _save_finished(server: ParameterServer, shutdown: Shutdown) -> None:
 
 def _wait_last_steps(
     server: ParameterServer, services: ExperienceServices | None, shutdown: Shutdown
-) -> None:
-    """Waits while agents that have been notified of the end report their last steps."""
+) -> bool:
+    """Waits while agents that have been notified of the end report their last steps.
+
+    Returns whether all of them have left, so that no call matters that has not ended.
+    """
     now = reported = time.monotonic()
     deadline, counted = now + _LAST_STEPS_SEC, server.global_t
     while now < deadline and not shutdown.requested.wait(_LAST_STEPS_POLL_SEC):
         now = time.monotonic()
-        if server.global_t != counted or (services is not None and services.has_agents):
+        has_agents = server.has_players if services is None else services.has_agents
+        if server.global_t != counted or has_agents:
             counted, reported = server.global_t, now
-        elif now - reported > (_TOLD_SEC if services is None else _LEFT_SEC):
-            return
+        elif now - reported > _LEFT_SEC:
+            return True
+    return False
 
 
 def make_run_dir(experiment: Experiment) -> None:

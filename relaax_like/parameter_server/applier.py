@@ -11,8 +11,10 @@ from typing import Any
 from relaax_like.core.records import (
     Counts,
     Durability,
+    EpisodeReport,
     Lease,
     Outcome,
+    Playing,
     Publication,
     PublishTicket,
     Push,
@@ -239,11 +241,12 @@ class Applier:
         return self._apply_planned(push, plan)
 
     def _apply_finished(self, push: Push) -> Reply:
-        """Counts the steps of a push that arrives after the training's end; drops the rest."""
+        """Counts the steps of a push after the training's end, and who plays; drops the rest."""
         reason = "" if push.gradient is None else _FINISHED
-        if not push.env_steps:
+        players = _select_players(push.episodes)
+        if not push.env_steps and not players:
             return self._drop(reason) if reason else self._answer_nothing()
-        steps = replace(push, gradient=None, statistics={}, groups=(), episodes=())
+        steps = replace(push, gradient=None, statistics={}, groups=(), episodes=players)
         outcome: Outcome = "dropped" if reason else "nothing"
         return self._apply_planned(steps, Plan(outcome=outcome, reason=reason))
 
@@ -282,7 +285,10 @@ class Applier:
             return self._answer_nothing()
         if self._stop_condition.reason:
             counts = Counts(
-                env_steps=publish.env_steps, received=publish.received, ticket=publish.ticket
+                env_steps=publish.env_steps,
+                episodes=publish.episodes,
+                received=publish.received,
+                ticket=publish.ticket,
             )
             return self._apply_counts(counts)
         with self._record_lock:
@@ -299,8 +305,8 @@ class Applier:
         return self._make_reply(CachedReply("applied", prepared.version, prepared.global_t))
 
     def _apply_counts(self, counts: Counts) -> Reply:
-        # The mean return must remain the one that ended the training.
-        episodes = () if self._stop_condition.reason else counts.episodes
+        is_over = bool(self._stop_condition.reason)
+        episodes = _select_players(counts.episodes) if is_over else counts.episodes
         with self._record_lock:
             if self._is_next(counts.ticket) and (counts.env_steps or episodes or counts.ticket):
                 self._store.commit(self._store.prepare(None, counts.env_steps))
@@ -600,3 +606,8 @@ def _read_received(data: Mapping[str, Any], place: str) -> dict[str, Received]:
             "another version of relaax_like. Resume with that version, or use another "
             "checkpoint_dir (and mirror_url, if it is set)"
         ) from None
+
+
+def _select_players(reports: Sequence[EpisodeReport]) -> tuple[Playing, ...]:
+    """Returns who plays or has left; episodes would change the mean that ended the training."""
+    return tuple(one for one in reports if isinstance(one, Playing))

@@ -572,6 +572,14 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """
         self._stop_condition.wait_notified(self._statistics, timeout_sec)
 
+    @property
+    def has_players(self) -> bool:
+        """Whether agents can still report steps after the training's end.
+
+        Not those that have left. Plain agents do not say so; they end once they are notified.
+        """
+        return not self._statistics.players <= self._stop_condition.told
+
     # The tutorial's plain calls. They carry no id: each call takes effect once.
 
     def increment_global_t(self, n: int = 1) -> int:

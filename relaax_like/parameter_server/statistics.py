@@ -119,6 +119,12 @@ class Statistics:
         with self._lock:
             return self._training.compute(self._episodes)
 
+    @property
+    def players(self) -> set[str]:
+        """See `TrainingReturns.players`."""
+        with self._lock:
+            return self._training.players
+
     def take_score(self) -> float | None:
         """Returns the mean return since the last call; see `TrainingReturns.take_score`."""
         with self._lock:

@@ -49,6 +49,7 @@ class StopCondition:
 
     Attributes:
       reason: what ended the training, or "" while it continues.
+      told: clients that have been notified of the end.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class StopCondition:
         self._max_episodes = max_episodes
         self._lock = threading.Lock()  # guards changes of `reason`
         self._ended = threading.Event()
-        self._told: set[str] = set()
+        self.told: set[str] = set()
         self._judged = 0  # episodes
 
     def check(self, global_t: int, statistics: Statistics) -> None:
@@ -103,7 +104,7 @@ class StopCondition:
 
     def note_notified(self, client_id: str) -> None:
         """Notes that a client has been notified of the end."""
-        self._told.add(client_id)
+        self.told.add(client_id)
 
     def wait(self, timeout_sec: float | None) -> str:
         """Waits for the end; returns what ended the training, or "" on timeout."""
@@ -115,6 +116,6 @@ class StopCondition:
         deadline = time.monotonic() + timeout_sec
         while time.monotonic() < deadline:
             present = statistics.client_ids
-            if present and present <= self._told:
+            if present and present <= self.told:
                 return
             time.sleep(_POLL_SEC)

@@ -185,6 +185,11 @@ class TrainingReturns:
     def _is_silent(self, player: _Player) -> bool:
         return self._newest - player.seen > max(_SILENT_SEC, 2 * player.interval)
 
+    @property
+    def players(self) -> set[str]:
+        """Names of those that have neither left nor become silent."""
+        return {n for n, p in self._players.items() if not (p.has_left or self._is_silent(p))}
+
     def _find_present(self) -> dict[str, _Player]:
         """Returns the players that count; once all have left, as at a run's end, these."""
         heard = {name: p for name, p in self._players.items() if not self._is_silent(p)}

@@ -30,6 +30,7 @@ TERM_SEC = 6.0
 # Environments, servers, the learner and the essential process end one after another; each has a
 # quarter of it.
 _STAGES = 4
+_POLL_SEC = 0.05
 _END_POLL_SEC = 0.02
 # A killed process ends at once, unless the kernel or its machine hangs.
 _KILLED_SEC = 10.0
@@ -155,7 +156,7 @@ class Manager:
                     supervised.restart_at = 0.0  # as soon as the servers are ready
                 else:
                     self._start(launcher, supervised)
-            while not self._stopping.wait(0.1):
+            while not self._stopping.wait(_POLL_SEC):
                 self._check(launcher)
         finally:
             self._terminate()

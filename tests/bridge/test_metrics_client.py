@@ -13,6 +13,7 @@ import grpc
 import pytest
 from support.event_files import read_scalars
 
+from relaax_like.bridge import metrics_client
 from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.bridge.metrics_servicer import create_metrics_server
 from relaax_like.config.address import Address
@@ -106,14 +107,19 @@ def test_channel_of_the_caller_is_used_and_left_open(serve: Any, tmp_path: Path)
 
 
 def test_points_wait_for_a_server_that_starts_later(
-    serve: Any, recorder: TensorBoardRecorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    serve: Any,
+    recorder: TensorBoardRecorder,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(metrics_client, "_TELL_AFTER_SEC", 0.5)
     port = _free_port()
     with caplog.at_level(logging.INFO):
         with MetricsClient(f"127.0.0.1:{port}", global_t=_zero) as client:
             client.scalar("a", 1.0, 1)
             assert not client.flush(0.1)
-            while "metrics cannot be sent at the moment" not in caplog.text:
+            while "metrics could not be sent for" not in caplog.text:
                 client.flush(0.1)
             serve(port)
             client.scalar("a", 2.0, 2)
@@ -121,7 +127,7 @@ def test_points_wait_for_a_server_that_starts_later(
     assert client.dropped == 0
     assert recorder.flush()
     assert read_scalars(tmp_path)["a"] == [(1, 1.0), (2, 2.0)]
-    assert caplog.text.count("metrics cannot be sent at the moment") == 1
+    assert caplog.text.count("metrics could not be sent for") == 1
     assert "sending metrics again" in caplog.text
 
 
@@ -143,6 +149,24 @@ def test_points_arrive_after_a_restart_of_the_server(
     recorded = [x for x, _ in read_scalars(tmp_path)["a"]]
     assert len(recorded) == len(set(recorded))
     assert len(recorded) + client.dropped == x
+
+
+def test_a_server_that_is_gone_delays_no_end_and_needs_no_line(
+    serve: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So that only the end of the process can end a call.
+    monkeypatch.setattr(metrics_client, "_CONNECT_TIMEOUT_SEC", 1e6)
+    monkeypatch.setattr(metrics_client, "_CLOSE_CONNECT_TIMEOUT_SEC", 1e6)
+    server, port = serve()
+    client = MetricsClient(f"127.0.0.1:{port}", global_t=_zero)
+    client.scalar("a", 1.0, 1)
+    assert client.flush(WAIT_SEC)
+    server.stop(None).wait()
+    client.scalar("a", 2.0, 2)
+    assert not client.flush(0.1)  # a call waits
+    client.close(1e6)
+    assert client.dropped == 1
+    assert not caplog.text
 
 
 def test_absent_server_costs_the_newest_points_and_never_blocks() -> None:

@@ -21,7 +21,7 @@ from support.threads import WAIT_SEC, Caller, wait_until
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
-from relaax_like.core.records import Episode, Push, Reply
+from relaax_like.core.records import Counts, Episode, Playing, Push, Reply
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.stop_condition import Target
@@ -398,6 +398,50 @@ def test_target_counts_only_over_a_full_window() -> None:
         assert reply.finished == "mean return 2.5 of the last 4 episodes reached the target 2.5"
         # It stays finished, whatever came later.
         assert push_episode(server, -100.0).finished == reply.finished
+
+
+PLAYS, LEAVES = Playing("robot", 2, 0), Playing("robot", 0, 0)
+
+
+def leave_with_a_push(server: ParameterServer) -> None:
+    server.push(
+        Push(
+            client_id="learner", env_steps=7, episodes=(PLAYS, Episode(-9.0, 7, 0, "robot"), LEAVES)
+        )
+    )
+
+
+def leave_without_steps(server: ParameterServer) -> None:
+    server.push(Push(client_id="learner", episodes=(PLAYS, LEAVES)))
+
+
+def leave_through_a_learner(server: ParameterServer) -> None:
+    server.count(Counts(env_steps=7, episodes=(PLAYS, Episode(-9.0, 7, 0, "robot"), LEAVES)))
+
+
+@pytest.mark.parametrize("leave", [leave_with_a_push, leave_without_steps, leave_through_a_learner])
+def test_after_the_end_it_knows_who_still_plays_and_the_mean_return_stays(leave: Any) -> None:
+    with run_server(target=Target(2.0, episodes=2)) as server:
+        assert not server.has_players
+        episodes = (
+            Playing("robot", 2, 4),
+            Episode(2.0, 2, 0, "robot"),
+            Episode(2.0, 2, 1, "robot"),
+        )
+        assert server.push(Push(client_id="learner", env_steps=4, episodes=episodes)).finished
+        assert server.has_players
+        leave(server)
+        assert not server.has_players
+        assert (server.status().mean_return, server.status().episodes) == (2.0, 2)
+
+
+def test_plain_agents_play_until_they_are_notified() -> None:
+    with run_server(max_global_step=5) as server:
+        server.push(make_push(server, client_id="one", sequence=1, env_steps=4))
+        server.push(make_push(server, client_id="two", sequence=1, env_steps=4))
+        assert server.has_players
+        assert server.pull("one").finished
+        assert not server.has_players
 
 
 def push_episode(server: ParameterServer, episode_return: float) -> Reply:
