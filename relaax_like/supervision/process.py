@@ -192,6 +192,8 @@ class Stopped(BaseException):
 
 
 _LOOK_SEC = 0.05
+# Time that a call of a library has to end after a signal, while a process starts.
+_INTERRUPT_SEC = 0.3
 
 
 class SignalEvent(threading.Event):
@@ -302,6 +304,9 @@ class Shutdown:
     def interrupting(self) -> Iterator[None]:
         """Makes a signal end the block immediately; for slow preparations in the main thread.
 
+        If the main thread executes a call of a library, such as the drawing of large weights, the
+        process ends without cleaning up: nothing in the block must need that.
+
         Runners such as honcho wait five seconds between SIGTERM and SIGKILL, and loading TensorFlow
         takes longer.
 
@@ -327,6 +332,11 @@ class Shutdown:
                 if signalled:
                     self._end_now(number)
                 signalled = True
+                if self._interrupting:
+                    time.sleep(_INTERRUPT_SEC)
+                if self._interrupting:  # the main thread is still in that call
+                    _log_stopped(128 + number)
+                    self._end_now(number)
 
     def _end_now(self, number: int) -> None:
         callbacks, self._last_callbacks = self._last_callbacks, []
@@ -427,6 +437,7 @@ def run_main(main: Callable[[], int]) -> None:
         status = EXIT_ERROR
     except Stopped as stopped:
         status = stopped.args[0]
+        _log_stopped(status)
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
     except BrokenPipeError:
@@ -452,6 +463,11 @@ def run_main(main: Callable[[], int]) -> None:
         os.close(null)
     gc.freeze()  # otherwise the interpreter's exit collects garbage, for a quarter of a second
     sys.exit(status)
+
+
+def _log_stopped(exit_status: int) -> None:
+    if exit_status > 128:
+        logger.info("stopped by %s while starting", name_signal(exit_status - 128))
 
 
 def _is_output_closed() -> bool:

@@ -273,6 +273,29 @@ def test_a_second_signal_does_not_wait_for_a_call_of_a_library(tmp_path: Path):
         assert program.lines[-1] == "last"
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "busy", ["hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)", "time.sleep(1e6)"]
+)
+def test_a_signal_ends_a_slow_start_with_one_line(busy: str, number: int, tmp_path: Path):
+    code = (
+        "import hashlib, time\n"
+        "from relaax_like.supervision.process import Shutdown, run_main, setup_logging\n"
+        "def main():\n"
+        "    setup_logging('INFO', with_time=False)\n"
+        "    with Shutdown().interrupting():\n"
+        "        print('ready', flush=True)\n"
+        f"        {busy}\n"
+        "run_main(main)\n"
+    )
+    with Processes(tmp_path) as processes:
+        program = processes.start("busy", [sys.executable, "-c", code])
+        program.wait_for("ready")
+        assert program.stop(number) == 128 + number
+        name = signal.Signals(number).name
+        assert program.lines[-2:] == ["ready", f"stopped by {name} while starting"]
+
+
 def test_signals_that_belong_to_others_end_nothing():
     code = (
         "import os, signal, time\n"
