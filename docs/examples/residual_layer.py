@@ -10,6 +10,9 @@ from relaax_like.nn.layers import Layer
 class Residual(Layer):
     """y = x + gain * tanh(x W), with one gain for each number."""
 
+    W: tf.Variable
+    gain: tf.Variable
+
     def __init__(self, name: str, width: int, *, seed: int):
         super().__init__()
         initial = np.random.default_rng(seed).normal(scale=width**-0.5, size=(width, width))

@@ -18,7 +18,6 @@ from relaax_like.parameter_server.initial_values import (
     open_temporary_folder,
     save_variables,
 )
-from relaax_like.parameter_server.kernels import slot_names
 from relaax_like.parameter_server.push_journal import holds_records
 from relaax_like.parameter_server.snapshot_format import unpack_layout, unpack_optimizers
 from relaax_like.parameter_server.snapshots import read_newest_manifest
@@ -75,11 +74,11 @@ def make_start(
 def _warn_if_large(experiment: Experiment, manifest: Manifest) -> None:
     weights = manifest.gradient_bytes // 4
     if weights > LARGE:
-        arrays = 1 + max(len(slot_names(one)) for one in experiment.optimizers.values())
+        arrays = 1 + max(len(one.slot_names) for one in experiment.optimizers.values())
         logger.warning(
-            "the model has %.4g million weights: up to %.3g GB in memory and in each snapshot, with "
-            "the arrays of the optimizers; make its layers or observations smaller if that is too "
-            "much",
+            "the model has %.4g million weights: up to %.3g GB in memory and in each snapshot, "
+            "with the arrays of the optimizers; make its layers or observations smaller if that is "
+            "too much",
             *(weights / 1e6, arrays * manifest.total_bytes / 1e9),
         )
 
