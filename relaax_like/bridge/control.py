@@ -8,9 +8,10 @@ from types import TracebackType
 
 import grpc
 
+from relaax_like.bridge import messages
 from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel, make_interceptors
 from relaax_like.bridge.collecting import CollectStream, GrpcCall
-from relaax_like.bridge.errors import PARAMETER_SERVER
+from relaax_like.bridge.errors import PARAMETER_SERVER, translate
 from relaax_like.bridge.experience_servicer import (
     ExperienceServicer,
     add_experience_to_server,
@@ -38,10 +39,6 @@ from relaax_like.bridge.spaces_servicer import (
 from relaax_like.bridge.stub import (
     Health,
     ParameterServerStub,
-    get_status,
-    report_clients,
-    request_save,
-    request_stop,
     wait_for_manifest,
 )
 from relaax_like.config.address import parse_address
@@ -49,6 +46,8 @@ from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.records import ClientsReport, Status
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
+from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity, ServerSecurity
 from relaax_like.wire.spaces import RunSpaces
@@ -89,6 +88,7 @@ class Link:
         self._server = server
         self._tls = None if security is None else security.tls
         self._channel = make_channel(address, security)
+        self._stub = pb_grpc.ParameterServerStub(self._channel)
         self._global_t = 0
         self._health = Health()
         self._metrics: MetricsClient | None = None
@@ -188,19 +188,27 @@ class Link:
         self._global_t = max(self._global_t, global_t)
 
     def status(self, timeout_sec: float = 5.0) -> Status:
-        """Requests the server's status; see `get_status`.
+        """Requests the server's status.
 
         Raises:
           ServerUnavailableError: no answer in time, or the server is not ready or too busy.
           NotAllowedError: one end does not trust the other.
           ProtocolError: something else listens at the address, or the server has failed.
         """
-        with self._explaining_tls():
-            return get_status(self._channel, self.address, timeout_sec)
+        with self._explaining_tls(), translate(self.address):
+            request = pb.GetStatusRequest()
+            return messages.message_to_status(self._stub.GetStatus(request, timeout=timeout_sec))
 
-    def report_clients(self, report: ClientsReport) -> None:
-        """Reports the clients of an rlx server; see `stub.report_clients`, also for errors."""
-        report_clients(self._channel, self.address, report)
+    def report_clients(self, report: ClientsReport, timeout_sec: float = 5.0) -> None:
+        """Reports the clients of an rlx server.
+
+        Raises:
+          InvalidInputError: there are too many clients, the server's name is empty or too long, or
+            a text is too long.
+          RelaaxError: see `status` for other errors.
+        """
+        with translate(self.address):
+            self._stub.ReportClients(messages.report_to_message(report), timeout=timeout_sec)
 
     def propose_spaces(
         self, spaces: RunSpaces | None, timeout_sec: float = 5.0
@@ -219,15 +227,32 @@ class Link:
         with self._explaining_tls():
             return propose_spaces(self._channel, self.address, spaces, timeout_sec)
 
-    def request_save(self) -> str:
-        """Tells the server to write a snapshot; see `stub.request_save`, also for errors."""
-        with self._explaining_tls():
-            return request_save(self._channel, self.address)
+    def request_save(self, timeout_sec: float = 300.0) -> str:
+        """Tells the server to write a snapshot.
 
-    def request_stop(self) -> None:
-        """Tells the server to save and stop; see `stub.request_stop`, also for errors."""
-        with self._explaining_tls():
-            request_stop(self._channel, self.address)
+        Returns:
+          Its path on the server's machine; "" if the run keeps no snapshots.
+
+        Raises:
+          ServerUnavailableError: no answer in time, the server is not ready or too busy, or the
+            snapshot could not be written.
+          LeasedError: the server is the run's learner, which writes no snapshots.
+          NotAllowedError: one end does not trust the other, or an operator's token is required.
+          ProtocolError: something else listens at the address, or the server has failed.
+        """
+        with self._explaining_tls(), translate(self.address):
+            return self._stub.Save(pb.SaveRequest(), timeout=timeout_sec).path
+
+    def request_stop(self, timeout_sec: float = 5.0) -> None:
+        """Tells the server to save and stop; returns when it has acknowledged.
+
+        Raises:
+          LeasedError: the server is the run's learner, which does not end the run.
+          NotAllowedError: one end does not trust the other, or an operator's token is required.
+          RelaaxError: see `status` for other errors.
+        """
+        with self._explaining_tls(), translate(self.address):
+            self._stub.Stop(pb.StopRequest(), timeout=timeout_sec)
 
     @contextlib.contextmanager
     def _explaining_tls(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from relaax_like.config.address import parse_address
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.manifest import Manifest, message_to_manifest
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.records import ClientsReport, Push, Reply, Status
+from relaax_like.core.records import Push, Reply
 from relaax_like.core.roles import GroupConnection
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
@@ -237,70 +237,6 @@ class ParameterServerStub(BufferingClient):
 
     def _ask(self) -> Any:
         return self._stub.GetManifest.future(pb.GetManifestRequest(), timeout=_PROBE_TIMEOUT_SEC)
-
-
-def get_status(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) -> Status:
-    """Requests a parameter server's status.
-
-    Raises:
-      ServerUnavailableError: no answer in time, or the server is not ready or too busy.
-      NotAllowedError: an agent's token is required.
-      ProtocolError: something else listens at the address, or the server has failed.
-    """
-    stub = pb_grpc.ParameterServerStub(channel)
-    with errors.translate(address):
-        return messages.message_to_status(
-            stub.GetStatus(pb.GetStatusRequest(), timeout=timeout_sec)
-        )
-
-
-def report_clients(
-    channel: grpc.Channel, address: str, report: ClientsReport, timeout_sec: float = 5.0
-) -> None:
-    """Reports the clients of an rlx server to a parameter server.
-
-    Raises:
-      InvalidInputError: there are too many clients, the server's name is empty or too long, or a
-        text is too long.
-      ServerUnavailableError: no answer in time, or the server is not ready or too busy.
-      NotAllowedError: an agent's token is required.
-      ProtocolError: something else listens at the address, or the server has failed.
-    """
-    stub = pb_grpc.ParameterServerStub(channel)
-    with errors.translate(address):
-        stub.ReportClients(messages.report_to_message(report), timeout=timeout_sec)
-
-
-def request_save(channel: grpc.Channel, address: str, timeout_sec: float = 300.0) -> str:
-    """Tells a parameter server to write a snapshot.
-
-    Returns:
-      Its path on the server's machine; "" if the run keeps no snapshots.
-
-    Raises:
-      ServerUnavailableError: no answer in time, the server is not ready or too busy, or the
-        snapshot could not be written.
-      LeasedError: the server is the run's learner, which writes no snapshots.
-      NotAllowedError: an operator's token is required.
-      ProtocolError: something else listens at the address, or the server has failed.
-    """
-    stub = pb_grpc.ParameterServerStub(channel)
-    with errors.translate(address):
-        return stub.Save(pb.SaveRequest(), timeout=timeout_sec).path
-
-
-def request_stop(channel: grpc.Channel, address: str, timeout_sec: float = 5.0) -> None:
-    """Tells a parameter server to save and stop; returns when it has acknowledged.
-
-    Raises:
-      ServerUnavailableError: no answer in time, or the server is not ready or too busy.
-      LeasedError: the server is the run's learner, which does not end the run.
-      NotAllowedError: an operator's token is required.
-      ProtocolError: something else listens at the address, or the server has failed.
-    """
-    stub = pb_grpc.ParameterServerStub(channel)
-    with errors.translate(address):
-        stub.Stop(pb.StopRequest(), timeout=timeout_sec)
 
 
 def wait_for_manifest(

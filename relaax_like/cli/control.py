@@ -17,7 +17,7 @@ def save_snapshot(text: str, security: ClientSecurity) -> int:
 
     Raises:
       ConfigError: `text` is not an address, or a file that `security` names cannot be used.
-      RelaaxError: see `bridge.stub.request_save`.
+      RelaaxError: see `Link.request_save`.
     """
     address = str(parse_address(text, PARAMETER_SERVER_PORT))
     with BridgeControl().connect(address, security) as link:
@@ -35,7 +35,7 @@ def stop_server(text: str, security: ClientSecurity) -> int:
 
     Raises:
       ConfigError: `text` is not an address, or a file that `security` names cannot be used.
-      RelaaxError: see `bridge.stub.request_stop`.
+      RelaaxError: see `Link.request_stop`.
     """
     address = str(parse_address(text, PARAMETER_SERVER_PORT))
     with BridgeControl().connect(address, security) as link:

@@ -124,19 +124,8 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
       InvalidInputError: a leaf is missing, not listed, or does not fit; the error names it.
     """
     field = "observation_spaces"
-    if missing := sorted(leaves.keys() - spaces.keys()):
-        raise InvalidInputError(
-            f"{field}: algorithm.observations names {_join_names(missing)}, but the "
-            f"environment only has {describe_leaves(spaces)}; correct the names",
-            field,
-        )
-    if unread := sorted(spaces.keys() - leaves.keys()):
-        raise InvalidInputError(
-            f"{field}: the environment has {_join_names(unread)}, not listed in "
-            f"algorithm.observations, which only has {_join_names(sorted(leaves))}; list all "
-            "leaves there, or wrap the environment to remove the others",
-            field,
-        )
+    cure = "list all leaves there, or wrap the environment to remove the others"
+    _validate_names(spaces, leaves, field, "algorithm.observations", cure)
     for leaf, want in leaves.items():
         space, key = spaces[leaf], f"algorithm.observations.{leaf}"
         if isinstance(want, Discrete | MultiDiscrete):
@@ -285,20 +274,11 @@ def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
       InvalidInputError: a leaf is missing, not listed, or does not fit; the error names it.
     """
     field = "action_spaces"
-    if missing := sorted(leaves.keys() - spaces.keys()):
-        raise InvalidInputError(
-            f"{field}: algorithm.actions names {_join_names(missing)}, but the environment only "
-            f"has {describe_leaves(spaces)}; correct the names",
-            field,
-        )
-    if unread := sorted(spaces.keys() - leaves.keys()):
-        raise InvalidInputError(
-            f"{field}: the environment has {_join_names(unread)}, not listed in "
-            f"algorithm.actions, which only has {_join_names(sorted(leaves))}; for a new run, list "
-            "all leaves there, or remove it to use the environment's; a run that has begun keeps "
-            "its actions, so wrap the environment",
-            field,
-        )
+    cure = (
+        "for a new run, list all leaves there, or remove it to use the environment's; a run that "
+        "has begun keeps its actions, so wrap the environment"
+    )
+    _validate_names(spaces, leaves, field, "algorithm.actions", cure)
     for leaf, want in leaves.items():
         key = f"algorithm.actions.{leaf}"
         if _describe_action(spaces[leaf]) != _describe_action(want):
@@ -309,6 +289,28 @@ def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
             )
         if isinstance(want, Box) and want.low is not None:
             _validate_bounds(spaces[leaf], want.low, want.high, f"{key}.")
+
+
+def _validate_names(
+    spaces: Spaces, leaves: Mapping[str, Space], field: str, key: str, cure: str
+) -> None:
+    """Checks that the environment's leaves are those of the settings.
+
+    Raises:
+      InvalidInputError: one is missing, or is not listed in the settings; `cure` says what helps.
+    """
+    if missing := sorted(leaves.keys() - spaces.keys()):
+        raise InvalidInputError(
+            f"{field}: {key} names {_join_names(missing)}, but the environment only has "
+            f"{describe_leaves(spaces)}; correct the names",
+            field,
+        )
+    if unread := sorted(spaces.keys() - leaves.keys()):
+        raise InvalidInputError(
+            f"{field}: the environment has {_join_names(unread)}, not listed in {key}, which only "
+            f"has {_join_names(sorted(leaves))}; {cure}",
+            field,
+        )
 
 
 def _validate_bounds(space: Space, low: np.ndarray, high: np.ndarray, prefix: str) -> None:

@@ -203,7 +203,7 @@ class ParameterServerBackend(abc.ABC):
 
         Raises:
           RelaaxError: this is the run's learner, and the parameter server does not answer it; see
-            `stub.get_status`.
+            `Link.status`.
         """
 
     @abc.abstractmethod
@@ -212,7 +212,7 @@ class ParameterServerBackend(abc.ABC):
 
         Raises:
           RelaaxError: this is the run's learner, and the parameter server does not answer it; see
-            `stub.report_clients`.
+            `Link.report_clients`.
         """
 
     @abc.abstractmethod
