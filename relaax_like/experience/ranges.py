@@ -13,18 +13,16 @@ logger = logging.getLogger(__name__)
 # Rounding errors of a simulator, relative to the larger bound.
 _TOLERANCE = 1e-5
 # So many steps, or bytes, are checked together, which costs less.
-_STEPS = 16
-_MAX_BYTES = 1 << 18
-# Numbers other than 0 that are looked at for swapped bytes, and how many of them are tiny then.
-_MIN_NUMBERS = 16
-_SWAPPED = 0.9
+_STEPS, _MAX_BYTES = 16, 1 << 18
+# Of the first numbers of a check, so many other than 0 can show that nearly all are subnormal.
+_MAX_NUMBERS, _MIN_NUMBERS, _NEARLY_ALL = 1000, 16, 0.9
 
 
 class RangeWatch:
     """Reports, once per leaf, values outside of its box, and at the end their share.
 
         watch = RangeWatch()
-        ranges = Ranges(watch, {"observation": observation_spaces})
+        ranges = Ranges(watch, observation_spaces, action_spaces)
         ranges.add("observation", observations)   # each step
         ranges.close()
         watch.close()
@@ -40,34 +38,34 @@ class RangeWatch:
         self._lock = threading.Lock()
         self._counts: dict[str, np.ndarray] = {}  # leaf -> rows, wrong rows
 
-    def note(self, label: str, rows: int, wrong: int, example: str) -> None:
+    def note(self, leaf: str, rows: int, wrong: int, example: str) -> None:
         """Counts the rows of a leaf, one for each step of a slot.
 
         Args:
-          label: of the leaf.
+          leaf: names it in lines.
           rows: number of rows.
           wrong: number of those with a wrong number.
-          example: what is wrong with the first one.
+          example: what is wrong with one of them.
         """
         with self._lock:
-            counts = self._counts.setdefault(label, np.zeros(2, np.int64))
+            counts = self._counts.setdefault(leaf, np.zeros(2, np.int64))
             is_first = wrong and not counts[1]
             counts += rows, wrong
         if is_first and not self.is_quiet:
             logger.warning(
                 "%s: %s; nothing is clipped. Correct the values, or the space; how often this "
                 "occurs is reported at the end",
-                *(label, example),
+                *(leaf, example),
             )
 
     def close(self) -> None:
         """Reports the shares. Idempotent."""
         with self._lock:
             counts, self._counts = self._counts, {}
-        for label, (rows, wrong) in counts.items():
+        for leaf, (rows, wrong) in counts.items():
             if wrong and not self.is_quiet:
                 share = 100 * wrong / rows
-                logger.warning("%s: %.3g %% of %d were outside of the space", label, share, rows)
+                logger.warning("%s: %.3g %% of %d were outside of the space", leaf, share, rows)
 
 
 class Ranges:
@@ -78,31 +76,23 @@ class Ranges:
 
     Args:
       watch: of the run.
-      spaces: what is watched, such as "observation" -> leaf -> space.
+      observations: leaf -> space.
+      actions: leaf -> space.
+      kind: of the actions, for lines.
     """
 
-    def __init__(self, watch: RangeWatch, spaces: Mapping[str, Spaces]):
+    def __init__(
+        self, watch: RangeWatch, observations: Spaces, actions: Spaces, kind: str = "executed"
+    ):
         self._watch = watch
-        self._spaces: dict[tuple[str, str], Box] = {}
-        self._limits: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
-        self._fresh: set[tuple[str, str]] = set()  # leaves that can have swapped bytes
-        self._waiting: dict[tuple[str, str], list[np.ndarray]] = {}  # not checked yet
-        for what, named in spaces.items():
-            for name, space in named.items():
-                self._begin((what, name), space)
-
-    def _begin(self, key: tuple[str, str], space: Space) -> None:
-        kind = DTYPES[space.dtype].kind
-        if not isinstance(space, Box) or kind not in "iuf" or 0 in space.shape:
-            return
-        self._spaces[key], self._limits[key] = space, _find_limits(space)
-        if kind == "f":
-            self._fresh.add(key)
-        self._keep(key)
-
-    def _keep(self, key: tuple[str, str]) -> None:
-        if key in self._fresh or np.isfinite(self._limits[key]).any():
-            self._waiting[key] = []
+        self._kinds = {OBSERVATION: OBSERVATION, ACTION: f"{kind} {ACTION}"}
+        self._limits = {
+            (what, name): limits
+            for what, spaces in ((OBSERVATION, observations), (ACTION, actions))
+            for name, space in spaces.items()
+            if (limits := _find_limits(space)) is not None
+        }
+        self._waiting: dict[tuple[str, str], list[np.ndarray]] = {key: [] for key in self._limits}
 
     def add(
         self, what: str, arrays: Mapping[str, np.ndarray] | None, chosen: np.ndarray | None = None
@@ -110,57 +100,63 @@ class Ranges:
         """Adds arrays, which must not change from then on.
 
         Args:
-          what: one of the keys of the spaces.
+          what: OBSERVATION or ACTION.
           arrays: leaf -> `[..., *shape]`; leaves can be missing. None: nothing.
           chosen: `[...] bool`, the rows whose values matter; None: all.
         """
         for name, array in (arrays or {}).items():
             waiting = self._waiting.get((what, name))
-            if waiting is None:
-                continue
-            waiting.append(array if chosen is None else array[chosen])
-            if len(waiting) >= _STEPS or array.nbytes * len(waiting) > _MAX_BYTES:
-                self._check((what, name))
-                self._keep((what, name))
+            if waiting is not None:
+                waiting.append(array if chosen is None else array[chosen])
+                if len(waiting) >= _STEPS or array.nbytes * len(waiting) > _MAX_BYTES:
+                    self._check((what, name))
 
     def close(self) -> None:
         """Checks the rest. Idempotent."""
-        for key in list(self._waiting):
-            self._check(key)
+        for key, waiting in self._waiting.items():
+            if waiting:
+                self._check(key)
 
     def _check(self, key: tuple[str, str]) -> None:
-        waiting, space, (low, high) = self._waiting.pop(key), self._spaces[key], self._limits[key]
-        if not waiting:
-            return
-        rows, example = np.concatenate([array.reshape(-1, low.size) for array in waiting]), ""
-        outside = (rows < low) | (rows > high)
-        if outside.any():
-            row, column = np.argwhere(outside)[0]
-            place = [int(index) for index in np.unravel_index(column, space.shape)]
-            bounds = f"{space.low.flat[column]:g} to {space.high.flat[column]:g}"
-            example = f"{rows[row, column]:g} at {place} is outside of {bounds}"
-        if key in self._fresh and np.count_nonzero(rows) >= _MIN_NUMBERS:
-            self._fresh.discard(key)
-            is_tiny = (np.abs(rows) < np.finfo(rows.dtype).tiny) & (rows != 0)
-            if is_tiny.sum() > _SWAPPED * np.count_nonzero(rows):
-                example = f"nearly all are subnormal, such as {rows[is_tiny][0]:g}: swapped bytes"
-                outside |= is_tiny
-        what, name = key
-        label = what if name in (OBSERVATION, ACTION) else f"{what} {name}"
-        self._watch.note(label, len(rows), int(outside.any(1).sum()), example)
+        (what, name), (low, high, tolerance) = key, self._limits[key]
+        rows = np.concatenate([array.reshape(-1, low.size) for array in self._waiting[key]])
+        self._waiting[key] = []
+        wrong, example = (rows < low - tolerance) | (rows > high + tolerance), ""
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            bounds = f"{low[column]:g} to {high[column]:g}"
+            example = f"{rows[row, column]:g} is outside of {bounds} (component {column})"
+        numbers = rows.ravel()[:_MAX_NUMBERS]
+        numbers = numbers[numbers != 0]
+        if rows.dtype.kind == "f" and numbers.size >= _MIN_NUMBERS:
+            is_tiny = np.abs(numbers) < np.finfo(rows.dtype).tiny
+            if is_tiny.mean() > _NEARLY_ALL:
+                wrong[:] = True
+                example = (
+                    f"nearly all are subnormal, such as {numbers[is_tiny][0]:g}: swapped bytes"
+                )
+        leaf = self._kinds[what] if name == what else f"{self._kinds[what]} {name}"
+        self._watch.note(leaf, len(rows), int(wrong.any(1).sum()), example)
 
 
-def _find_limits(space: Box) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the limits of each component, with the tolerance; infinite ones without a range."""
+UNWATCHED = Ranges(RangeWatch(), {}, {})
+
+
+def _find_limits(space: Space) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Returns bounds and tolerance of each component; None: nothing can be wrong."""
+    dtype = DTYPES[space.dtype]
+    if not isinstance(space, Box) or dtype.kind not in "iuf" or 0 in space.shape:
+        return None
     low, high = (
-        np.broadcast_to(infinite if bound is None else bound, space.shape).astype(np.float64)
+        np.broadcast_to(infinite if bound is None else bound, space.shape).ravel().astype(float)
         for bound, infinite in ((space.low, -np.inf), (space.high, np.inf))
     )
     has_range = np.isfinite(low) & np.isfinite(high) & (low < high)
-    dtype = DTYPES[space.dtype]
     if dtype.kind in "iu":  # a range that the dtype has anyway
         has_range &= (low > np.iinfo(dtype).min) | (high < np.iinfo(dtype).max)
+        if not has_range.any():
+            return None
         dtype = np.dtype(np.float64)
     tolerance = np.where(has_range, _TOLERANCE * np.maximum(np.abs(low), np.abs(high)), np.inf)
     with np.errstate(over="ignore"):
-        return (low - tolerance).astype(dtype).ravel(), (high + tolerance).astype(dtype).ravel()
+        return low.astype(dtype), high.astype(dtype), tolerance.astype(dtype)

@@ -76,9 +76,8 @@ def _warn_if_large(experiment: Experiment, manifest: Manifest) -> None:
     if weights > LARGE:
         arrays = 1 + max(len(one.slot_names) for one in experiment.optimizers.values())
         logger.warning(
-            "the model has %.4g million weights: up to %.3g GB in memory and in each snapshot, "
-            "with the arrays of the optimizers; make its layers or observations smaller if that is "
-            "too much",
+            "%.4g million weights: up to %.3g GB in memory and in each snapshot, with those of the "
+            "optimizers; if that is too much, make layers or observations smaller",
             *(weights / 1e6, arrays * manifest.total_bytes / 1e9),
         )
 

@@ -18,10 +18,7 @@ from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import RunSpaces, Space
-
-# What is watched of recordings.
-_OBSERVATION, _ACTION = "recorded observation", "recorded action"
+from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces, Space
 
 
 @dataclass(frozen=True)
@@ -171,13 +168,13 @@ def validate_files(
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
     mixes = isinstance(plan, Offline) and plan.updates_at_once is not None
-    watch, declared = RangeWatch(), spaces or RunSpaces({}, {})
-    ranges = Ranges(watch, {_OBSERVATION: declared.observations, _ACTION: declared.actions})
+    watch = RangeWatch()
+    ranges = Ranges(watch, *(spaces or ({}, {})), kind="recorded")
     for file in files:
         try:
             rollout = _conform(file, model, action_spaces)
-            ranges.add(_OBSERVATION, rollout.inputs, rollout.valid)
-            ranges.add(_ACTION, rollout.actions, rollout.valid)
+            ranges.add(OBSERVATION, rollout.inputs, rollout.valid)
+            ranges.add(ACTION, rollout.actions, rollout.valid)
             if not mixes:
                 _validate_length(rollout, file.name, plan)
         except DamagedFileError as error:

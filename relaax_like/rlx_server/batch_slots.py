@@ -11,7 +11,7 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import Episode
-from relaax_like.experience.ranges import Ranges
+from relaax_like.experience.ranges import UNWATCHED, Ranges
 from relaax_like.experience.rollout import Executed
 from relaax_like.nn.action_heads import actions_from_wire, actions_to_wire
 from relaax_like.rlx_server.slot_agents import (
@@ -45,8 +45,7 @@ class BatchSlots(BatchAgents):
       history: joins the newest observations; None: the model sees one at a time.
       on_ready: the callback for `make_agent`; see `AgentHost`.
       exploit: whether the client exploits; it then also continues after the end of training.
-      ranges: watch observations and executed actions; closed with the agent. None: nothing is
-        watched.
+      ranges: watch observations and executed actions; closed with the agent.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class BatchSlots(BatchAgents):
         cuts_traces: bool = True,
         takes_executed: bool = True,
         needs_finals: bool = False,
-        ranges: Ranges | None = None,
+        ranges: Ranges = UNWATCHED,
     ):
         self._agent = make_agent(on_ready)
         self._ranges = ranges
@@ -212,8 +211,7 @@ class BatchSlots(BatchAgents):
         Raises:
           Exception: an error of the agent's own code, or of the learner; see `Learner.submit`.
         """
-        if self._ranges is not None:
-            self._ranges.close()
+        self._ranges.close()
         self._agent.close()
         if self._agent.discarded_rollouts:
             logger.warning(

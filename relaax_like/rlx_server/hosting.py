@@ -30,7 +30,7 @@ from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Greeting
-from relaax_like.rlx_server.slot_agents import EXECUTED_ACTION, SlotAgents
+from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -38,7 +38,7 @@ from relaax_like.wire.errors import (
     RelaaxError,
     ServerUnavailableError,
 )
-from relaax_like.wire.spaces import OBSERVATION, Discrete, MultiDiscrete, Spaces
+from relaax_like.wire.spaces import Discrete, MultiDiscrete, Spaces
 
 _START_WAIT_SEC = 5.0
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
@@ -117,10 +117,6 @@ class AgentHost(abc.ABC):
         """
         self.ranges.close()
 
-    def _watch(self, observation_spaces: Spaces, action_spaces: Spaces) -> Ranges:
-        spaces = {OBSERVATION: observation_spaces, EXECUTED_ACTION: action_spaces}
-        return Ranges(self.ranges, spaces)
-
 
 class BatchHost(AgentHost):
     """Makes batch-native agents, which share one model and one processor for each task.
@@ -191,7 +187,7 @@ class BatchHost(AgentHost):
             self._takes_holes(self._main_task),
             self._takes_executed(self._main_task),
             any(_has_hindsight(get_task_plan(self._config, task)) for task in processors),
-            self._watch(observation_spaces, action_spaces),
+            Ranges(self.ranges, observation_spaces, action_spaces),
         )
 
     def make_agent(
@@ -390,7 +386,7 @@ class PlainHost(AgentHost):
             agent.exploit = exploit
             return agent
 
-        ranges = self._watch(observation_spaces, action_spaces)
+        ranges = Ranges(self.ranges, observation_spaces, action_spaces)
         return PlainSlots(
             make_agent, clients, observation_spaces, action_spaces, not exploit, ranges
         )

@@ -11,7 +11,7 @@ from relaax_like.config.places import describe_error, find_folder
 from relaax_like.core.records import Episode
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
-from relaax_like.experience.ranges import Ranges
+from relaax_like.experience.ranges import UNWATCHED, Ranges
 from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents, watch_ranges
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
@@ -28,7 +28,7 @@ class PlainSlots(PlainAgents):
       observation_spaces: of the hello.
       action_spaces: of the hello.
       learning: refuse numbers that are too large to learn from.
-      ranges: watch observations; closed with the agents. None: nothing is watched.
+      ranges: watch observations; closed with the agents.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class PlainSlots(PlainAgents):
         observation_spaces: Spaces,
         action_spaces: Spaces,
         learning: bool = True,
-        ranges: Ranges | None = None,
+        ranges: Ranges = UNWATCHED,
     ):
         self._learning = learning
         self._ranges = ranges
@@ -104,8 +104,7 @@ class PlainSlots(PlainAgents):
           Exception: an error of an agent's own `close`, or of `ParameterServerClient.close`.
         """
         with contextlib.ExitStack() as all_others:  # even if closing one fails
-            if self._ranges is not None:
-                all_others.callback(self._ranges.close)
+            all_others.callback(self._ranges.close)
             for client in self._parameter_servers:
                 all_others.callback(client.close)
             for agent in self._agents:  # closed before the clients, which they use

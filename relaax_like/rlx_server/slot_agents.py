@@ -10,23 +10,19 @@ from relaax_like.core.prediction import Prediction, Request
 from relaax_like.experience.ranges import Ranges
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import RelaaxError
-from relaax_like.wire.spaces import OBSERVATION
+from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 # Optional parts of the protocol that not all agents can use; see Hello.features.
 PRESENT, EXECUTED = "present", "executed"
-# What a client's `Ranges` watch, besides `OBSERVATION`.
-EXECUTED_ACTION = "executed action"
 
 
-def watch_ranges(ranges: Ranges | None, transition: Transition) -> None:
+def watch_ranges(ranges: Ranges, transition: Transition) -> None:
     """Adds a transition's observations and executed actions to what is watched."""
-    if ranges is None:
-        return
     present = None if transition.absent is None else ~transition.absent
     ranges.add(OBSERVATION, transition.observations, present)
     if transition.ended is not None:
         ranges.add(OBSERVATION, transition.final_observations, transition.ended)
-    ranges.add(EXECUTED_ACTION, transition.executed, present)
+    ranges.add(ACTION, transition.executed, present)
 
 
 class Decision(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 VERSIONS_NAME = "versions.json"
-_MAX_PACKAGES, _MAX_VERSIONS = 100, 10
+_MAX_VERSIONS = 300
 _lock = threading.Lock()  # guards the files
 
 
@@ -34,19 +34,18 @@ def keep_versions(run_dir: Path, client: str, versions: Mapping[str, str]) -> No
     """
     with _lock, contextlib.suppress(OSError):
         kept = read_versions(run_dir)
-        before = sum(map(len, kept.values()))
-        for package, version in versions.items():
-            known = kept.setdefault(package, []) if len(kept) < _MAX_PACKAGES else []
-            if version in known or len(known) == _MAX_VERSIONS:
-                continue
-            known.append(version)
+        news = [package for package in versions if versions[package] not in kept.get(package, ())]
+        if not news or sum(map(len, kept.values())) > _MAX_VERSIONS:
+            return
+        for package in news:
+            known = kept.setdefault(package, [])
+            known.append(versions[package])
             if len(known) == 2:
                 logger.warning(
                     "%s has %s %s, but another client of this run %s: the same environment can "
                     "behave differently; install one version",
                     *(client, package, *reversed(known)),
                 )
-        if sum(map(len, kept.values())) > before:
-            temporary = run_dir / f".tmp-{os.getpid()}-{VERSIONS_NAME}"
-            temporary.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
-            temporary.replace(run_dir / VERSIONS_NAME)
+        temporary = run_dir / f".tmp-{os.getpid()}-{VERSIONS_NAME}"
+        temporary.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
+        temporary.replace(run_dir / VERSIONS_NAME)

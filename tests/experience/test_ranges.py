@@ -14,7 +14,7 @@ STEPS, SLOTS = 40, 2
 def watch(space: Space, *arrays: Any, chosen: Any = None, leaf: str = "observation") -> None:
     """Adds each array of one slot, `[*shape]`, once, and ends."""
     run = RangeWatch()
-    ranges = Ranges(run, {"observation": {leaf: space}})
+    ranges = Ranges(run, {leaf: space}, {})
     for array in arrays:
         ranges.add("observation", {leaf: np.asarray(array, space.dtype)[None]}, chosen)
     ranges.close()
@@ -31,17 +31,27 @@ INF = np.inf
 @pytest.mark.parametrize(
     ("space", "values", "line", "share"),
     [
-        (box(-1, 1), [0.5, 2, 0, 0], "observation: 2 at [] is outside of -1 to 1", "25 % of 4"),
-        (box(0, 10, dtype="int64"), [11, 3], "11 at [] is outside of 0 to 10", "50 % of 2"),
-        (box(0, 9, dtype="uint8"), [10, 3], "10 at [] is outside of 0 to 9", "50 % of 2"),
+        (
+            box(-1, 1),
+            [0.5, 2, 0, 0],
+            "observation: 2 is outside of -1 to 1 (component 0)",
+            "25 % of 4",
+        ),
+        (box(0, 10, dtype="int64"), [11, 3], "11 is outside of 0 to 10 (component 0)", "50 % of 2"),
+        (box(0, 9, dtype="uint8"), [10, 3], "10 is outside of 0 to 9 (component 0)", "50 % of 2"),
         (
             box(np.array([[0, 0], [0, 0]]), np.array([[1, 1], [1, 1]]), (2, 2)),
             [[[0, 0], [0, 5]]],
-            "5 at [1, 1] is outside of 0 to 1",
+            "5 is outside of 0 to 1 (component 3)",
             "100 % of 1",
         ),
         # One row of two bad components is one observation outside.
-        (box(0, 1, (2,)), [[2, 2], [0, 0]], "2 at [0] is outside", "50 % of 2"),
+        (
+            box(0, 1, (2,)),
+            [[2, 2], [0, 0]],
+            "2 is outside of 0 to 1 (component 0)",
+            "50 % of 2",
+        ),
     ],
 )
 def test_values_outside_are_one_line_and_a_share(caplog, space, values, line, share) -> None:
@@ -80,13 +90,13 @@ def test_rows_that_do_not_count_are_not_looked_at(caplog) -> None:
 def test_each_leaf_of_all_clients_is_one_line(caplog) -> None:
     run = RangeWatch()
     spaces = {"left": box(0, 1), "right": box(0, 1), "fine": box(0, 9)}
-    clients = [Ranges(run, {"observation": spaces, "executed action": spaces}) for _ in range(3)]
+    clients = [Ranges(run, spaces, spaces) for _ in range(3)]
     for step in range(STEPS):
         for ranges in clients:
             arrays = {name: np.full(SLOTS, 2 if step % 4 else 0, np.float32) for name in spaces}
             ranges.add("observation", arrays)
-            ranges.add("executed action", {"left": arrays["left"]})
-            ranges.add("executed action", None)
+            ranges.add("action", {"left": arrays["left"]})
+            ranges.add("action", None)
     for ranges in clients:
         ranges.close()
     run.close()
@@ -118,7 +128,7 @@ def test_small_numbers_that_stand_alone_are_not_swapped_bytes(caplog) -> None:
 def test_a_quiet_watch_says_nothing(caplog) -> None:
     run = RangeWatch()
     run.is_quiet = True
-    ranges = Ranges(run, {"observation": {"observation": box(0, 1)}})
+    ranges = Ranges(run, {"observation": box(0, 1)}, {})
     ranges.add("observation", {"observation": np.full(SLOTS, 3, np.float32)})
     ranges.close()
     run.close()

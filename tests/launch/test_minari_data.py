@@ -301,7 +301,7 @@ def test_recorded_values_outside_of_their_spaces_are_reported(
         "  updates_at_once: 2, max_global_step: 16}\n"
     )
     assert train(file) == 0
-    first, last = (message for message in caplog.messages if message.startswith("recorded"))
-    assert "recorded observation: 101 at [0] is outside of 0 to 100" in first
+    first, last = (message for message in caplog.messages if message.startswith("observation"))
+    assert "observation: 101 is outside of 0 to 100 (component 0)" in first
     # Steps 1 to 6 of the tenth episode, and all of the ten after it; one episode has 5 steps.
     assert f"{100 * (6 + 10 * 7) / (20 * 7 - 2):.3g} % of {20 * 7 - 2} " in last

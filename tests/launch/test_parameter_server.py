@@ -102,7 +102,7 @@ def test_a_large_model_is_one_line_at_each_start(
     for sets in ((), (f"run_dir={tmp_path / 'other'}",)):
         caplog.clear()
         open_run(*sets).close()
-        (line,) = (message for message in caplog.messages if "weights" in message)
+        (line,) = (message for message in caplog.messages if "million weights" in message)
         # Values, and two arrays of Adam.
         assert "4e-06 million weights: up to 4.8e-08 GB" in line
 

@@ -61,10 +61,10 @@ def test_batch_native_agents_watch_what_clients_send(caplog: pytest.LogCaptureFi
         served.close()
     steps = 2 * SLOTS * (STEPS + 1)
     first, last = count(caplog.messages, "observation")
-    assert "2 at [1] is outside of -1 to 1" in first
+    assert "2 is outside of -1 to 1 (component 1)" in first
     assert f"50 % of {steps} " in last
     first, last = count(caplog.messages, "executed action")
-    assert "7 at [0] is outside of -1 to 1" in first
+    assert "7 is outside of -1 to 1 (component 0)" in first
     assert f"50 % of {SLOTS * STEPS} " in last
     # They were learned from as they came.
     assert served.rollouts[0].inputs["observation"].max() == 2
@@ -78,7 +78,7 @@ def test_plain_agents_watch_what_clients_send(
         with RlxClient(address, STATE, Discrete(n=3), slots=SLOTS) as client:
             play(client)
     (line,) = count(caplog.messages, "observation")
-    assert "2 at [1] is outside of -1 to 1" in line
+    assert "2 is outside of -1 to 1 (component 1)" in line
 
 
 @pytest.mark.parametrize("algorithm", ["a2c", "policy_gradient"])
@@ -98,5 +98,5 @@ def test_runs_in_one_process_watch_their_environments(
     )
     relaax_like.train(file)
     first, last = count(caplog.messages, "observation")
-    assert "3 at [1] is outside of -1 to 1" in first
+    assert "3 is outside of -1 to 1 (component 1)" in first
     assert last.endswith("were outside of the space")

@@ -28,11 +28,9 @@ def test_a_second_version_of_a_package_is_one_warning(
 
 
 def test_the_file_stays_small(tmp_path: Path) -> None:
-    for number in range(300):
+    for number in range(500):
         keep_versions(tmp_path, "a", {f"package{number}": "1", "same": str(number)})
-    kept = read_versions(tmp_path)
-    assert len(kept) == 100
-    assert max(map(len, kept.values())) == 10
+    assert 300 < sum(map(len, read_versions(tmp_path).values())) < 310
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "3", "null", '{"a": 3}', "\xff"])
