@@ -338,7 +338,7 @@ def check_algorithm(
         ),
     ],
     learn_sec: Annotated[
-        float, typer.Option(min=1.0, help="Longest time for the check that it learns.")
+        float, typer.Option(min=1.0, help="Seconds of processor time to learn in.")
     ] = 30.0,
     only: Annotated[
         list[str],

@@ -46,7 +46,7 @@ class CheckResult:
     Attributes:
       name: of the check.
       outcome: whether the folder passes it.
-      reason: why it fails, or why the check does not apply; "" if it passed.
+      reason: why it fails, why the check does not apply, or what ended "learns"; else "".
       seconds: duration of the check.
     """
 
@@ -103,7 +103,7 @@ def check_algorithm(
 
     Args:
       experiment: names the folder, and the settings with which it is checked.
-      learn_sec: longest time for the check "learns".
+      learn_sec: processor time of the check "learns".
       only: names of the checks to run; (): all.
 
     Raises:
@@ -112,7 +112,7 @@ def check_algorithm(
     with without_native_stderr():
         import relaax_like.nn.runtime  # noqa: F401  # TensorFlow greets
     subject = Subject(experiment)
-    checks: dict[str, Callable[[Subject], None]] = {
+    checks: dict[str, Callable[[Subject], str | None]] = {
         "specs": check_specs,
         "numpy equals tensorflow": check_numpy,
         "together equals alone": check_batches,
@@ -132,12 +132,12 @@ def check_algorithm(
             yield _try(name, check, subject)
 
 
-def _try(name: str, check: Callable[[Subject], None], subject: Subject) -> CheckResult:
+def _try(name: str, check: Callable[[Subject], str | None], subject: Subject) -> CheckResult:
     began = time.perf_counter()
     outcome: Outcome = "passed"
     reason = ""
     try:
-        check(subject)
+        reason = check(subject) or ""
     except NotApplicable as why:
         outcome, reason = "not applicable", str(why)
     except (Failed, RelaaxError) as why:

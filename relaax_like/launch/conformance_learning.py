@@ -4,6 +4,7 @@ import contextlib
 import logging
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,14 +25,25 @@ from relaax_like.wire.spaces import ACTION, OBSERVATION
 
 # An experiment of the folder: the task that its algorithm must learn in time.
 TASK_NAME = "check.yaml"
+_LOOK_SEC = 0.1
+# Time that can pass for each second of processor time.
+_PATIENCE = 10
 # Slots of the bandit, and the fraction of its best return that must be reached.
 _BANDIT_SLOTS, _BANDIT_EPISODES, _PASSES_AT = 8, 100, 0.8
 
 
-def check_learning(subject: Subject, learn_sec: float) -> None:
+def check_learning(subject: Subject, learn_sec: float) -> str:
     """Checks that the algorithm learns a bandit with its own spaces, or the task of check.yaml.
 
     The bandit is a `BanditSlots`; a check.yaml without an environment does not define a task.
+
+    Args:
+      subject: the folder.
+      learn_sec: processor time, so that a busy machine does not decide; and a tenth of the time
+        that can pass, for an environment that waits.
+
+    Returns:
+      What ended it.
 
     Raises:
       Failed: the mean return did not reach its target in time.
@@ -48,7 +60,7 @@ def check_learning(subject: Subject, learn_sec: float) -> None:
         if experiment.learner.target_return is None:
             raise ConfigError(
                 f"{experiment.file}: learner.target_return is missing; set it to the mean return "
-                f"that the task must reach within {learn_sec:g} s"
+                f"that the task must reach within {learn_sec:g} s of processor time"
             )
         learner = experiment.learner
     else:
@@ -93,11 +105,12 @@ def check_learning(subject: Subject, learn_sec: float) -> None:
             found = f"the mean return of {status.return_episodes} episode(s) is {mean:.3g}"
         cure = "lower learner.target_return" if own_task else "define a task"
         raise Failed(
-            f"{subject.folder}: after {status.global_t:,} steps (in {learn_sec:g} s or less) "
+            f"{subject.folder}: {status.finished or trainer.why}; after {status.global_t:,} steps "
             f"{found}; expected {learner.target_return:g} or more over {learner.target_episodes} "
             f"episodes; choose other settings with --set, pass a longer --learn-sec, or {cure} in "
             f"{TASK_NAME}"
         )
+    return status.finished
 
 
 class _TaskTrainer(BaseTrainer):
@@ -109,6 +122,7 @@ class _TaskTrainer(BaseTrainer):
         super().__init__(experiment)
         self._make_slots = make_slots
         self._learn_sec = learn_sec
+        self.why = ""  # what ended it before the target or the budget
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
 
@@ -120,11 +134,20 @@ class _TaskTrainer(BaseTrainer):
                 slots = self._make_slots()
             agents = self.make_agents(slots, server, over)
             ends.callback(agents.close)
-            timer = threading.Timer(self._learn_sec, over.set)
-            timer.daemon = True
-            timer.start()
-            ends.callback(timer.cancel)
+            ends.callback(over.set)
+            threading.Thread(target=self._watch, args=(over,), daemon=True).start()
             Interactor(slots, agents, stop=over).run()
+
+    def _watch(self, over: threading.Event) -> None:
+        """Ends the training when its time is used up; in its own thread."""
+        used, began = time.process_time(), time.monotonic()
+        while not over.wait(_LOOK_SEC):
+            if time.process_time() - used > self._learn_sec:
+                self.why = f"{self._learn_sec:g} s of processor time used up"
+            elif time.monotonic() - began > _PATIENCE * self._learn_sec:
+                self.why = f"{_PATIENCE * self._learn_sec:g} s passed"
+            if self.why:
+                over.set()
 
 
 def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
