@@ -49,6 +49,7 @@ from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
+from relaax_like.wire.reports import Reporter
 from relaax_like.wire.security import ClientSecurity, ServerSecurity
 from relaax_like.wire.spaces import RunSpaces
 from relaax_like.wire.tls import find_tls_mistake
@@ -264,7 +265,9 @@ class Link:
 
     def _note_wait(self, waited_sec: float) -> None:
         self._validate_tls()
-        how = "; start it with relaax-parameter-server" * (self._server == PARAMETER_SERVER)
+        how = "; start it with relaax-parameter-server"
+        if Reporter.is_started or self._server != PARAMETER_SERVER:
+            how = ""
         logger.info("waiting for %s at %s (%.0f s)%s", self._server, self.address, waited_sec, how)
 
     def _validate_tls(self) -> None:

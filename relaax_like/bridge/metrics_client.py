@@ -1,6 +1,7 @@
 """Sends metrics to the process that records them."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -16,7 +17,6 @@ _MAX_POINTS_PER_CALL = 2_000
 _CALL_TIMEOUT_SEC = 5.0
 _CLOSE_TIMEOUT_SEC = 1.0
 _CONNECT_TIMEOUT_SEC = 1.0
-_CLOSE_CONNECT_TIMEOUT_SEC = 0.3
 # A server that is restarted, or ends first at the end of the training, is not worth a line.
 _TELL_AFTER_SEC = 10.0
 _CHANNEL_OPTIONS = [
@@ -66,7 +66,7 @@ class MetricsClient(BufferedMetrics):
         self._channel = server
         self._stub = metrics_pb2_grpc.MetricsStub(self._channel)
         self._check: grpc.Future | None = None  # whether the server answers
-        self._failing_since: float | None = None
+        self._failing_since = math.inf
         self._has_told = False
         self._start()
 
@@ -89,7 +89,7 @@ class MetricsClient(BufferedMetrics):
         try:
             self._check = self._stub.StoreScalars.future(
                 metrics_pb2.StoreScalarsRequest(),
-                timeout=_CLOSE_CONNECT_TIMEOUT_SEC if closing else _CONNECT_TIMEOUT_SEC,
+                timeout=_CONNECT_TIMEOUT_SEC,
                 wait_for_ready=not closing,
             )
             self._check.result()
@@ -115,21 +115,14 @@ class MetricsClient(BufferedMetrics):
             self._count_dropped(reply.dropped)
         if self._has_told:
             _log.info("sending metrics again; dropped so far: %d", self.dropped)
-        self._failing_since, self._has_told = None, False
+        self._failing_since, self._has_told = math.inf, False
 
     def _note_failing(self, reason: str) -> None:
         now = time.monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
+        self._failing_since = min(self._failing_since, now)
         if now - self._failing_since >= _TELL_AFTER_SEC and not self._has_told:
             self._has_told = True
-            _log.warning(
-                "metrics could not be sent for %.0f s (%s); up to %d points wait until the server "
-                "answers",
-                now - self._failing_since,
-                reason,
-                self._max_queue,
-            )
+            _log.warning("metrics could not be sent for %g s (%s)", _TELL_AFTER_SEC, reason)
 
     def _finish(self) -> None:
         if self._owned is not None:

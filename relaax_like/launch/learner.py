@@ -250,10 +250,8 @@ def _wait(ask: Callable[[], _Answer | None], address: str, shutdown: Shutdown) -
             now = time.monotonic()
             if now - noted >= _NOTE_SEC:
                 noted = now
+                how = "" if Reporter.is_started else "; start it with relaax-parameter-server"
                 logger.info(
-                    "waiting for the parameter server at %s (%.0f s); start it with "
-                    "relaax-parameter-server",
-                    address,
-                    now - began,
+                    "waiting for the parameter server at %s (%.0f s)%s", address, now - began, how
                 )
     end_now(shutdown.exit_status)

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from relaax_like.nn.compiled_files import OURS, clean, make_private_folder, seal_files
+from relaax_like.nn.compiled_files import OURS, make_private_folder, seal_files
 from relaax_like.wire.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -82,14 +82,6 @@ def use_compile_cache(folder: Path | str | None) -> None:
         os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 
-def clean_compile_cache() -> None:
-    """Prepares the cache for TensorFlow, just before that is loaded; see `compiled_files.clean`.
-
-    A cache that the user has set in TF_XLA_FLAGS stays as it is.
-    """
-    _tend(clean)
-
-
 def get_compile_cache() -> Path | None:
     """Returns the folder of the cache that TF_XLA_FLAGS names; None: no cache is used."""
     found = re.search(rf"{_FOLDER}=(\S+)", os.environ.get(_FLAGS, ""))
@@ -99,7 +91,7 @@ def get_compile_cache() -> Path | None:
 class CompiledFunction:
     """A function that XLA compiles when it is first called; see `get_compile_seconds`.
 
-    If a file of the cache is damaged after `clean_compile_cache`, TensorFlow fails instead of
+    If a file of the cache is damaged after `compiled_files.clean`, TensorFlow fails instead of
     compiling the function again; then a ConfigError names the folder and the cure.
 
     Args:
@@ -139,7 +131,7 @@ class CompiledFunction:
             raise
         took = time.perf_counter() - began
         if took > _COMPILES_SEC:
-            _tend(seal_files)
+            tend_compile_cache(seal_files)
         if not self._called:
             self._called = True
             _add_seconds(took)
@@ -160,8 +152,11 @@ def _add_seconds(seconds: float) -> None:
         _seconds += seconds
 
 
-def _tend(work: Callable[[Path], None]) -> None:
-    """Does something to the folder of the cache, if `use_compile_cache` has made it."""
+def tend_compile_cache(work: Callable[[Path], None]) -> None:
+    """Calls `compiled_files.clean` before TensorFlow is loaded, `seal_files` after it compiled.
+
+    A cache that the user has set in TF_XLA_FLAGS stays as it is.
+    """
     folder = get_compile_cache()
     if folder is not None and folder.name.startswith(OURS):
         with contextlib.suppress(OSError):  # such as another process's work, or a full disk

@@ -8,12 +8,13 @@ agents run side by side anyway.
 import gc
 import sys
 
-from relaax_like.nn.compiling import clean_compile_cache
+from relaax_like.nn.compiled_files import clean
+from relaax_like.nn.compiling import tend_compile_cache
 from relaax_like.nn.device import apply_device
 from relaax_like.nn.threads import get_threads
 
 _is_first = "tensorflow" not in sys.modules
-clean_compile_cache()
+tend_compile_cache(clean)
 # TensorFlow's import ends with importing Keras, which takes up to a third of the time, unless that
 # fails. It fails while this entry is None. An algorithm that uses `tf.keras` imports Keras later.
 _KERAS = "keras.src.optimizers"

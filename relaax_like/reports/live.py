@@ -5,12 +5,12 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -318,10 +318,16 @@ def _describe_snapshot(status: Status) -> str:
     return f"step {status.snapshot_global_t:,}" + ("" if age is None else f", {age:,.0f} s ago")
 
 
+def _name(curve: str, prefix: str) -> str:
+    """Returns a curve's name in the style of the other rows: words in lower case, but "KL"."""
+    words = re.split("[_/ ]", curve.removeprefix(prefix))
+    return " ".join(word if word.isupper() else word.lower() for word in words)
+
+
 def _describe_optimizer(scalars: dict[str, float]) -> dict[str, str]:
     """Returns the newest loss, KL, entropy, ... by their names, at most `_MAX_ROWS` of them."""
     found = [name for name in scalars if name.startswith(_OPTIMIZER)]
-    rows = {name.removeprefix(_OPTIMIZER): f"{scalars[name]:.4g}" for name in found[:_MAX_ROWS]}
+    rows = {_name(name, _OPTIMIZER): f"{scalars[name]:.4g}" for name in found[:_MAX_ROWS]}
     if len(found) > _MAX_ROWS:
         rows[f"and {len(found) - _MAX_ROWS} more"] = ""
     return rows
@@ -329,12 +335,10 @@ def _describe_optimizer(scalars: dict[str, float]) -> dict[str, str]:
 
 def _describe_time(scalars: dict[str, float]) -> dict[str, str]:
     """Returns the parts of the newest iteration's time: name -> seconds and share of their sum."""
-    times: dict[str, Any] = {
-        name.removeprefix(_TIME): value for name, value in scalars.items() if name.startswith(_TIME)
-    }
+    times = {name: value for name, value in scalars.items() if name.startswith(_TIME)}
     total = sum(value for name, value in times.items() if name.endswith(_SECONDS))
     return {
-        name: f"{value:.3f} s, {100 * value / total:.0f} %"
+        _name(name, _TIME): f"{value:.3f} s, {100 * value / total:.0f} %"
         if name.endswith(_SECONDS) and total > 0
         else f"{value:,.4g}"
         for name, value in times.items()

@@ -51,7 +51,12 @@ class Reporter:
 
     Args:
       descriptor: of the pipe; None: no reports.
+
+    Attributes:
+      is_started: whether `relaax run` or `relaax train` has started this process, and the others.
     """
+
+    is_started = False
 
     def __init__(self, descriptor: int | None = None):
         self._descriptor = descriptor
@@ -67,6 +72,7 @@ class Reporter:
         Without the environment variable RELAAX_REPORTS, the reporter has no pipe.
         """
         number = os.environ.pop(ENVIRONMENT_VARIABLE, None)
+        cls.is_started = number is not None
         return cls(None if number is None else int(number))
 
     @property

@@ -156,7 +156,6 @@ def test_a_server_that_is_gone_delays_no_end_and_needs_no_line(
 ) -> None:
     # So that only the end of the process can end a call.
     monkeypatch.setattr(metrics_client, "_CONNECT_TIMEOUT_SEC", 1e6)
-    monkeypatch.setattr(metrics_client, "_CLOSE_CONNECT_TIMEOUT_SEC", 1e6)
     server, port = serve()
     client = MetricsClient(f"127.0.0.1:{port}", global_t=_zero)
     client.scalar("a", 1.0, 1)

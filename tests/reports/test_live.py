@@ -86,6 +86,7 @@ def draw(cluster: Cluster, newest: NewestScalars, status: Status, *sets: str) ->
 def test_the_table_has_all_numbers(cluster: Cluster, newest: NewestScalars) -> None:
     newest.scalar("Optimizer/KL", 0.012345)
     newest.scalar("Optimizer/[bold]loss", -2.0)
+    newest.scalar("Optimizer/learning_rate/actor", 1e-3)
     newest.scalar("Time/Sample Time", 0.3)
     newest.scalar("Time/Optimize Time", 0.1)
     newest.scalar("Time/Timesteps per Second", 5120.0)
@@ -103,9 +104,10 @@ def test_the_table_has_all_numbers(cluster: Cluster, newest: NewestScalars) -> N
         "up 0:01:01",
         "KL 0.01235",
         "[bold]loss -2",
-        "Sample Time 0.300 s, 75 %",
-        "Optimize Time 0.100 s, 25 %",
-        "Timesteps per Second 5,120",
+        "sample time 0.300 s, 75 %",
+        "optimize time 0.100 s, 25 %",
+        "timesteps per second 5,120",
+        "learning rate actor 0.001",
     ):
         assert part in text, part
     assert "777" not in text

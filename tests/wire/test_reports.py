@@ -34,6 +34,7 @@ def test_a_reporter_takes_its_pipe_over_and_writes_in_order(
     os.set_inheritable(writing, True)
     monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(writing))
     reporter = Reporter.from_environment()
+    assert Reporter.is_started
     assert ENVIRONMENT_VARIABLE not in os.environ
     assert not os.get_inheritable(writing)
     for number in range(20_000):  # more than the pipe holds
@@ -47,4 +48,5 @@ def test_a_reporter_takes_its_pipe_over_and_writes_in_order(
 
 def test_without_a_run_nothing_is_reported() -> None:
     reporter = Reporter.from_environment()
+    assert not Reporter.is_started
     reporter.report(Event.READY)
