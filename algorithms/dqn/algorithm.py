@@ -14,11 +14,9 @@ from .model import DQNModel
 
 logger = logging.getLogger(__name__)
 # Metrics of a categorical distribution: the share of targets more than one atom outside of it.
-_OUTSIDE = "outside v_min to v_max"
-_ENDS = _SMALLEST, _LARGEST = "smallest target", "largest target"
+_OUTSIDE, _SMALLEST, _LARGEST = "outside v_min to v_max", "smallest target", "largest target"
 # A larger share of the targets of so many updates is worth a line.
-_MAX_SHARE = 0.01
-_REVIEWED_UPDATES = 200
+_MAX_SHARE, _REVIEWED_UPDATES = 0.01, 200
 
 
 class DQN(Algorithm):
@@ -90,7 +88,8 @@ class DQN(Algorithm):
         """Warns, once, if a categorical distribution clips more than 1 % of the targets."""
         if _OUTSIDE not in numbers or self._has_warned:
             return
-        self._reviewed.append([updates, *(numbers[name] for name in (_OUTSIDE, *_ENDS))])
+        newest = [numbers[name] for name in (_OUTSIDE, _SMALLEST, _LARGEST)]
+        self._reviewed.append([updates, *newest])
         counts, shares, smallest, largest = np.transpose(self._reviewed)
         if counts.sum() < _REVIEWED_UPDATES:
             return

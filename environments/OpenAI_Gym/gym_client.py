@@ -2,11 +2,10 @@
 
 import argparse
 import contextlib
-import json
 import os
 import signal
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relaax_like.client import (
     Interactor,
@@ -14,7 +13,6 @@ from relaax_like.client import (
     RlxClient,
     RunSummary,
     SlotEpisode,
-    add_security_arguments,
     find_exit_status,
     find_versions,
     make_security,
@@ -22,6 +20,7 @@ from relaax_like.client import (
     parse_positive,
     reset_first,
 )
+from relaax_like.client.program import make_program_parser
 from relaax_like.extras import naming_missing
 from relaax_like.wire import RelaaxError
 from relaax_like.wire.errors import VERBOSE, print_error
@@ -45,13 +44,14 @@ class _Terminated(BaseException):
 
 def make_parser() -> argparse.ArgumentParser:
     """Makes the command line's parser."""
-    parser = argparse.ArgumentParser(
-        prog="OpenAI_Gym/main",
-        description="Run a Gymnasium environment as a client of an rlx server.",
-        epilog=_EPILOG,
+    parser = make_program_parser(
+        "OpenAI_Gym",
+        "Run a Gymnasium environment as a client of an rlx server.",
+        "argument of the environment's constructor; VALUE is JSON, or else text",
+        _EPILOG,
     )
+    parser.set_defaults(name=None)  # environment and process id
     add = parser.add_argument
-    add("--rlx-server", default="localhost:7001", metavar="HOST:PORT", help="default: %(default)s")
     add(
         "--env",
         default="CartPole-v1",
@@ -83,13 +83,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="times each action is repeated in the environment, with rewards summed; default: 1",
     )
     add(
-        "--num-envs",
-        type=parse_positive,
-        default=1,
-        metavar="K",
-        help="environments stepped together, as slots of one connection; default: 1",
-    )
-    add(
         "--vectorization-mode",
         choices=("auto", "sync", "vector_entry_point"),
         default="auto",
@@ -97,37 +90,9 @@ def make_parser() -> argparse.ArgumentParser:
         "vectorised form (vector_entry_point), or use that form where possible (auto, the "
         "default)",
     )
-    add(
-        "--env-arg",
-        type=_env_arg,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="argument of the environment's constructor; VALUE is parsed as JSON, otherwise used "
-        "as text; repeatable",
-    )
-    add("--exploit", action="store_true", help="play greedily, without learning")
     add("--display", action="store_true", help="show slot 0 in a window from the start")
-    add(
-        "--seed",
-        type=parse_count,
-        metavar="N",
-        help="seed of the first reset and of the random actions; default: random",
-    )
-    add(
-        "--seed-resets",
-        action="store_true",
-        help="pass a new seed, drawn from each slot's own stream, to every reset",
-    )
-    add("--name", help="client name shown in the server's log; default: environment and process id")
-    add(
-        "--episodes",
-        type=parse_positive,
-        metavar="N",
-        help="stop after this many episodes; default: when training ends",
-    )
+    add("--seed-resets", action="store_true", help="pass a new seed to every reset of a slot")
     add("-v", "--verbose", action="store_true", help="print the traceback of an error")
-    add_security_arguments(parser)
     add(
         "--timeout",
         type=float,
@@ -143,12 +108,7 @@ def make_parser() -> argparse.ArgumentParser:
         metavar=("MIN", "MAX"),
         help="seconds before reconnecting, drawn uniformly between the two; default: 1 10",
     )
-    add(
-        "--versions",
-        choices=("on", "off"),
-        default="on",
-        help="tell the server the versions of the environment's packages; default: on",
-    )
+    add("--no-versions", action="store_true", help="do not tell the versions of its packages")
     add(
         "--quiet",
         action="store_true",
@@ -156,21 +116,6 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"do not print each episode; on by default if {_QUIET} is set, as relaax run does",
     )
     return parser
-
-
-def _env_arg(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.isidentifier():
-        raise argparse.ArgumentTypeError(
-            f"{text!r:.100}, expected KEY=VALUE, such as size=4; KEY must be a Python name"
-        )
-    for word, meaning in (("True", True), ("False", False), ("None", None)):
-        if value == word:
-            return key, meaning
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -239,7 +184,7 @@ def run(args: argparse.Namespace) -> RunSummary:
                 exploit=args.exploit,
                 security=security,
                 timeout_sec=args.timeout,
-                versions=find_versions(slots.simulator) if args.versions == "on" else None,
+                versions=None if args.no_versions else find_versions(slots.simulator),
                 retry=retry,
             )
         )

@@ -116,11 +116,7 @@ class EnvListSlots:
             None if seed is None else seed + slot for slot in range(self.slots)
         ]
         # Of later seeds; empty: there are none.
-        self._streams = [
-            np.random.default_rng(None if one is None else (one, 1))
-            for one in self._seeds
-            if seed_resets
-        ]
+        self._streams = [np.random.default_rng(one) for one in self._seeds if seed_resets]
         self._observations = SpaceCodec(self._envs[0].observation_space, "observation_space")
         self._actions = SpaceCodec(self._envs[0].action_space, "action_space")
         self.observation_space = _add_mirror(self._observations.space, self._envs[0], "observation")
@@ -190,12 +186,13 @@ class EnvListSlots:
         generators = [_get_generator(env) for env in self._envs]
         if None in episodes or None in generators:
             return None
-        return {
+        state = {
             "episodes": episodes,
             "observations": _copy(self._now),
             "generators": generators,
-            "streams": [stream.bit_generator.state for stream in self._streams],
         }
+        streams = [stream.bit_generator.state for stream in self._streams]
+        return {**state, "streams": streams} if streams else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores the slots to a state that `get_state` returned.
@@ -204,12 +201,8 @@ class EnvListSlots:
           InvalidInputError: the state is of another class or has another number of slots, or the
             replay fails or leads to a different state; the error names the slot.
         """
-        _validate_keys(state, ("episodes", "observations", "generators", "streams"))
-        if len(state["streams"]) != len(self._streams) and len(state["episodes"]) == self.slots:
-            raise InvalidInputError(
-                f"seed_resets: {'true' if state['streams'] else 'false'} in the saved state; set "
-                "environment.seed_resets as it was saved"
-            )
+        streams = ["streams"] * bool(self._streams)
+        _validate_keys(state, ("episodes", "observations", "generators", *streams))
         if len(state["episodes"]) != self.slots:
             raise InvalidInputError(
                 f"slots: {len(state['episodes'])} in the saved state, expected {self.slots}; use "
@@ -235,7 +228,7 @@ class EnvListSlots:
                     "earlier episodes, or is a different version, or has other arguments; use the "
                     "version and the arguments with which the state was saved"
                 )
-        for stream, its_state in zip(self._streams, state["streams"], strict=True):
+        for stream, its_state in zip(self._streams, state.get("streams", ()), strict=True):
             stream.bit_generator.state = its_state
 
     def _replay(self, slot: int, episode: Mapping[str, Any]) -> None:
@@ -841,7 +834,8 @@ def _validate_keys(state: Mapping[str, Any], keys: Sequence[str]) -> None:
         raise InvalidInputError(
             f"saved state has {', '.join(map(str, state))[:200] or 'nothing'}, expected "
             f"{', '.join(keys)}: the environments were made in another form (single, vectorised, "
-            "or vectorised with one slot each); use the arguments with which it was saved"
+            "vectorised with one slot each, or with seed_resets); use the arguments with which it "
+            "was saved"
         )
 
 

@@ -33,7 +33,7 @@ def run_program(program: str, description: str, make_slots: MakeSlots, arguments
     Returns:
       0: done; 130: Ctrl-C; after an error, see `find_exit_status`.
     """
-    args = _parse(program, description, arguments)
+    args = make_program_parser(program, description, arguments).parse_args()
     try:
         summary = _play(args, make_slots)
     except RelaaxError as error:
@@ -87,9 +87,21 @@ def _play(args: argparse.Namespace, make_slots: MakeSlots) -> RunSummary:
         return Interactor(slots, client, max_episodes=args.episodes).run()
 
 
-def _parse(program: str, description: str, arguments: str) -> argparse.Namespace:
+def make_program_parser(
+    program: str, description: str, arguments: str, epilog: str | None = None
+) -> argparse.ArgumentParser:
+    """Makes a parser of the flags that all programs have.
+
+    Args:
+      program: name of the folder in environments/.
+      description: shown by `--help`, before the flags.
+      arguments: describes the keys of `--env-arg`.
+      epilog: shown behind the flags.
+    """
     # Without allow_abbrev=False, --env would be taken for --env-arg.
-    parser = argparse.ArgumentParser(f"{program}/main", description=description, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        f"{program}/main", description=description, epilog=epilog, allow_abbrev=False
+    )
     add = parser.add_argument
     add("--rlx-server", default="localhost:7001", metavar="HOST:PORT", help="default: %(default)s")
     add(
@@ -117,15 +129,19 @@ def _parse(program: str, description: str, arguments: str) -> argparse.Namespace
         help="end after this many episodes; default: when the training ends",
     )
     add_security_arguments(parser)
-    return parser.parse_args()
+    return parser
 
 
-def _parse_env_arg(text: str) -> tuple[str, object]:
-    """Splits KEY=VALUE; VALUE is JSON."""
-    key, _, value = text.partition("=")
+def _parse_env_arg(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.isidentifier():
+        raise argparse.ArgumentTypeError(
+            f"{text!r:.100}, expected KEY=VALUE, such as size=4; KEY must be a Python name"
+        )
+    for word, meaning in (("True", True), ("False", False), ("None", None)):
+        if value == word:
+            return key, meaning
     try:
         return key, json.loads(value)
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r:.100}, expected KEY=VALUE with a VALUE in JSON, such as 4 or true"
-        ) from None
+        return key, value

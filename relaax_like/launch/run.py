@@ -321,17 +321,17 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
     argv = [*_make_start(experiment.environment_program), "--rlx-server", str(address)]
     if environment.env is not None:
         argv += ["--env", environment.env]
-    optional: list[tuple[str, int | str | None]] = [
+    optional: list[tuple[str, int | None]] = [
         ("--num-envs", None if environment.slots == 1 else environment.slots),
         ("--action-repeat", None if environment.action_repeat == 1 else environment.action_repeat),
         ("--random-steps", environment.random_steps or None),
         ("--max-episode-steps", environment.max_episode_steps),
-        ("--versions", "off" if environment.versions == "off" else None),
     ]
     for flag, value in optional:
         if value is not None:
             argv += [flag, str(value)]
     argv += ["--seed-resets"] * environment.seed_resets
+    argv += ["--no-versions"] * (environment.versions == "off")
     for key, argument in environment.args.items():
         argv += ["--env-arg", f"{key}={json.dumps(argument)}"]
     return argv + _make_security_flags(make_client_security(experiment))

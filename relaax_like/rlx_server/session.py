@@ -141,13 +141,7 @@ class Greeting:
         self.features = FEATURES.intersection(features)
         self.wants_pings = HELLO_PING in features
         self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
-        self.versions = validate_versions(hello.versions)
-        if self.versions and VERSIONS not in self.features:
-            raise InvalidInputError(
-                f"versions: {len(self.versions)} pairs, but features does not list {VERSIONS}; "
-                "add it",
-                "versions",
-            )
+        self.versions = validate_versions(hello.versions if VERSIONS in self.features else {})
 
     def count_step_bytes(self) -> int:
         """Returns an upper bound of the length of a valid step with one reward per slot."""

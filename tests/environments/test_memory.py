@@ -285,7 +285,7 @@ def test_a_real_server_is_told_the_success() -> None:
     ("args", "match"),
     [
         (["--env-arg", "cues=1"], "args.cues (--env-arg): expected an integer of 2 or more, got 1"),
-        (["--env-arg", "delay"], "'delay', expected KEY=VALUE with a VALUE in JSON, such as 4 or"),
+        (["--env-arg", "delay"], "'delay', expected KEY=VALUE, such as size=4; KEY must be a Pyth"),
         (["--env-arg", "wheels=4"], "args.wheels (--env-arg): no such argument"),
         (["--num-envs", "0"], "--num-envs: '0', expected an integer of 1 or more"),
         (["--env", "Recall"], "unrecognized arguments: --env Recall"),

@@ -48,7 +48,7 @@ def make_flags(folder: Path, environment: str) -> list[str]:
         ),
         (
             "program: OpenAI_Gym, env: A-v0, seed_resets: true, versions: off",
-            "--env A-v0 --versions off --seed-resets",
+            "--env A-v0 --seed-resets --no-versions",
         ),
         (
             "program: memory, slots: 16, args: {delay: 4, cues: 3}",
