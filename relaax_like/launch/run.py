@@ -321,14 +321,13 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
     argv = [*_make_start(experiment.environment_program), "--rlx-server", str(address)]
     if environment.env is not None:
         argv += ["--env", environment.env]
-    optional: list[tuple[str, int | None]] = [
-        ("--num-envs", None if environment.slots == 1 else environment.slots),
-        ("--action-repeat", None if environment.action_repeat == 1 else environment.action_repeat),
-        ("--random-steps", environment.random_steps or None),
-        ("--max-episode-steps", environment.max_episode_steps),
-    ]
-    for flag, value in optional:
-        if value is not None:
+    for flag, value, default in (
+        ("--num-envs", environment.slots, 1),
+        ("--action-repeat", environment.action_repeat, 1),
+        ("--random-steps", environment.random_steps, 0),
+        ("--max-episode-steps", environment.max_episode_steps, None),
+    ):
+        if value != default:
             argv += [flag, str(value)]
     argv += ["--seed-resets"] * environment.seed_resets
     argv += ["--no-versions"] * (environment.versions == "off")

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.hosting import AgentHost
@@ -55,14 +56,7 @@ class LateHost(AgentHost):
         return super().make_agents(greeting)
 
     def make_slot_agents(
-        self,
-        observation_spaces: Spaces,
-        action_spaces: Spaces,
-        slots: int,
-        *,
-        client_id: str,
-        exploit: bool = False,
-        max_wait_sec: float | None = None,
+        self, observation_spaces: Spaces, action_spaces: Spaces, slots: int, **options: Any
     ) -> SlotAgents:
         """Builds the agents of k slots; the first client that trains defines the run's spaces.
 
@@ -77,15 +71,8 @@ class LateHost(AgentHost):
             algorithm, and ends; or the client exploits, and the spaces are not known yet.
         """
         spaces = RunSpaces(observation_spaces, action_spaces)
-        host = self._prepare(None if exploit else spaces, _HOLD_SEC)
-        return host.make_slot_agents(
-            observation_spaces,
-            action_spaces,
-            slots,
-            client_id=client_id,
-            exploit=exploit,
-            max_wait_sec=max_wait_sec,
-        )
+        host = self._prepare(None if options.get("exploit") else spaces, _HOLD_SEC)
+        return host.make_slot_agents(*spaces, slots, **options)
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Answers the requests of batch-native agents; see `AgentHost.predict`."""
