@@ -10,14 +10,11 @@ import typer
 from relaax_like.cli.options import (
     InsecureOption,
     SetOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
     command,
     make_app,
-    make_security,
 )
 from relaax_like.supervision.process import setup_logging
+from relaax_like.wire.security import ClientSecurity
 
 app = make_app("Queue experiments, and run them on any number of machines.")
 
@@ -25,9 +22,6 @@ _PORT = 7004
 COORDINATOR = f"localhost:{_PORT}"
 CoordinatorOption = Annotated[
     str, typer.Option("--coordinator", metavar="HOST:PORT", help="Address of the coordinator.")
-]
-OperatorTokenOption = Annotated[
-    Path | None, typer.Option("--token-file", help="File with a token of role operator.")
 ]
 
 
@@ -95,8 +89,9 @@ def serve(
     )
 
 
-@command(app)
+@command(app, token_role="learner")
 def work(
+    security: ClientSecurity,
     coordinator: Annotated[
         str, typer.Argument(metavar="HOST:PORT", help="Address of the coordinator.")
     ] = COORDINATOR,
@@ -122,12 +117,6 @@ def work(
     environment_args: Annotated[
         bool, typer.Option("--environment-args", help="Also if they have environment.args.")
     ] = False,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with a token of role learner.")
-    ] = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
 ) -> int:
     """Run jobs of a coordinator, one after another, until Ctrl-C.
 
@@ -137,15 +126,15 @@ def work(
     from relaax_like.config.job_keys import name_module
     from relaax_like.launch.slave import run_slave
 
-    security = make_security(token_file, tls_ca, tls_cert, tls_key)
     own = name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
     modules = [name_module(module, False) for module in environment_modules]
     modules += [name_module(module, True) for module in environment_modules * environment_args]
     return run_slave(coordinator, own, folder or Path(f"work-{own}"), security, modules)
 
 
-@command(app)
+@command(app, token_role="operator")
 def submit(
+    security: ClientSecurity,
     config: Annotated[
         Path,
         typer.Argument(
@@ -157,10 +146,6 @@ def submit(
     name: Annotated[
         str | None, typer.Option(help="Name to be shown; default: that of the file.")
     ] = None,
-    token_file: OperatorTokenOption = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> int:
     """Add an experiment to the queue, and print the number of its job.
@@ -170,40 +155,31 @@ def submit(
     """
     from relaax_like.cli.jobs_commands import submit_job
 
-    security = make_security(token_file, tls_ca, tls_cert, tls_key)
     return submit_job(coordinator, config, sets, name, security)
 
 
-@command(app, name="list")
+@command(app, token_role="operator", name="list")
 def list_(
+    security: ClientSecurity,
     job: Annotated[
         int | None, typer.Argument(metavar="JOB", min=1, help="Show this job in full.")
     ] = None,
     coordinator: CoordinatorOption = COORDINATOR,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    token_file: OperatorTokenOption = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
 ) -> int:
     """List jobs and slaves; with a number, show one job and the end of its output."""
     from relaax_like.cli.jobs_commands import list_jobs
 
-    security = make_security(token_file, tls_ca, tls_cert, tls_key)
     return list_jobs(coordinator, job or 0, as_json, security)
 
 
-@command(app)
+@command(app, token_role="operator")
 def cancel(
+    security: ClientSecurity,
     job: Annotated[int, typer.Argument(metavar="JOB", min=1, help="Number of the job.")],
     coordinator: CoordinatorOption = COORDINATOR,
-    token_file: OperatorTokenOption = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
 ) -> int:
     """Cancel a job that waits or runs."""
     from relaax_like.cli.jobs_commands import cancel_job
 
-    security = make_security(token_file, tls_ca, tls_cert, tls_key)
     return cancel_job(coordinator, job, security)

@@ -17,16 +17,11 @@ from relaax_like.cli.options import (
     InsecureOption,
     RayOption,
     SetOption,
-    TlsCaOption,
-    TlsCertOption,
-    TlsKeyOption,
-    TokenFileOption,
     TraceOption,
     WorkersRayOption,
     allow_insecure,
     command,
     make_app,
-    make_security,
     to_overrides,
 )
 from relaax_like.config.flags import flags_to_overrides
@@ -34,6 +29,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.reports.modes import LogMode, XAxis
 from relaax_like.supervision.process import setup_logging
 from relaax_like.wire.errors import VERBOSE
+from relaax_like.wire.security import ClientSecurity
 
 app = make_app("Train agents over the network, on environments that cannot be imported.")
 app.add_typer(jobs_app, name="jobs")
@@ -402,48 +398,38 @@ def compare(
     return show_comparison(runs, target, as_json)
 
 
-@command(app)
+@command(app, token_role="agent or operator")
 def status(
+    security: ClientSecurity,
     address: AddressArgument = PARAMETER_SERVER,
     watch: Annotated[bool, typer.Option(help="Refresh every second until Ctrl-C.")] = False,
-    token_file: TokenFileOption = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
 ) -> int:
     """Show the progress of a training run."""
     from relaax_like.cli.status import show_status
 
-    security = make_security(token_file, tls_ca, tls_cert, tls_key)
     return show_status(address, watch, security)
 
 
-@command(app)
+@command(app, token_role="agent or operator")
 def save(
+    security: ClientSecurity,
     address: AddressArgument = PARAMETER_SERVER,
-    token_file: TokenFileOption = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
 ) -> int:
     """Tell a parameter server to write a snapshot now, and print its path on that machine."""
     from relaax_like.cli.control import save_snapshot
 
-    return save_snapshot(address, make_security(token_file, tls_ca, tls_cert, tls_key))
+    return save_snapshot(address, security)
 
 
-@command(app)
+@command(app, token_role="agent or operator")
 def stop(
+    security: ClientSecurity,
     address: AddressArgument = PARAMETER_SERVER,
-    token_file: TokenFileOption = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
 ) -> int:
     """Tell a parameter server to save and exit; the next start continues from there."""
     from relaax_like.cli.control import stop_server
 
-    return stop_server(address, make_security(token_file, tls_ca, tls_cert, tls_key))
+    return stop_server(address, security)
 
 
 @command(app, name="trace")

@@ -1,6 +1,7 @@
 """Options that several commands share."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,18 +36,12 @@ TraceOption = Annotated[
 ]
 
 AddressArgument = Annotated[str, typer.Argument(help="HOST:PORT of the parameter server.")]
-TokenFileOption = Annotated[
-    Path | None, typer.Option(help="File with a token of role agent or operator.")
-]
-TlsCaOption = Annotated[
-    Path | None, typer.Option(help="Use TLS; CA certificates to trust (PEM file).")
-]
-TlsCertOption = Annotated[
-    Path | None, typer.Option(help="Client certificate, if the server requires one (PEM file).")
-]
-TlsKeyOption = Annotated[
-    Path | None, typer.Option(help="Private key of the client certificate (PEM file).")
-]
+# Options of commands that call a server, besides --token-file.
+_TLS_OPTIONS = {
+    "tls_ca": "Use TLS; CA certificates to trust (PEM file).",
+    "tls_cert": "Client certificate, if the server requires one (PEM file).",
+    "tls_key": "Private key of the client certificate (PEM file).",
+}
 
 InsecureOption = Annotated[
     bool,
@@ -107,17 +102,6 @@ def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:
     return [*sets, *(["security.insecure=true"] if insecure else [])]
 
 
-def make_security(
-    token_file: Path | None, tls_ca: Path | None, tls_cert: Path | None, tls_key: Path | None
-) -> ClientSecurity:
-    """Returns the token and certificate that a command presents, and the CA that it trusts.
-
-    Raises:
-      ConfigError: the options contradict each other.
-    """
-    return ClientSecurity(token_file=token_file, tls_ca=tls_ca, tls_cert=tls_cert, tls_key=tls_key)
-
-
 def make_app(help_text: str) -> typer.Typer:
     """Returns an app with the flags -h and --help, without completion and formatted tracebacks."""
     return typer.Typer(
@@ -129,20 +113,52 @@ def make_app(help_text: str) -> typer.Typer:
     )
 
 
-def command(app: typer.Typer, **settings: Any) -> Callable[[Callable[..., int]], Any]:
+def command(
+    app: typer.Typer, token_role: str = "", **settings: Any
+) -> Callable[[Callable[..., int]], Any]:
     """Makes a function a command of an app, whose exit status it returns; see `run_main`.
 
     Args:
       app: gets the command.
+      token_role: role of the token that the command presents to a server; "": it calls none.
+        Otherwise the function's argument `security` is made from the options --token-file,
+        --tls-ca, --tls-cert and --tls-key, which the command has instead.
       settings: of `Typer.command`.
     """
 
     def register(function: Callable[..., int]) -> Callable[..., None]:
-        @app.command(**settings)
-        @functools.wraps(function)
-        def run(*args: Any, **options: Any) -> None:
-            run_main(lambda: function(*args, **options))
+        signature = inspect.signature(function)
+        options = _list_security_options(token_role)
+        own = [one for name, one in signature.parameters.items() if name != "security"]
 
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            def start() -> int:
+                if options:
+                    parts = {option.name: given.pop(option.name) for option in options}
+                    given["security"] = ClientSecurity(**parts)
+                return function(**given)
+
+            run_main(start)
+
+        run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in (*own, *options)}
+        app.command(**settings)(run)
         return run
 
     return register
+
+
+def _list_security_options(token_role: str) -> list[inspect.Parameter]:
+    if not token_role:
+        return []
+    helps = {"token_file": f"File with a token of role {token_role}.", **_TLS_OPTIONS}
+    return [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[Path | None, typer.Option(help=text)],
+        )
+        for name, text in helps.items()
+    ]
