@@ -445,7 +445,7 @@ class Publisher(abc.ABC):
             have taken effect.
           NotAllowedError, ProtocolError: see `PublisherStub`.
           RelaaxError: the run already has a publication with this number, see
-            `TaskPublishers.publish`; or the previous publication, which was sent in the background,
+            `TaskPublisher.publish`; or the previous publication, which was sent in the background,
             has failed, see `wait_published`, and this one was not sent.
         """
 

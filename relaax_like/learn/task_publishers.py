@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class TaskPublishers:
-    """Gives each of several tasks its own Publisher. Thread-safe.
+    """Gives each of several tasks its own Publisher; what these share. Thread-safe.
 
         publishers = TaskPublishers(server, {"goal": goal_manifest, "control": control_manifest})
         lease = publishers.make_publisher("goal").lease()  # only of the variables of `goal`
@@ -33,52 +33,83 @@ class TaskPublishers:
       manifests: task -> the layout of the values that the task leases and publishes.
 
     Attributes:
-      publisher: the argument.
+      publisher, manifests: the arguments.
+      lock: guards the following; held while a publication is applied.
+      newest: the complete state; None: the run has not been leased yet.
+      places: task -> where its variables are in the run.
     """
 
     def __init__(self, publisher: Publisher, manifests: Mapping[str, Manifest]):
         self.publisher = publisher
-        self._manifests = dict(manifests)
-        self._lock = threading.Lock()  # guards the following; held while a publication is applied
-        self._newest: Lease | None = None  # the complete state
-        self._places: dict[str, Sequence[int]] = {}  # task -> where its variables are in the run
+        self.manifests = dict(manifests)
+        self.lock = threading.Lock()
+        self.newest: Lease | None = None
+        self.places: dict[str, Sequence[int]] = {}
 
     def make_publisher(self, task: str) -> "TaskPublisher":
         """Returns the publisher of one task."""
         return TaskPublisher(self, task)
 
-    def lease(self, task: str) -> Lease:
-        """Returns a task's part of the run's newest state; the first call leases the run.
+
+class TaskPublisher(Publisher):
+    """One task's view of the run's Publisher; made by `TaskPublishers`.
+
+    Args:
+      run: what the publishers of all tasks share.
+      task: name of the task.
+    """
+
+    def __init__(self, run: TaskPublishers, task: str):
+        self._run = run
+        self._task = task
+
+    def lease(self) -> Lease:
+        """Returns the task's part of the run's newest state; the first call leases the run.
 
         Raises:
           InvalidInputError: the run lacks a variable of a task, or has a different one.
           RelaaxError: an error of the run's publisher; see `Publisher.lease`.
         """
-        with self._lock:
-            if self._newest is None:
-                newest = self.publisher.lease()
-                self._places = {
+        run, task = self._run, self._task
+        with run.lock:
+            if run.newest is None:
+                newest = run.publisher.lease()
+                run.places = {
                     name: _find_places(name, own, newest.manifest)
-                    for name, own in self._manifests.items()
+                    for name, own in run.manifests.items()
                 }
-                self._newest = newest
-            return self._take_part(task, self._newest)
+                run.newest = newest
+            newest, own = run.newest, run.manifests[task]
+            arrays = newest.manifest.unpack(newest.values)
+            return Lease(
+                number=newest.number,
+                manifest=own,
+                values=own.pack([arrays[place] for place in run.places[task]]),
+                slots=_remove_prefix(task, newest.slots),
+                slot_names=_remove_prefix(task, newest.slot_names),
+                steps=_remove_prefix(task, newest.steps),
+                version=newest.version,
+                global_t=run.publisher.global_t,
+                finished=run.publisher.finished,
+                received=_remove_prefix(task, newest.received),
+            )
 
-    def publish(self, task: str, publication: Publication) -> Reply:
-        """Publishes the run's newest state with a task's part replaced, under the next number.
+    def publish(self, publication: Publication) -> Reply:
+        """Publishes the run's newest state with the task's part replaced, under the next number.
 
-        The number of a task's own publication is not used.
+        The number of the task's own publication is not used.
 
         Raises:
           RelaaxError: the run already has a publication with that number; or an error of the run's
             publisher.
         """
-        with self._lock:
+        run, task = self._run, self._task
+        with run.lock:
             newest = self._require_lease()
             values = newest.values.copy()
             arrays = newest.manifest.unpack(values)
-            own = self._manifests[task].unpack(publication.values)
-            for place, array in zip(self._places[task], own, strict=True):
+            own = run.manifests[task].unpack(publication.values)
+            for place, array in zip(run.places[task], own, strict=True):
                 arrays[place][...] = array
             merged = replace(
                 publication,
@@ -88,7 +119,7 @@ class TaskPublishers:
                 steps={**newest.steps, **_add_prefix(task, publication.steps)},
                 received=_merge_received(task, newest.received, publication.received),
             )
-            reply = self.publisher.publish(merged)
+            reply = run.publisher.publish(merged)
             if reply.outcome != "applied" and not reply.finished:
                 raise RelaaxError(
                     f"publication {merged.number} of task {task} was ignored, because the run "
@@ -103,99 +134,54 @@ class TaskPublishers:
                     steps=merged.steps,
                     version=reply.version,
                 )
-            self._newest = replace(newest, received=merged.received)
+            run.newest = replace(newest, received=merged.received)
             return reply
-
-    def count(self, task: str, counts: Counts) -> Reply:
-        """Counts steps and episodes that no publication of a task contains; see `Publisher`."""
-        with self._lock:
-            newest = self._require_lease()
-            received = _merge_received(task, newest.received, counts.received)
-            reply = self.publisher.count(replace(counts, received=received))
-            self._newest = replace(newest, received=received)
-            return reply
-
-    def wait_published(self) -> None:
-        """Waits for the newest publication of any task; see `Publisher`."""
-        with self._lock:
-            self.publisher.wait_published()
-
-    def _require_lease(self) -> Lease:
-        assert self._newest is not None, "a learner publishes after it has a lease"
-        return self._newest
-
-    def _take_part(self, task: str, newest: Lease) -> Lease:
-        own = self._manifests[task]
-        arrays = newest.manifest.unpack(newest.values)
-        return Lease(
-            number=newest.number,
-            manifest=own,
-            values=own.pack([arrays[place] for place in self._places[task]]),
-            slots=_remove_prefix(task, newest.slots),
-            slot_names=_remove_prefix(task, newest.slot_names),
-            steps=_remove_prefix(task, newest.steps),
-            version=newest.version,
-            global_t=self.publisher.global_t,
-            finished=self.publisher.finished,
-            received=_remove_prefix(task, newest.received),
-        )
-
-
-class TaskPublisher(Publisher):
-    """One task's view of the run's Publisher; made by `TaskPublishers`.
-
-    Args:
-      publishers: of all tasks.
-      task: name of the task.
-    """
-
-    def __init__(self, publishers: TaskPublishers, task: str):
-        self._publishers = publishers
-        self._task = task
-
-    def lease(self) -> Lease:
-        """Returns the task's part of the newest state; see `TaskPublishers.lease`."""
-        return self._publishers.lease(self._task)
-
-    def publish(self, publication: Publication) -> Reply:
-        """Publishes the task's part; see `TaskPublishers.publish`."""
-        return self._publishers.publish(self._task, publication)
 
     def count(self, counts: Counts) -> Reply:
-        """Counts the task's steps and episodes; see `Publisher`."""
-        return self._publishers.count(self._task, counts)
+        """Counts steps and episodes that no publication of the task contains; see `Publisher`."""
+        with self._run.lock:
+            newest = self._require_lease()
+            received = _merge_received(self._task, newest.received, counts.received)
+            reply = self._run.publisher.count(replace(counts, received=received))
+            self._run.newest = replace(newest, received=received)
+            return reply
 
     def wait_published(self) -> None:
         """Waits for the run's newest publication, of any task; see `Publisher`."""
-        self._publishers.wait_published()
+        with self._run.lock:
+            self._run.publisher.wait_published()
+
+    def _require_lease(self) -> Lease:
+        assert self._run.newest is not None, "a learner publishes after it has a lease"
+        return self._run.newest
 
     @property
     def global_t(self) -> int:
         """Environment steps of the run, counted by any task."""
-        return self._publishers.publisher.global_t
+        return self._run.publisher.global_t
 
     @property
     def finished(self) -> str:
         """What ended the training; "": it has not ended."""
-        return self._publishers.publisher.finished
+        return self._run.publisher.finished
 
     @property
     def best_score(self) -> float | None:
         """Best score of the run's saved snapshots; see `Publisher`."""
-        return self._publishers.publisher.best_score
+        return self._run.publisher.best_score
 
     @property
     def train_return(self) -> TrainReturn | None:
         """Training return of the run; see `Publisher`."""
-        return self._publishers.publisher.train_return
+        return self._run.publisher.train_return
 
     def save_next_publication(self, score: float) -> None:
         """Saves the run's next publication, of any task; see `Publisher`."""
-        self._publishers.publisher.save_next_publication(score)
+        self._run.publisher.save_next_publication(score)
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""
-        return self._publishers.publisher.metrics()
+        return self._run.publisher.metrics()
 
 
 def _find_places(task: str, own: Manifest, run: Manifest) -> list[int]:
