@@ -265,9 +265,8 @@ class Link:
 
     def _note_wait(self, waited_sec: float) -> None:
         self._validate_tls()
-        how = "; start it with relaax-parameter-server"
-        if Reporter.is_started or self._server != PARAMETER_SERVER:
-            how = ""
+        is_missing = self._server == PARAMETER_SERVER and not Reporter.is_started
+        how = "; start it with relaax-parameter-server" if is_missing else ""
         logger.info("waiting for %s at %s (%.0f s)%s", self._server, self.address, waited_sec, how)
 
     def _validate_tls(self) -> None:

@@ -24,8 +24,8 @@ from relaax_like.launch.parameter_server import (
     make_run_dir,
     open_version_tests,
 )
-from relaax_like.nn.compiling import get_compile_seconds, use_compile_cache
-from relaax_like.nn.device import set_device
+from relaax_like.nn.compiling import get_compile_seconds
+from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.reports.live import JsonProgress, NewestScalars, Progress, open_progress
@@ -103,8 +103,7 @@ class BaseTrainer(abc.ABC):
           Stopped: a signal arrived while the parameter server was being made.
         """
         experiment = self.experiment
-        use_compile_cache(experiment.compile_cache)
-        set_device(experiment.learner.device, "learner.device")
+        prepare_tensorflow(experiment, learns=True)
         make_run_dir(experiment)
         limit_blas_threads()
         with keeping_log(experiment.run_dir):

@@ -22,8 +22,7 @@ from relaax_like.launch.local import (
 )
 from relaax_like.launch.saved_policy import LATEST, open_server, read_snapshot
 from relaax_like.learn.frozen_policy import FrozenPolicy
-from relaax_like.nn.compiling import use_compile_cache
-from relaax_like.nn.device import set_device
+from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.reports.video import FilmedSlots, draw_without_screen, validate_video
 
@@ -97,8 +96,7 @@ def evaluate_snapshot(
       SnapshotError: there is no usable snapshot.
       RelaaxError: the environment's code failed.
     """
-    use_compile_cache(experiment.compile_cache)
-    set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
+    prepare_tensorflow(experiment, learns=False)
     if video is not None:
         validate_video(video.path)
         draw_without_screen()

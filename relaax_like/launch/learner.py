@@ -29,8 +29,7 @@ from relaax_like.launch.security import (
 from relaax_like.launch.waiting import make_proposer
 from relaax_like.learn.experience_service import log_failure
 from relaax_like.learn.remote_publisher import RemotePublisher
-from relaax_like.nn.compiling import use_compile_cache
-from relaax_like.nn.device import set_device
+from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.supervision.process import (
     EXIT_ERROR,
     EXIT_USAGE,
@@ -136,8 +135,7 @@ def run_learner(experiment: Experiment) -> int:
         parameter server do not define the spaces, either.
     """
     settings = experiment.learner
-    use_compile_cache(experiment.compile_cache)
-    set_device(experiment.learner.device, "learner.device")
+    prepare_tensorflow(experiment, learns=True)
     reporter = Reporter.from_environment()
     shutdown = Shutdown()
     if settings.placement != "standalone":

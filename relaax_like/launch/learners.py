@@ -500,9 +500,11 @@ def validate_recordings(
         _validate_memory(size * experiment.algorithm.observation_history)
     actions = experiment.algorithm.action_spaces
     try:
-        validate_files(files, make_model(experiment), actions, plan, spaces)
+        steps = validate_files(files, make_model(experiment), actions, plan, spaces)
     except InvalidInputError as error:
         raise ConfigError(f"learner.offline: {error}") from error
+    passes = experiment.algorithm.max_global_step / max(steps, 1)
+    logger.info("%s recorded steps: the budget is %.3g passes over them", f"{steps:,}", passes)
 
 
 def _validate_memory(size: int) -> None:

@@ -34,8 +34,7 @@ from relaax_like.launch.waiting import make_proposer, wait_for_spaces
 from relaax_like.learn.experience_service import ExperienceService, log_failure
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.metrics.buffered import BufferedMetrics
-from relaax_like.nn.compiling import use_compile_cache
-from relaax_like.nn.device import set_device
+from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.parameter_server.learner_lease import LearnerLease
 from relaax_like.parameter_server.mirror import Mirror, fetch_newest
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -226,8 +225,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
       Stopped: a signal arrived during `make_parameter_server`.
     """
     failpoints.arm_from_environment()
-    use_compile_cache(experiment.compile_cache)
-    set_device(experiment.learner.device, "learner.device")
+    prepare_tensorflow(experiment, learns=True)
     reporter = Reporter.from_environment()
     settings = experiment.parameter_server
     validate_served(experiment)

@@ -37,8 +37,7 @@ from relaax_like.launch.local import LocalAgents, ask_environment, open_slots
 from relaax_like.launch.saved_policy import LATEST, read_snapshot
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn.action_heads import actions_from_wire
-from relaax_like.nn.compiling import use_compile_cache
-from relaax_like.nn.device import set_device
+from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import ACTION, Box, Discrete, MultiBinary, MultiDiscrete, Space
@@ -122,8 +121,7 @@ def record(
             f"{folder}: already contains {len(found)} trajectory file(s); name another folder with "
             "--output, or pass --append to add to them"
         )
-    use_compile_cache(experiment.compile_cache)
-    set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
+    prepare_tensorflow(experiment, learns=False)
     experiment, _ = ask_environment(experiment)
     if has_plain_agents(experiment) or load_model_module(experiment) is None:
         raise ConfigError(

@@ -35,8 +35,7 @@ from relaax_like.launch.security import (
 )
 from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learners import RemoteLearners
-from relaax_like.nn.compiling import use_compile_cache
-from relaax_like.nn.device import set_device
+from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
@@ -141,8 +140,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
       Stopped: a signal arrived while the algorithm was being loaded.
     """
     settings = experiment.rlx_server
-    use_compile_cache(experiment.compile_cache)
-    set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
+    prepare_tensorflow(experiment, learns=False)
     reporter = Reporter.from_environment()
     chaos.from_environment()  # so that a mistake in it is reported here, not by the first agent
     shutdown = Shutdown()

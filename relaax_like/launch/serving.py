@@ -14,8 +14,7 @@ from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.rlx_server import end_server, make_rlx_server, serve_until_stopped
 from relaax_like.launch.saved_policy import LATEST, SavedPolicy
 from relaax_like.launch.security import make_server_security, validate_exposure
-from relaax_like.nn.compiling import use_compile_cache
-from relaax_like.nn.device import set_device
+from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.rlx_server.episodes import SlotEpisode
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
@@ -122,8 +121,7 @@ def open_policy_server(
       Stopped: see `run_policy_server`.
     """
     settings = experiment.rlx_server
-    use_compile_cache(experiment.compile_cache)
-    set_device(experiment.rlx_server.device, "relaax-rlx-server.device")
+    prepare_tensorflow(experiment, learns=False)
     validate_exposure(settings.bind, experiment.security, key="relaax-rlx-server.bind")
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")

@@ -26,8 +26,7 @@ from relaax_like.launch.agents import (
 from relaax_like.launch.local import LocalAgents, keep_slots_versions, open_slots
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.security import make_client_security
-from relaax_like.nn.compiling import use_compile_cache
-from relaax_like.nn.device import set_device
+from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.supervision.process import (
     Shutdown,
@@ -57,8 +56,7 @@ def main() -> int:
     setup_logging(experiment.parameter_server.log_level, with_time=False)
     name = f"worker-{number}"
     start_tracing(name, experiment, wanted=False)
-    use_compile_cache(experiment.compile_cache)
-    set_device(experiment.learner.device, "learner.device")
+    prepare_tensorflow(experiment, learns=True)
     limit_blas_threads()
     security = make_client_security(experiment)
     if parse_address(address).is_loopback:  # without TLS

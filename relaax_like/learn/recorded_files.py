@@ -148,7 +148,7 @@ def validate_files(
     action_spaces: Mapping[str, Space],
     plan: RolloutPlan,
     spaces: RunSpaces | None = None,
-) -> None:
+) -> int:
     """Reads all recordings once, so that an unusable one does not end the training hours later.
 
     This takes about a second per GB, plus the time of the disk.
@@ -160,6 +160,9 @@ def validate_files(
       plan: of the updates.
       spaces: of the recordings; values outside are reported. None: not known.
 
+    Returns:
+      Their steps.
+
     Raises:
       InvalidInputError: files cannot be read, and the error lists all of them; or the rollout of a
         file does not fit the algorithm; or it has too few steps or slots for one update, unless the
@@ -167,6 +170,7 @@ def validate_files(
     """
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
+    steps = 0
     mixes = isinstance(plan, Offline) and plan.updates_at_once is not None
     watch = RangeWatch()
     ranges = Ranges(watch, *(spaces or ({}, {})), kind="recorded")
@@ -175,6 +179,7 @@ def validate_files(
             rollout = _conform(file, model, action_spaces)
             ranges.add(OBSERVATION, rollout.inputs, rollout.valid)
             ranges.add(ACTION, rollout.actions, rollout.valid)
+            steps += rollout.env_steps
             if not mixes:
                 _validate_length(rollout, file.name, plan)
         except DamagedFileError as error:
@@ -191,6 +196,7 @@ def validate_files(
         )
     if unfit is not None:
         raise unfit
+    return steps
 
 
 def _validate_length(rollout: Rollout, name: str, plan: RolloutPlan) -> None:

@@ -6,7 +6,6 @@ replace complete files, so that processes can share a folder without locks.
 """
 
 import contextlib
-import errno
 import logging
 import os
 import shutil
@@ -47,11 +46,11 @@ def make_private_folder(parent: Path, parts: Sequence[str]) -> None:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(0o700)
         if fault := _find_fault(folder, stat.S_IFDIR):
-            raise PermissionError(errno.EACCES, f"{folder} {fault}")
+            raise OSError(0, f"{folder} {fault}")
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, "no permission to read and write")
+        raise OSError(0, "no permission to read and write")
     if shutil.disk_usage(folder).free < _MIN_FREE_BYTES:
-        raise OSError(errno.ENOSPC, "less than 64 MiB of its disk are free")
+        raise OSError(0, "less than 64 MiB of its disk are free")
 
 
 def clean(folder: Path) -> None:

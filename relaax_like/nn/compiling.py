@@ -164,21 +164,16 @@ def tend_compile_cache(work: Callable[[Path], None]) -> None:
 
 
 def _raise_cache_error(error: Exception) -> None:
-    folder = get_compile_cache()
-    if folder is None or not _comes_from_cache(error, folder):
+    folder, text = get_compile_cache(), str(error)
+    is_cut_off = type(error).__name__ == _CUT_OFF
+    if folder is None or not (is_cut_off or str(folder) in text or _CHANGED.search(text)):
         return
-    reason = str(error).partition("\n")[0][:500].removesuffix(".")
+    reason = text.partition("\n")[0][:500].removesuffix(".")
     raise ConfigError(
         f"compile_cache: TensorFlow cannot use a file in {folder}: {reason}; free disk space if "
         "the disk is full, or remove this folder, after which functions are compiled again, or "
         "set compile_cache to null"
     ) from error
-
-
-def _comes_from_cache(error: Exception, folder: Path) -> bool:
-    text = str(error)
-    is_cut_off = type(error).__name__ == _CUT_OFF
-    return is_cut_off or str(folder) in text or bool(_CHANGED.search(text))
 
 
 def _describe_platform() -> str:
@@ -213,12 +208,9 @@ def _make_folder(folder: Path | str, flags: str) -> Path:
     else:
         parent = Path(folder).absolute()
     own = parent.joinpath(*parts)
-    if re.search(r"\s", str(own)):
-        raise ConfigError(
-            f"compile_cache: {own} contains white space, which {_FLAGS} cannot express; "
-            "choose another folder"
-        )
     try:
+        if re.search(r"\s", str(own)):
+            raise OSError(0, f"{_FLAGS} cannot express white space")
         parent.mkdir(mode=0o700, parents=folder != AUTO, exist_ok=True)
         make_private_folder(parent, parts)
     except OSError as error:

@@ -284,13 +284,7 @@ class Applier:
         if publish.ticket is None and publish.number <= self._published:
             return self._answer_nothing()
         if self._stop_condition.reason:
-            counts = Counts(
-                env_steps=publish.env_steps,
-                episodes=publish.episodes,
-                received=publish.received,
-                ticket=publish.ticket,
-            )
-            return self._apply_counts(counts)
+            return self._apply_counts(publish)
         with self._record_lock:
             if not self._is_next(publish.ticket):
                 return self._answer_nothing()
@@ -304,7 +298,7 @@ class Applier:
         self._note_steps(self._store.global_t)
         return self._make_reply(CachedReply("applied", prepared.version, prepared.global_t))
 
-    def _apply_counts(self, counts: Counts) -> Reply:
+    def _apply_counts(self, counts: Publication | Counts) -> Reply:
         is_over = bool(self._stop_condition.reason)
         episodes = _select_players(counts.episodes) if is_over else counts.episodes
         with self._record_lock:

@@ -4,6 +4,7 @@
 
 import dataclasses
 import json
+import logging
 import re
 import shutil
 import signal
@@ -194,12 +195,18 @@ def test_damaged_files_are_told_before_anything_is_begun(
     assert older.is_dir()
 
 
-def test_other_spaces_than_the_recorded_ones_are_told_before_anything_is_begun(
-    tmp_path: Path, trajectories: Path
+def test_recordings_are_read_before_anything_is_begun(
+    tmp_path: Path, trajectories: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def make(*sets: str) -> None:
         make_trainer(load_experiment(BC, (f"learner.offline={trajectories}", *sets)))
 
+    caplog.set_level(logging.INFO)
+    make("algorithm.max_global_step=1000")
+    (line,) = (text for text in caplog.messages if "passes" in text)
+    found = re.fullmatch(r"([\d,]+) recorded steps: the budget is (\S+) passes over them", line)
+    assert found, line
+    assert float(found[2]) == pytest.approx(1000 / int(found[1].replace(",", "")), rel=0.01)
     with pytest.raises(ConfigError, match=r"learner.offline: .* expected float32 of \[64, 8, 6\]"):
         make("algorithm.state_size=6", "environment.env=Acrobot-v1")
     with pytest.raises(ConfigError, match=r"learner.offline: .* actions action: int64"):

@@ -152,7 +152,8 @@ PLAN = Offline(minibatch_size=STEPS)
 
 
 def test_all_damaged_files_are_named_at_once(files: list[Recording]) -> None:
-    validate_files(files, PlainModel(), SPACES, PLAN)
+    steps = validate_files(files, PlainModel(), SPACES, PLAN)
+    assert steps == STEPS * (1 + 2 + 3 + 4)
     cut, flipped = Path(files[1].name), Path(files[3].name)
     content = bytearray(flipped.read_bytes())
     cut.write_bytes(cut.read_bytes()[:-100])
