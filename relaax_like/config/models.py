@@ -76,7 +76,7 @@ class TopConfig(Settings):
     seed."""
     compile_cache: Literal["auto"] | Path | None = "auto"
     """Folder, relative to the working directory, in which compiled functions are kept, so that
-    later processes need not compile them again; auto: relaax_like/compiled in your folder for
+    later processes need not compile them again; auto: relaax-like/compiled in your folder for
     caches (~/.cache); null: nothing is kept."""
 
     @field_validator("run_name")

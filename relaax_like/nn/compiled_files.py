@@ -28,6 +28,8 @@ _UNFINISHED, _UNFINISHED_SEC = ".tmp", 3600.0
 _SEAL = b"\xa2\x06\x0cchecksum"
 _SEAL_BYTES = len(_SEAL) + 4
 
+_scanned = 0  # when the folder changed last before its newest scan
+
 
 def make_private_folder(parent: Path, parts: Sequence[str]) -> None:
     """Creates a folder in a folder, and so on, each accessible to this user only.
@@ -85,6 +87,9 @@ def seal_files(folder: Path) -> None:
     Raises:
       OSError: a file cannot be read or written, as when another process has just removed it.
     """
+    global _scanned
+    if folder.stat().st_mtime_ns == _scanned:
+        return
     for path in folder.iterdir():
         if path.suffix == _UNFINISHED:
             continue
@@ -97,6 +102,7 @@ def seal_files(folder: Path) -> None:
         new.write_bytes(content + _SEAL + zlib.crc32(content).to_bytes(4, "little"))
         new.chmod(0o600)
         new.replace(path)
+    _scanned = folder.stat().st_mtime_ns
 
 
 def _is_intact(path: Path) -> bool:

@@ -40,7 +40,7 @@ _CHANGED = re.compile(r"Serialized .* does not match")
 # Lines of /proc/cpuinfo: what a processor can execute, and for which one the code was arranged.
 _FEATURES = ("flags", "Features", "model name")
 # A call that takes longer could have compiled the function for another shape.
-_COMPILES_SEC = 0.02
+_COMPILES_SEC = 0.005
 
 _lock = threading.Lock()
 _seconds = 0.0
@@ -204,7 +204,8 @@ def _make_folder(folder: Path | str, flags: str) -> Path:
         )
     parts = [_describe_platform()]
     if folder == AUTO:
-        parent, parts = _find_user_cache(), ["relaax_like", "compiled", *parts]
+        # No name of a package: Python looks for these in the working directory.
+        parent, parts = _find_user_cache(), ["relaax-like", "compiled", *parts]
     else:
         parent = Path(folder).absolute()
     own = parent.joinpath(*parts)
