@@ -13,6 +13,7 @@ READERS = {
     "learn/remote_learner.py": "the life of a client, whose name nobody else ever has",
     "metrics/buffered.py": "the time of a point on a curve",
     "metrics/recorder.py": "the time of a point on a curve, the name of a file",
+    "nn/compiled_files.py": "whether a file that was never finished is old; else it is kept longer",
     "parameter_server/parameter_server.py": "the epoch of a server without a folder",
     "parameter_server/learner_lease.py": "the first term of a lease; after that it is counted",
     "parameter_server/folder.py": "the first epoch of a folder; after that it is counted",

@@ -40,6 +40,7 @@ TASKS = "several tasks"
 FEATURES = {
     "prepare": ("", ""),
     "stop": ("", ""),
+    "review": ("", ""),
     "phases": ("", ""),
     "frozen": ("", ""),
     "target": ("", ""),
@@ -212,6 +213,12 @@ def check_prepare(run: Trained) -> None:
     assert 0 < run.curves["prepared"][-1] < 18
 
 
+def check_review(run: Trained) -> None:
+    updates, _, names = (run.folder / "reviewed.txt").read_text().partition(" ")
+    assert int(updates) >= 1
+    assert "critic seen" in names
+
+
 def check_stop(run: Trained) -> None:
     # One update of each iteration of 32 steps, instead of three epochs.
     assert 0 < 32 * run.state.steps["critic"] <= run.state.global_t
@@ -305,6 +312,7 @@ def check_recordings(run: Trained) -> None:
 CHECKS: dict[str, Callable[[Trained], None]] = {
     "prepare": check_prepare,
     "stop": check_stop,
+    "review": check_review,
     "phases": check_phases,
     "frozen": check_frozen,
     "target": check_target,

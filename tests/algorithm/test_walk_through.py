@@ -1,9 +1,12 @@
 """docs/algorithms.md, "step by step": a reader's changes of a2c, made as the page says, work."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from support.cluster import ROOT, find_free_port
+
+sys.path.append(str(ROOT))
 
 from benchmarks import recipes
 from relaax_like.launch.conformance import check_algorithm, find_folder_experiment

@@ -205,7 +205,7 @@ class Told(AgentHost):
     """A host that says which spaces its agents were made for."""
 
     def make_slot_agents(self, observation_spaces, action_spaces, slots, **kept):  # type: ignore
-        return observation_spaces, kept["exploit"]
+        return observation_spaces, kept.get("exploit", False)
 
 
 def make_host(agreed: RunSpaces | None, asked: list[RunSpaces | None]) -> LateHost:
