@@ -6,6 +6,7 @@ process share one core, the attacker has another for itself:
 
 - `nothing but computing`: the control: what a busy core costs as such;
 - `hellos of 100 000 axes`: one after another;
+- `hellos of 300 000 versions`: of packages of a simulator, one after another;
 - `points of curves`: four training clients send messages of 10 000 without a pause;
 - `unfinished hellos`: 40 connections announce 63 MiB each and send 60 of them;
 - `steps of 500 000 leaves`: 22 MB each, on four connections, each in a session of its own;
@@ -80,6 +81,17 @@ def send_axes(address: Address) -> Iterator[int]:
     """Says hello with a space of very many axes, and waits for the answer."""
     hello = make_hello(rlx_pb2.EXPLOIT)
     hello.hello.observation_spaces["observation"].shape[:] = [127] * 100_000
+    frame = pack(hello)
+    while True:
+        _ask_and_close(address, frame)
+        yield 1
+
+
+def send_versions(address: Address) -> Iterator[int]:
+    """Says hello with the versions of very many packages, and waits for the answer."""
+    hello = make_hello(rlx_pb2.EXPLOIT)
+    hello.hello.features.append("versions")
+    hello.hello.versions.update({f"package-{number}": "1\x1b[2J" for number in range(300_000)})
     frame = pack(hello)
     while True:
         _ask_and_close(address, frame)
@@ -167,6 +179,7 @@ def explode(address: Address) -> Iterator[int]:
 ATTACKS: dict[str, Attack] = {
     "nothing but computing": compute,
     "hellos of 100 000 axes": send_axes,
+    "hellos of 300 000 versions": send_versions,
     "points of curves": send_points,
     "unfinished hellos": hold_hellos,
     "steps of 500 000 leaves": send_leaves,

@@ -18,10 +18,11 @@ def validate_versions(versions: Mapping[str, str], field: str = "versions") -> d
     Raises:
       InvalidInputError: there are too many, or a text has other characters or another length.
     """
-    if len(versions) > MAX_VERSIONS or not _is_short(*versions, *versions.values()):
+    few = len(versions) <= MAX_VERSIONS
+    if not few or not _is_short(*versions, *versions.values()):
         raise InvalidInputError(
-            f"{field}: {len(versions)} pairs, {versions!s:.100}, expected at most {MAX_VERSIONS} "
-            "of texts of 1 to 64 characters A-Z a-z 0-9 _ . + ! -",
+            f"{field}: {len(versions)} pairs{f' {dict(versions)!s:.100}' if few else ''}, expected "
+            f"at most {MAX_VERSIONS} of texts of 1 to 64 characters A-Z a-z 0-9 _ . + ! -",
             field,
         )
     return dict(versions)

@@ -79,7 +79,7 @@ def test_gymnasium_and_a_class_of_no_package() -> None:
     ],
 )
 def test_other_texts_are_refused(versions) -> None:
-    with pytest.raises(InvalidInputError, match=r"versions: \d+ pairs, .* expected at most 32"):
+    with pytest.raises(InvalidInputError, match=r"versions: \d+ pairs.*, expected at most 32"):
         validate_versions(versions)
 
 
