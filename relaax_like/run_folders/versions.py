@@ -38,14 +38,14 @@ def keep_versions(run_dir: Path, client: str, versions: Mapping[str, str]) -> No
         if not news or sum(map(len, kept.values())) > _MAX_VERSIONS:
             return
         for package in news:
-            known = kept.setdefault(package, [])
-            known.append(versions[package])
-            if len(known) == 2:
-                logger.warning(
-                    "%s has %s %s, but another client of this run %s: the same environment can "
-                    "behave differently; install one version",
-                    *(client, package, *reversed(known)),
-                )
+            kept.setdefault(package, []).append(versions[package])
         temporary = run_dir / f".tmp-{os.getpid()}-{VERSIONS_NAME}"
         temporary.write_text(json.dumps(kept, indent=2) + "\n", "utf-8")
         temporary.replace(run_dir / VERSIONS_NAME)
+        for package in news:  # once they are in the file: each report brings them again
+            if len(kept[package]) == 2:
+                logger.warning(
+                    "%s has %s %s, but another client of this run %s: the same environment can "
+                    "behave differently; install one version",
+                    *(client, package, *reversed(kept[package])),
+                )

@@ -1,6 +1,7 @@
 """RUN/versions.json: what it has, and when there is a warning."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -44,3 +45,18 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path, text: str) -> None:
 def test_a_folder_that_is_not_there_is_no_error(tmp_path: Path) -> None:
     keep_versions(tmp_path / "nowhere", "a", {"mujoco": "1"})
     assert read_versions(tmp_path / "nowhere") == {}
+
+
+def test_a_file_that_cannot_be_written_is_no_warning_for_each_report(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep_versions(tmp_path, "a", {"mujoco": "3.3.7"})
+    obstacle = tmp_path / f".tmp-{os.getpid()}-{VERSIONS_NAME}"
+    obstacle.mkdir()
+    for _ in range(3):
+        keep_versions(tmp_path, "b", {"mujoco": "4.0.0"})
+    assert caplog.messages == []
+    obstacle.rmdir()
+    for _ in range(3):
+        keep_versions(tmp_path, "b", {"mujoco": "4.0.0"})
+    assert len(caplog.messages) == 1
