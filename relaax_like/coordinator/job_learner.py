@@ -358,7 +358,7 @@ class _RunningJob:
             try:
                 parts = self._slave.get_version(self.attempt)
                 unpack_version(parts, self._run_dir, _MAX_VERSION_BYTES)
-                self._sent = self._find_newest()
+                self._sent = _find_newest(self._run_dir)
                 self._failures = 0
                 return
             except ServerUnavailableError as error:
@@ -419,22 +419,12 @@ class _RunningJob:
 
     # Versions.
 
-    def _find_newest(self) -> str:
-        """Returns the name of the newest snapshot with a version above 0; "": there is none."""
-        try:
-            names = os.listdir(self._run_dir / "checkpoints")
-        except OSError:
-            return ""
-        found = [match for name in names if (match := _SNAPSHOT.fullmatch(name))]
-        newest = max(found, key=lambda match: match[0], default=None)
-        return newest[0] if newest is not None and int(newest[2]) else ""
-
     def _send_new_snapshot(self) -> None:
-        newest = self._find_newest()
+        newest = _find_newest(self._run_dir)
         if not newest or newest == self._sent:
             return
         try:
-            self._send(newest)
+            self._send()
         except RefusedAttemptError as error:
             logger.warning("%s", error)
             self.stop(is_wanted=False)
@@ -462,7 +452,7 @@ class _RunningJob:
         """
         while not self._slave.ended.is_set():
             try:
-                self._send(self._find_newest())
+                self._send()
                 return
             except (ServerUnavailableError, OSError) as error:
                 self._failures += 1
@@ -473,12 +463,13 @@ class _RunningJob:
                 logger.warning("%s: the run could not be sent, retrying: %s", self.attempt, error)
                 self._slave.ended.wait(draw_pause_sec(self._failures, 0.2, 5.0))
 
-    def _send(self, newest: str) -> None:
+    def _send(self) -> None:
         staging = self._folder / "staging"
-        match = _SNAPSHOT.fullmatch(newest)
-        step = int(match[1]) if match else self._step
         try:
             stage_folder(self._run_dir, staging)
+            newest = _find_newest(staging)  # the run may have gone on since it was looked at
+            match = _SNAPSHOT.fullmatch(newest)
+            step = int(match[1]) if match else self._step
             self._slave.send_version(
                 self.attempt, step, lambda header: pack_version(staging, header)
             )
@@ -489,6 +480,17 @@ class _RunningJob:
     def _pause(self) -> None:
         self._stopping.wait(draw_pause_sec(self._failures, 0.2, 5.0))
         self._failures += 1
+
+
+def _find_newest(run: Path) -> str:
+    """Returns the name of the newest snapshot with a version above 0; "": there is none."""
+    try:
+        names = os.listdir(run / "checkpoints")
+    except OSError:
+        return ""
+    found = [match for name in names if (match := _SNAPSHOT.fullmatch(name))]
+    newest = max(found, key=lambda match: match[0], default=None)
+    return newest[0] if newest is not None and int(newest[2]) else ""
 
 
 def _read_attempt(task_info: Mapping[str, Any]) -> Attempt:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from relaax_like.coordinator import job_learner
 from relaax_like.coordinator.job import MAX_REASON
 from relaax_like.coordinator.job_learner import JobLearner, _list_installed, _RunningJob
 from relaax_like.coordinator.tasks import TaskFail
+from relaax_like.journal.reader import JournalReader
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import (
     ConfigError,
@@ -236,6 +238,32 @@ def test_resources_are_numbers_of_gpus_and_cpus(site: Site, tmp_path: Path) -> N
         wait_until(lambda: len(site.jobs.list()[1]) == 1, "the slave")
         found = site.coordinator.send_task("slave", "resource", {}).result(10.0)
     assert found == {"gpu": len(list(Path("/dev").glob("nvidia[0-9]*"))), "cpu": os.cpu_count()}
+
+
+def test_a_version_is_recorded_with_the_step_of_the_snapshot_that_it_holds(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run writes its next snapshot after the slave has seen the one before."""
+    stage, staged = job_learner.stage_folder, []
+
+    def stage_folder(run: Path, staging: Path) -> None:
+        def find_last() -> int:
+            return max(int(path.name.split("-")[1]) for path in run.glob("checkpoints/cp-*"))
+
+        seen = find_last()
+        wait_until(lambda: find_last() > seen or seen >= 60, "the next snapshot")
+        stage(run, staging)
+        snapshots = staging.glob("checkpoints/cp-*")
+        staged.append(max(int(path.name.split("-")[1]) for path in snapshots))
+
+    monkeypatch.setattr(job_learner, "stage_folder", stage_folder)
+    with site.learner(tmp_path / "work"):
+        job = site.jobs.submit("job", make_config(80))
+        site.wait_state(job, "done")
+    reader = JournalReader(site.folder / "queue", zlib.crc32(b"relaax jobs"), 0)
+    records = [json.loads(bytes(payload)) for _, payload in reader]
+    assert [record["step"] for record in records if record["op"] == "version"] == staged
+    assert len(staged) > 1
 
 
 def test_a_version_that_is_too_large_is_refused_and_training_continues(tmp_path: Path) -> None:
