@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 PING, MAX_WAIT, STEP_ID, TIMINGS = "ping", "max_wait", "step_id", "timings"
 VERSIONS = "versions"
 HELLO_PING = "hello_ping"  # ends with Ready, which does not list it
+# Decided but not built: the field that a step must not have yet -> its feature.
+_LATER = {"masks": "masks", "final_masks": "masks"}
 # Longest time for which a hello waits, if its client is pinged.
 PREPARING_SEC = 600.0
 FEATURES = frozenset({PING, MAX_WAIT, STEP_ID, TIMINGS, VERSIONS, PRESENT, EXECUTED})
@@ -533,8 +535,9 @@ class Session:
         self.is_preparing = greeting.wants_pings
         agents = self._agents = self._make_agents(greeting)
         self._batch_agents = agents if isinstance(agents, BatchAgents) else None
-        self._unsupported = agents.unsupported
-        greeting.features = greeting.features.difference(agents.unsupported)
+        later = dict.fromkeys(_LATER.values(), "this server does not support it yet")
+        self._unsupported = {**agents.unsupported, **later}
+        greeting.features = greeting.features.difference(self._unsupported)
         self._greeting = greeting
         if not greeting.exploit:
             self.on_training(greeting)
@@ -582,6 +585,9 @@ class Session:
             self._validate_feature(PRESENT, "present")
         if step.executed or step.HasField("overridden"):
             self._validate_feature(EXECUTED, "executed" if step.executed else "overridden")
+        for field, feature in _LATER.items():
+            if getattr(step, field):
+                self._validate_feature(feature, field)
         transition = read_step(
             step,
             greeting.observation_spaces,

@@ -77,7 +77,7 @@ class Space(_message.Message):
     def __init__(self, kind: _Optional[_Union[SpaceKind, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., high: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., mirror: _Optional[_Iterable[float]] = ..., starts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token", "features", "max_wait_ms", "versions")
+    __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token", "features", "max_wait_ms", "versions", "agents", "games")
     class ObservationSpacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,8 @@ class Hello(_message.Message):
     FEATURES_FIELD_NUMBER: _ClassVar[int]
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    GAMES_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     client_name: str
     slots: int
@@ -119,7 +121,9 @@ class Hello(_message.Message):
     features: _containers.RepeatedScalarFieldContainer[str]
     max_wait_ms: int
     versions: _containers.ScalarMap[str, str]
-    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., slots: _Optional[int] = ..., observation_spaces: _Optional[_Mapping[str, Space]] = ..., action_spaces: _Optional[_Mapping[str, Space]] = ..., mode: _Optional[_Union[Mode, str]] = ..., token: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., max_wait_ms: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    agents: _containers.RepeatedScalarFieldContainer[str]
+    games: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., slots: _Optional[int] = ..., observation_spaces: _Optional[_Mapping[str, Space]] = ..., action_spaces: _Optional[_Mapping[str, Space]] = ..., mode: _Optional[_Union[Mode, str]] = ..., token: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., max_wait_ms: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., agents: _Optional[_Iterable[str]] = ..., games: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("protocol_version", "session", "max_message_bytes", "features")
@@ -134,7 +138,7 @@ class Ready(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., session: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("observations", "rewards", "terminated", "truncated", "success", "final_observations", "step_id", "present", "executed", "overridden")
+    __slots__ = ("observations", "rewards", "terminated", "truncated", "success", "final_observations", "step_id", "present", "executed", "overridden", "masks", "final_masks")
     class ObservationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +160,20 @@ class Step(_message.Message):
         key: str
         value: _ndarray_pb2.NdArray
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+    class MasksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _ndarray_pb2.NdArray
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+    class FinalMasksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: _ndarray_pb2.NdArray
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
     OBSERVATIONS_FIELD_NUMBER: _ClassVar[int]
     REWARDS_FIELD_NUMBER: _ClassVar[int]
     TERMINATED_FIELD_NUMBER: _ClassVar[int]
@@ -166,6 +184,8 @@ class Step(_message.Message):
     PRESENT_FIELD_NUMBER: _ClassVar[int]
     EXECUTED_FIELD_NUMBER: _ClassVar[int]
     OVERRIDDEN_FIELD_NUMBER: _ClassVar[int]
+    MASKS_FIELD_NUMBER: _ClassVar[int]
+    FINAL_MASKS_FIELD_NUMBER: _ClassVar[int]
     observations: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     rewards: _ndarray_pb2.NdArray
     terminated: _ndarray_pb2.NdArray
@@ -176,7 +196,9 @@ class Step(_message.Message):
     present: _ndarray_pb2.NdArray
     executed: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     overridden: _ndarray_pb2.NdArray
-    def __init__(self, observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., terminated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., truncated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., success: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., final_observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., step_id: _Optional[int] = ..., present: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., executed: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., overridden: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ...) -> None: ...
+    masks: _containers.MessageMap[str, _ndarray_pb2.NdArray]
+    final_masks: _containers.MessageMap[str, _ndarray_pb2.NdArray]
+    def __init__(self, observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., rewards: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., terminated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., truncated: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., success: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., final_observations: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., step_id: _Optional[int] = ..., present: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., executed: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., overridden: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., masks: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., final_masks: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ...) -> None: ...
 
 class EpisodeEnd(_message.Message):
     __slots__ = ("slot", "score", "length")
@@ -189,7 +211,7 @@ class EpisodeEnd(_message.Message):
     def __init__(self, slot: _Optional[int] = ..., score: _Optional[float] = ..., length: _Optional[int] = ...) -> None: ...
 
 class Actions(_message.Message):
-    __slots__ = ("actions", "episodes", "finished", "version", "step_id", "timings")
+    __slots__ = ("actions", "episodes", "finished", "version", "step_id", "timings", "versions")
     class ActionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -203,13 +225,15 @@ class Actions(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
     actions: _containers.MessageMap[str, _ndarray_pb2.NdArray]
     episodes: _containers.RepeatedCompositeFieldContainer[EpisodeEnd]
     finished: str
     version: int
     step_id: int
     timings: Timings
-    def __init__(self, actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeEnd, _Mapping]]] = ..., finished: _Optional[str] = ..., version: _Optional[int] = ..., step_id: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, actions: _Optional[_Mapping[str, _ndarray_pb2.NdArray]] = ..., episodes: _Optional[_Iterable[_Union[EpisodeEnd, _Mapping]]] = ..., finished: _Optional[str] = ..., version: _Optional[int] = ..., step_id: _Optional[int] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_us", "prediction_us", "total_us")

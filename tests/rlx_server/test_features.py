@@ -4,9 +4,18 @@ import asyncio
 import socket
 import threading
 
+import numpy as np
 import pytest
 from support.connections import Listener, feed, make_connection
-from support.rlx import RawClient, RecordingAgent, make_hello, make_next, make_start, serve_rlx
+from support.rlx import (
+    RawClient,
+    RecordingAgent,
+    array,
+    make_hello,
+    make_next,
+    make_start,
+    serve_rlx,
+)
 from support.threads import wait_until
 
 from relaax_like.client import RlxClient
@@ -231,3 +240,21 @@ def test_versions_are_taken_with_the_feature_and_nothing_depends_on_them(backend
 def test_wrong_versions_are_refused(client, versions):
     answer = client.ask(make_hello(features=["versions"], versions=versions))
     assert (answer.error.code, answer.error.field) == (rlx_pb2.INVALID_FIELD, "versions")
+
+
+def test_features_whose_meaning_is_decided_but_that_no_server_has_stay_off(client):
+    features = ["agents", "masks", "slot_versions"]
+    hello = make_hello(slots=2, features=features, agents=["left", "right"], games=[0, 0])
+    assert list(client.ask(hello).ready.features) == []
+    assert client.ask(make_start(2)).WhichOneof("body") == "actions"
+    assert client.ask(make_next(2)).WhichOneof("body") == "actions"
+
+
+@pytest.mark.parametrize("field", ["masks", "final_masks"])
+@pytest.mark.parametrize("features", [[], ["masks"]], ids=["not asked for", "asked for"])
+def test_a_mask_is_refused_while_its_feature_is_off(client, field, features):
+    client.greet(features=features)
+    client.ask(make_start())
+    answer = client.ask(make_next(**{field: {"action": array(np.ones((1, 3)), "bool")}}))
+    assert (answer.error.code, answer.error.field) == (rlx_pb2.OUT_OF_ORDER, field)
+    assert "does not support it yet" in answer.error.message
