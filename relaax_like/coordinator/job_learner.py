@@ -467,7 +467,7 @@ class _RunningJob:
         staging = self._folder / "staging"
         try:
             stage_folder(self._run_dir, staging)
-            newest = _find_newest(staging)  # the run may have gone on since it was looked at
+            newest = _find_newest(staging)  # the run has perhaps gone on meanwhile
             match = _SNAPSHOT.fullmatch(newest)
             step = int(match[1]) if match else self._step
             self._slave.send_version(
