@@ -38,10 +38,11 @@ from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.rlx_server.admission import Admission
+from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.late_host import LateHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
-from relaax_like.rlx_server.session import Greeting, Session
+from relaax_like.rlx_server.session import Session
 from relaax_like.supervision.process import (
     EXIT_ERROR,
     EXIT_USAGE,

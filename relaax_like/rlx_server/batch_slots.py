@@ -14,9 +14,8 @@ from relaax_like.core.records import Episode
 from relaax_like.experience.ranges import UNWATCHED, Ranges
 from relaax_like.experience.rollout import Executed
 from relaax_like.nn.action_heads import actions_from_wire, actions_to_wire
+from relaax_like.rlx_server.greeting import EXECUTED, PRESENT
 from relaax_like.rlx_server.slot_agents import (
-    EXECUTED,
-    PRESENT,
     AgentFailure,
     BatchAgents,
     Decision,

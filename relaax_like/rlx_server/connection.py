@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import socket
 import time
 import traceback
@@ -12,26 +11,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
 from relaax_like.rlx_server.admission import MAX_HELLO_BYTES, Newcomer
+from relaax_like.rlx_server.carrier import Carrier, Limit
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
-from relaax_like.rlx_server.session import (
-    PENDING,
-    PING,
-    PREPARING_SEC,
-    Session,
-    error_to_bytes,
-)
-from relaax_like.v1 import rlx_pb2
+from relaax_like.rlx_server.codec import Body
+from relaax_like.rlx_server.frames import Frames
+from relaax_like.rlx_server.greeting import PING
+from relaax_like.rlx_server.session import PENDING, PREPARING_SEC, Session
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError
-from relaax_like.wire.framing import HEADER, pack_frame, unpack_length
 from relaax_like.wire.tls import HANDSHAKE
 
 if TYPE_CHECKING:
     from relaax_like.rlx_server.server import RlxServer
 
 logger = logging.getLogger(__name__)
-
-Body = bytes | memoryview
 
 # The protocol is a dialogue: a client that sends this many messages ahead does not follow it.
 _MAX_QUEUED = 100
@@ -40,24 +33,20 @@ _MAX_QUEUED = 100
 # stays small, however fast it sends.
 _REST_FACTOR = 10.0
 _MIN_REST_SEC = 0.1
-_PING = pack_frame(rlx_pb2.ServerMessage(ping=rlx_pb2.Ping()).SerializeToString())
-_CLIENT_PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()
-_PING_LENGTH = len(_CLIENT_PING)
-_PINGS = re.compile(b"(?:" + re.escape(pack_frame(_CLIENT_PING)) + b")+")
 # A peer that vanished silently is noticed after 30 + 3 * 10 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _LINGER_SEC = 2.0
-# The buffer of a connection: its first size, by how much it grows at least once a message does not
-# fit, and the largest one that is kept for the next message.
-_FIRST_INPUT_BYTES = 1 << 11
-_INPUT_BYTES = 1 << 15
-_KEPT_INPUT_BYTES = 1 << 16
 _ABORT_SEC = 10.0
 # A longer silence is reported.
 _STALL_SEC = 10.0
 # Interval of pings to a waiting client.
 _PING_SEC = 5.0
 _MAX_UNWANTED = 4 << 20
+_SESSION_LIMIT = "the spaces of the hello and relaax-rlx-server.max_message_bytes limit them"
+_HELLO_LIMIT = (
+    f"a hello has at most {MAX_HELLO_BYTES} bytes, and no message more than "
+    "relaax-rlx-server.max_message_bytes"
+)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -89,11 +78,9 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._handshake = handshake
         self._transport: asyncio.Transport | None = None
-        # The socket is read into it: bytes [_start, _end) have arrived but are not processed yet.
-        self._input = bytearray(_FIRST_INPUT_BYTES)
-        self._start = self._end = 0
+        self._carrier: Carrier = Frames()
         self._unwanted = 0
-        # Complete messages in _input that wait for their turn, and when they arrived.
+        # Complete messages in the carrier's buffer that wait for their turn, and when they arrived.
         self._queue: deque[tuple[Body, float]] = deque()
         self._turn_due = False
         self._reading = True
@@ -134,32 +121,30 @@ class Connection(asyncio.BufferedProtocol):
         There is always room: uvloop crashes if a transport is closed or paused in here, so anything
         that can do so is done when bytes have arrived.
         """
-        return memoryview(self._input)[self._end :]
+        return self._carrier.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Processes the bytes that have arrived."""
-        self._end += nbytes
         if self._closing:
-            self._start = self._end = 0
             # What was in transit is read, so that the client can read our last message; no more.
             self._unwanted += nbytes
             if self._unwanted > _MAX_UNWANTED:
                 self.abort()
             return
+        self._carrier.add(nbytes)
         if self._resting:  # uvloop starts to read although reading was paused at the start
             self._set_reading()
             return
         mark = tracing.begin()
         try:
-            self._split_frames()
+            self._split()
         except ProtocolError as error:
             self.fail(error)
             return
         finally:
             tracing.end("read frames", mark)
         self._next()
-        if self._end == len(self._input):
-            self._make_room()
+        self._carrier.make_room(self._reserve)
 
     def eof_received(self) -> bool:
         """Notes that the client will send no more; without TLS, what it sent is still answered.
@@ -167,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
         Returns:
           Whether the transport stays open for the answers.
         """
-        if self._start != self._end and not self._closing:
+        if not (self._carrier.is_empty or self._closing):
             self._warn("disconnected in the middle of a message")
         self._client_done = True
         # Keeps our direction open while an answer is in transit; TLS cannot be half-closed.
@@ -251,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         if self._closing or self._transport is None:
             return
-        self._transport.write(pack_frame(answer))
+        self._transport.write(self._carrier.pack(answer))
         self.last_heard = time.monotonic()
         if self._thread is not None and not self.session.blocking:  # it was for the hello
             self._thread.shutdown(wait=False)
@@ -285,7 +270,7 @@ class Connection(asyncio.BufferedProtocol):
         ):
             assert self._transport is not None
             self._pinged_at = now
-            self._transport.write(_PING)
+            self._transport.write(self._carrier.pack(self.session.codec.ping))
 
     def turn_away(self, error: ProtocolError) -> None:
         """Sends an unknown client the reason, and closes at once; see `Admission`."""
@@ -294,9 +279,10 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._closing:
             self._warn(f"{error.code}: {error}")
-            transport.write(pack_frame(error_to_bytes(error)))
+            transport.write(self._carrier.pack(self.session.write_error(error)))
         self._closing = True
-        self._drop_input()
+        self._queue.clear()
+        self._carrier.drop()
         transport.close()
         self._server.loop.call_later(_ABORT_SEC, transport.abort)
 
@@ -308,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         self._warn(f"{error.code}: {error}")
         name = self.session.client_name if self.session.greeted else None
         self._server.note_failure(name, self.address)
-        self._transport.write(pack_frame(error_to_bytes(error)))
+        self._transport.write(self._carrier.pack(self.session.write_error(error)))
         self._close_soon()
 
     @property
@@ -319,83 +305,37 @@ class Connection(asyncio.BufferedProtocol):
     def _warn(self, what: str) -> None:
         self.session.log.write(logging.WARNING, "%s: %s", self.session.client_name, what)
 
-    def _make_room(self) -> None:
-        """Moves an unfinished message to the front of a buffer twice as large as what has arrived.
-
-        So memory grows with what was sent, not with what was announced. The buffer is at least 32
-        KiB larger than what has arrived; beyond that, it is no larger than what was announced.
-        """
-        begun = self._input[self._start : self._end]
-        room = max(_INPUT_BYTES, len(begun))
-        if len(begun) >= HEADER.size:
-            (length,) = HEADER.unpack(begun[: HEADER.size])
-            room = min(room, max(HEADER.size + length - len(begun), _INPUT_BYTES))
-        if not self.session.greeted and begun:
-            self._server.admission.reserve(self, room)
-            if self._closing:  # it was turned away because of that, and its input was dropped
-                return
-        self._input = begun + bytearray(room)
-        self._start, self._end = 0, len(begun)
+    def _reserve(self, nbytes: int) -> bool:
+        """Counts bytes that an unfinished hello needs; returns whether it was not turned away."""
+        if not self.session.greeted:
+            self._server.admission.reserve(self, nbytes)
+        return not self._closing
 
     @property
-    def _max_message_bytes(self) -> int:
-        return self.session.max_message_bytes or min(
-            MAX_HELLO_BYTES, self._server.max_message_bytes
-        )
+    def _limit(self) -> Limit:
+        if nbytes := self.session.max_message_bytes:
+            return Limit(nbytes, _SESSION_LIMIT)
+        return Limit(min(MAX_HELLO_BYTES, self._server.max_message_bytes), _HELLO_LIMIT)
 
-    def _describe_limit(self) -> str:
-        if self.session.max_message_bytes:
-            limit = "the spaces of the hello and relaax-rlx-server.max_message_bytes limit them"
-        else:
-            limit = (
-                f"a hello has at most {MAX_HELLO_BYTES} bytes, and no message more than "
-                "relaax-rlx-server.max_message_bytes"
-            )
-        return f"and send shorter messages: {limit}"
-
-    def _split_frames(self) -> None:
-        data = memoryview(self._input)
-        if not self.session.greeted and data[self._start : self._start + 2] == HANDSHAKE:
+    def _split(self) -> None:
+        carrier = self._carrier
+        if not self.session.greeted and carrier.starts_with(HANDSHAKE):
             raise ProtocolError(
                 "received a TLS handshake, but this server does not use TLS; connect without "
                 "tls_ca, or configure TLS in the `security` section of the server's YAML file"
             )
-        while self._end - self._start >= HEADER.size:
-            body = self._start + HEADER.size
-            try:
-                length = unpack_length(data[self._start : body], self._max_message_bytes)
-            except ProtocolError as error:
-                raise ProtocolError(f"{error}, {self._describe_limit()}") from None
-            if length == _PING_LENGTH and self._skip_pings():
-                continue
-            if self._end - body < length:
-                break
+        carrier.skips_pings = self._greeted and self.session.has_feature(PING)
+        for body in carrier.split(self._limit):
             # Complete messages only: occasional single bytes do not keep a connection alive.
             self.last_heard = time.monotonic()
-            self._queue.append((data[body : body + length], self.last_heard))
-            self._start = body + length
+            if body is not None:
+                self._queue.append((body, self.last_heard))
         if len(self._queue) > _MAX_QUEUED:
             raise ProtocolError(
                 f"received more than {_MAX_QUEUED} messages ahead of their replies; wait for the "
                 "reply to each step, and send several points of curves in one message",
                 "OUT_OF_ORDER",
             )
-
-    def _skip_pings(self) -> bool:
-        """Skips pings at the front: they need no turn, however many a client sends ahead."""
-        if not (self._greeted and self.session.has_feature(PING)):
-            return False
-        found = _PINGS.match(self._input, self._start, self._end)
-        if found is None:
-            return False
-        self._start = found.end()
-        self.last_heard = time.monotonic()
-        return True
-
-    def _drop_input(self) -> None:
-        self._queue.clear()
-        self._input = bytearray(_FIRST_INPUT_BYTES)
-        self._start = self._end = 0
 
     def _set_reading(self) -> None:
         """Reads only while no message waits for its turn, no answer is unread, and no pause is on.
@@ -423,10 +363,8 @@ class Connection(asyncio.BufferedProtocol):
         """Handles one message, and leaves the following ones to the loop's next turn."""
         if self._queue and not (self._busy or self._closing or self._turn_due):
             self._handle(*self._queue.popleft())
-        if not self._queue and self._start == self._end:
-            self._start = self._end = 0
-            if len(self._input) > _KEPT_INPUT_BYTES:
-                self._input = bytearray(_FIRST_INPUT_BYTES)
+        if not self._queue:
+            self._carrier.release()
         self._set_reading()
 
     def _handle(self, body: Body, received_at: float) -> None:
@@ -533,7 +471,8 @@ class Connection(asyncio.BufferedProtocol):
         Closing at once, with unread input, would discard the answer.
         """
         self._closing = True
-        self._drop_input()
+        self._queue.clear()
+        self._carrier.drop()
         self._set_reading()
         assert self._transport is not None
         # `close` waits until everything is written, which a client that does not read prevents.

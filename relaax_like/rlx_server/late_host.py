@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from relaax_like.core.prediction import Prediction, Request
+from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.hosting import AgentHost
-from relaax_like.rlx_server.session import PREPARING_SEC, Greeting
+from relaax_like.rlx_server.session import PREPARING_SEC
 from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import (
     ConfigError,

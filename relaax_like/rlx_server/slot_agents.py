@@ -8,12 +8,10 @@ import numpy as np
 
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.experience.ranges import Ranges
+from relaax_like.rlx_server.greeting import EXECUTED, PRESENT
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
-
-# Optional parts of the protocol that not all agents can use; see Hello.features.
-PRESENT, EXECUTED = "present", "executed"
 
 
 def watch_ranges(ranges: Ranges, transition: Transition) -> None:

@@ -1,21 +1,22 @@
 """What happened in all slots since the last actions, checked against the spaces of the hello."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from relaax_like.rlx_server.episodes import SlotEpisode
-from relaax_like.v1 import ndarray_pb2, rlx_pb2
+from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.ndarray import message_to_ndarray
-from relaax_like.wire.spaces import Spaces, unpack_arrays
+from relaax_like.wire.spaces import Spaces, check_arrays, read_arrays
 
 Arrays = Mapping[str, np.ndarray]
 _MAX_REWARD = 1e18
 _BOOL = np.dtype(np.bool_)
 _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
 _OUTCOME = ("rewards", "terminated", "truncated")
+_ARRAYS = (*_OUTCOME, "success", "present", "overridden")
 
 
 class Transition(NamedTuple):
@@ -51,10 +52,51 @@ class Transition(NamedTuple):
     overridden: np.ndarray | None = None
 
 
+class StepArrays(NamedTuple):
+    """What a client sent in one step, as arrays that are not checked yet; None: it was not sent.
+
+    Attributes:
+      step_id: number of the step; 0: it has none.
+
+    The others are the fields of `rlx_pb2.Step`.
+    """
+
+    observations: Arrays | None = None
+    rewards: np.ndarray | None = None
+    terminated: np.ndarray | None = None
+    truncated: np.ndarray | None = None
+    success: np.ndarray | None = None
+    final_observations: Arrays | None = None
+    present: np.ndarray | None = None
+    executed: Arrays | None = None
+    overridden: np.ndarray | None = None
+    step_id: int = 0
+
+
 def read_step(
     step: rlx_pb2.Step, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
 ) -> Transition:
-    """Reads and checks a received step.
+    """Reads and checks a received step; see `check_step`."""
+    arrays: dict[str, Any] = {
+        name: message_to_ndarray(getattr(step, name), name)
+        for name in _ARRAYS
+        if step.HasField(name)
+    }
+    maps = ["observations", "executed"]
+    if any(arrays[name].any() for name in ("terminated", "truncated") if name in arrays):
+        maps.append("final_observations")  # which no other step has use for
+    for name in maps:
+        if messages := getattr(step, name):
+            arrays[name] = read_arrays(messages, name)
+    return check_step(
+        StepArrays(**arrays, step_id=step.step_id), spaces, action_spaces, slots, running
+    )
+
+
+def check_step(
+    step: StepArrays, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
+) -> Transition:
+    """Checks a received step.
 
     Args:
       step: as received; nothing in it is trusted.
@@ -70,13 +112,12 @@ def read_step(
         error names it.
     """
     observations = None
-    if step.observations:
-        observations = unpack_arrays(step.observations, spaces, slots, "observations")
-    outcome_parts = [name for name in _OUTCOME if step.HasField(name)]
+    if step.observations is not None:
+        observations = check_arrays(step.observations, spaces, slots, "observations")
+    outcome_parts = [name for name in _OUTCOME if getattr(step, name) is not None]
     absent = None
-    if step.HasField("present"):
-        present = _read_flags(step.present, "present", slots)
-        absent = find_absent(present)
+    if step.present is not None:
+        absent = find_absent(_check_flags(step.present, "present", slots))
         if observations is None:
             raise ProtocolError(
                 "present: received without observations; send both, or neither",
@@ -93,16 +134,16 @@ def read_step(
             "OUT_OF_ORDER",
         )
     executed, overridden = None, None
-    if step.executed:
-        executed = unpack_arrays(step.executed, action_spaces, slots, "executed")
-    if step.HasField("overridden"):
+    if step.executed is not None:
+        executed = check_arrays(step.executed, action_spaces, slots, "executed")
+    if step.overridden is not None:
         if executed is None:
             raise InvalidInputError(
                 "overridden: received without executed; also send what was carried out",
                 "overridden",
             )
-        overridden = _read_flags(step.overridden, "overridden", slots)
-    transition = _read_outcome(step, spaces, slots, observations)
+        overridden = _check_flags(step.overridden, "overridden", slots)
+    transition = _check_outcome(step, spaces, slots, observations)
     return transition._replace(absent=absent, executed=executed, overridden=overridden)
 
 
@@ -111,9 +152,9 @@ def find_absent(present: np.ndarray) -> np.ndarray | None:
     return None if present.all() else ~present
 
 
-def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
-    if step.executed or step.HasField("overridden"):
-        field = "executed" if step.executed else "overridden"
+def _validate_start(step: StepArrays, outcome_parts: list[str]) -> None:
+    if step.executed is not None or step.overridden is not None:
+        field = "overridden" if step.executed is None else "executed"
         raise ProtocolError(
             f"{field} received before any action was sent for this episode; the first step of a "
             "session, and the step after one without observations, must only have observations "
@@ -129,7 +170,7 @@ def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
             "OUT_OF_ORDER",
             outcome_parts[0],
         )
-    if not step.observations:
+    if step.observations is None:
         raise ProtocolError(
             "observations: missing, although no action was sent before this step; send the first "
             "observations of all slots",
@@ -138,14 +179,16 @@ def _validate_start(step: rlx_pb2.Step, outcome_parts: list[str]) -> None:
         )
 
 
-def _read_outcome(
-    step: rlx_pb2.Step, spaces: Spaces, slots: int, observations: Arrays | None
+def _check_outcome(
+    step: StepArrays, spaces: Spaces, slots: int, observations: Arrays | None
 ) -> Transition:
-    terminated = _read_flags(step.terminated, "terminated", slots)
-    truncated = _read_flags(step.truncated, "truncated", slots)
-    rewards = _read_rewards(step.rewards, slots)
-    nowhere = bytes(slots)
-    if step.terminated.data == nowhere and step.truncated.data == nowhere:
+    assert step.terminated is not None
+    assert step.truncated is not None
+    assert step.rewards is not None
+    terminated = _check_flags(step.terminated, "terminated", slots)
+    truncated = _check_flags(step.truncated, "truncated", slots)
+    rewards = _check_rewards(step.rewards, slots)
+    if not (terminated.any() or truncated.any()):
         ended = None  # as in nearly all steps
     else:
         # Gymnasium sets both when a time limit meets a terminal state; the state decides.
@@ -164,16 +207,15 @@ def _read_outcome(
         terminated=terminated,
         truncated=truncated,
         ended=ended,
-        success=_read_success(step, slots),
+        success=None if step.success is None else _check_success(step.success, slots),
         step_id=step.step_id,
         final_observations=(
-            None if ended is None else _read_final(step, spaces, slots, ended, truncated)
+            None if ended is None else _check_final(step, spaces, slots, ended, truncated)
         ),
     )
 
 
-def _read_flags(message: ndarray_pb2.NdArray, field: str, slots: int) -> np.ndarray:
-    flags = message_to_ndarray(message, field)
+def _check_flags(flags: np.ndarray, field: str, slots: int) -> np.ndarray:
     if flags.shape != (slots,) or flags.dtype != _BOOL:
         raise InvalidInputError(
             f"{field}: {flags.dtype} {list(flags.shape)}, expected bool [{slots}]", field
@@ -181,8 +223,7 @@ def _read_flags(message: ndarray_pb2.NdArray, field: str, slots: int) -> np.ndar
     return flags
 
 
-def _read_rewards(message: ndarray_pb2.NdArray, slots: int) -> np.ndarray:
-    rewards = message_to_ndarray(message, "rewards")
+def _check_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
     if rewards.dtype not in _REWARDS:
         raise InvalidInputError(
             f"rewards: dtype {rewards.dtype}, expected float32 or float64; convert them first",
@@ -218,10 +259,7 @@ def validate_rewards(rewards: np.ndarray) -> None:
         )
 
 
-def _read_success(step: rlx_pb2.Step, slots: int) -> np.ndarray | None:
-    if not step.HasField("success"):
-        return None
-    success = message_to_ndarray(step.success, "success")
+def _check_success(success: np.ndarray, slots: int) -> np.ndarray:
     if success.shape != (slots,) or success.dtype != np.int8:
         raise InvalidInputError(
             f"success: {success.dtype} {list(success.shape)}, expected int8 [{slots}]", "success"
@@ -237,10 +275,10 @@ def _read_success(step: rlx_pb2.Step, slots: int) -> np.ndarray | None:
     return success
 
 
-def _read_final(
-    step: rlx_pb2.Step, spaces: Spaces, slots: int, ended: np.ndarray, truncated: np.ndarray
+def _check_final(
+    step: StepArrays, spaces: Spaces, slots: int, ended: np.ndarray, truncated: np.ndarray
 ) -> Arrays | None:
-    if not step.final_observations:
+    if step.final_observations is None:
         if truncated.any():
             raise InvalidInputError(
                 f"final_observations: missing, but slot {np.flatnonzero(truncated)[0]} was "
@@ -250,4 +288,4 @@ def _read_final(
             )
         return None
     # Rows of slots that continue are ignored, so only the others are checked for range and NaN.
-    return unpack_arrays(step.final_observations, spaces, slots, "final_observations", ended)
+    return check_arrays(step.final_observations, spaces, slots, "final_observations", ended)

@@ -556,16 +556,34 @@ def pack_arrays(arrays: Mapping[str, np.ndarray], into: Any) -> None:
 
 
 def unpack_arrays(
-    messages: Mapping[str, ndarray_pb2.NdArray],
+    messages: Mapping[str, ndarray_pb2.NdArray], spaces: Spaces, slots: int, field: str
+) -> dict[str, np.ndarray]:
+    """Reads named arrays `[slots, ...]`, and checks them; see `check_arrays`."""
+    return check_arrays(read_arrays(messages, field), spaces, slots, field)
+
+
+def read_arrays(messages: Mapping[str, ndarray_pb2.NdArray], field: str) -> dict[str, np.ndarray]:
+    """Reads named arrays, which are not checked against spaces yet.
+
+    Raises:
+      InvalidInputError: a message is not an array; the error names it with `field`.
+    """
+    return {
+        name: message_to_ndarray(message, f"{field}[{name}]") for name, message in messages.items()
+    }
+
+
+def check_arrays(
+    arrays: Mapping[str, np.ndarray],
     spaces: Spaces,
     slots: int,
     field: str,
     chosen: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Reads and validates named arrays `[slots, ...]` against their spaces.
+    """Checks named arrays `[slots, ...]` against their spaces; returns them in the spaces' order.
 
     Args:
-      messages: leaf -> array.
+      arrays: leaf -> array.
       spaces: leaf -> its space.
       slots: k.
       field: name for errors.
@@ -574,15 +592,14 @@ def unpack_arrays(
     Raises:
       InvalidInputError: a missing or unknown leaf, or one that does not fit its space.
     """
-    if len(messages) != len(spaces) or messages.keys() != spaces.keys():
+    if len(arrays) != len(spaces) or arrays.keys() != spaces.keys():
         raise InvalidInputError(
-            f"{field}: got leaves {[name[:60] for name in heapq.nsmallest(8, messages)]}, "
-            f"expected {sorted(spaces)[:8]} as in the hello (got {len(messages)}, expected "
+            f"{field}: got leaves {[name[:60] for name in heapq.nsmallest(8, arrays)]}, "
+            f"expected {sorted(spaces)[:8]} as in the hello (got {len(arrays)}, expected "
             f"{len(spaces)})",
             field,
         )
-    arrays = {}
-    for name, space in spaces.items():
-        leaf = f"{field}[{name}]"
-        arrays[name] = space.validate(message_to_ndarray(messages[name], leaf), slots, leaf, chosen)
-    return arrays
+    return {
+        name: space.validate(arrays[name], slots, f"{field}[{name}]", chosen)
+        for name, space in spaces.items()
+    }

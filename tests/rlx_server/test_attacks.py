@@ -71,12 +71,12 @@ def test_a_hello_of_many_numbers_is_refused_before_the_algorithm_sees_it(backend
 
 
 def test_a_step_of_many_leaves_is_refused_before_it_is_parsed(backend, monkeypatch):
-    from relaax_like.rlx_server import session
+    from relaax_like.rlx_server import protobuf_codec
 
     with serve_rlx(backend, max_message_bytes=64 << 20) as port, RawClient(port) as client:
         client.greet()
         client.ask(make_start())
-        monkeypatch.setattr(session, "_parse", None)
+        monkeypatch.setattr(protobuf_codec, "_parse", None)
         answer = client.ask(
             make_step(observations={str(leaf): array([1.0]) for leaf in range(10_000)})
         )
@@ -111,9 +111,9 @@ BODIES = {
 
 @pytest.mark.parametrize(("body", "words"), BODIES.values(), ids=BODIES.keys())
 def test_a_message_that_is_dear_to_parse_is_refused_before_that(backend, monkeypatch, body, words):
-    from relaax_like.rlx_server import session
+    from relaax_like.rlx_server import protobuf_codec
 
-    monkeypatch.setattr(session, "_parse", None)
+    monkeypatch.setattr(protobuf_codec, "_parse", None)
     with serve_rlx(backend, max_message_bytes=64 << 20) as port, RawClient(port) as client:
         client.socket.sendall(pack_frame(body))
         answer = client.receive()

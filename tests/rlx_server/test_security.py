@@ -128,9 +128,9 @@ def test_a_client_reads_its_token_anew_when_it_reconnects(tokens, tmp_path):
 
 
 def test_a_hello_without_a_token_is_refused_before_it_is_parsed(tokens, monkeypatch):
-    from relaax_like.rlx_server import session
+    from relaax_like.rlx_server import protobuf_codec
 
-    monkeypatch.setattr(session, "_parse", None)
+    monkeypatch.setattr(protobuf_codec, "_parse", None)
     with serve(tokens=tokens) as address, pytest.raises(NotAllowedError, match="no token was sent"):
         connect(address)
 

@@ -8,6 +8,7 @@ from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import ClientLog
 from relaax_like.rlx_server.connection import Connection
 from relaax_like.rlx_server.points import ClientPoints
+from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.server import RlxServer
 
 
@@ -43,6 +44,7 @@ class Listener:
     max_message_bytes = 1 << 20
 
     def __init__(self, answer=None, features=()):
+        self.codec = ProtobufCodec()
         self.points = ClientPoints(NullMetrics())
         self.log = ClientLog(logging.getLogger("relaax_like"))
         self.bodies = []

@@ -1,0 +1,114 @@
+"""How messages travel over a connection: a carrier cuts them out of the bytes that arrive."""
+
+import abc
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from relaax_like.rlx_server.codec import Body
+
+# The buffer: its first size, by how much it grows at least once a message does not fit, and the
+# largest one that is kept for the next message.
+_FIRST_BYTES = 1 << 11
+_GROWTH_BYTES = 1 << 15
+_KEPT_BYTES = 1 << 16
+
+
+class Limit(NamedTuple):
+    """The longest message that is accepted.
+
+    Attributes:
+      nbytes: its length.
+      reason: what limits it, for errors.
+    """
+
+    nbytes: int
+    reason: str
+
+
+class Carrier(abc.ABC):
+    """Cuts what a peer sends into messages, and packs those that it gets.
+
+        view = carrier.get_buffer()
+        ...                              # n bytes are read into it
+        carrier.add(n)
+        for body in carrier.split(limit):
+            ...
+        carrier.make_room(reserve)
+
+    A message is a view of the buffer, and is valid until the next `add`.
+
+    Attributes:
+      skips_pings: whether pings of the client need not be yielded.
+    """
+
+    def __init__(self) -> None:
+        self.skips_pings = False
+        # Bytes [start, end) have arrived, but are not processed yet.
+        self._data = bytearray(_FIRST_BYTES)
+        self._start = self._end = 0
+
+    def get_buffer(self) -> memoryview:
+        """Returns where the next bytes go; it is never empty."""
+        return memoryview(self._data)[self._end :]
+
+    def add(self, nbytes: int) -> None:
+        """Notes that so many bytes have arrived in the buffer."""
+        self._end += nbytes
+
+    @abc.abstractmethod
+    def split(self, limit: Limit) -> Iterator[Body | None]:
+        """Yields the complete messages; None: a ping that was skipped.
+
+        Raises:
+          ProtocolError: what has arrived cannot be a message, or one that is too long.
+        """
+
+    @abc.abstractmethod
+    def pack(self, body: bytes) -> bytes:
+        """Returns the bytes that carry a message."""
+
+    def starts_with(self, first: bytes) -> bool:
+        """Returns whether what has arrived, and is not processed yet, starts with these bytes."""
+        return self._data[self._start : self._start + len(first)] == first
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message has been begun."""
+        return self._start == self._end
+
+    def make_room(self, reserve: Callable[[int], bool]) -> None:
+        """Moves an unfinished message to the front of a larger buffer, if there is no more room.
+
+        So memory grows with what was sent, not with what was announced. The buffer becomes twice as
+        large as what has arrived, and at least 32 KiB larger; beyond that, it is no larger than
+        what was announced.
+
+        Args:
+          reserve: called with a number of bytes before they are allocated; returns whether the
+            connection is still open.
+        """
+        if self._end < len(self._data):
+            return
+        begun = self._data[self._start : self._end]
+        room = max(_GROWTH_BYTES, len(begun))
+        if announced := self._get_announced():
+            room = min(room, max(announced - len(begun), _GROWTH_BYTES))
+        if not begun or reserve(room):
+            self._data = begun + bytearray(room)
+            self._start, self._end = 0, len(begun)
+
+    def release(self) -> None:
+        """Notes that no message is used any more."""
+        if self.is_empty:
+            self._start = self._end = 0
+            if len(self._data) > _KEPT_BYTES:
+                self._data = bytearray(_FIRST_BYTES)
+
+    def drop(self) -> None:
+        """Drops all that has arrived."""
+        self._data = bytearray(_FIRST_BYTES)
+        self._start = self._end = 0
+
+    def _get_announced(self) -> int:
+        """Returns the length that the unfinished message has announced; 0: not known."""
+        return 0
