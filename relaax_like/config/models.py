@@ -19,6 +19,7 @@ from relaax_like.config.aliases import ACTION_REPEAT, ENV, MAX_EPISODE_STEPS, RA
 from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.config.origin import NULL, normalise_origin
 from relaax_like.config.plan import Placement
 from relaax_like.config.problems import describe_value
 
@@ -49,6 +50,7 @@ ParameterServerAddress = Annotated[Address, _make_address_validator(PARAMETER_SE
 RlxServerAddress = Annotated[Address, _make_address_validator(RLX_SERVER_PORT), _TEXT]
 PrometheusAddress = Annotated[Address, _make_address_validator(PROMETHEUS_PORT), _TEXT]
 MetricsServerAddress = Annotated[Address, _make_address_validator(METRICS_SERVER_PORT), _TEXT]
+OriginText = Annotated[str, BeforeValidator(lambda value: normalise_origin(value or NULL))]
 
 
 def _to_upper(value: Any) -> Any:
@@ -164,6 +166,9 @@ class RlxServerConfig(Settings):
     balancer can move it; null: never."""
     min_free_memory_mb: int = Field(default=256, ge=0)
     """Refuse new clients while less than this much memory is free."""
+    allowed_origins: tuple[OriginText, ...] = ()
+    """Web pages that can connect by WebSocket, such as https://example.org; pages of this machine,
+    as http://localhost:8000, need no entry. null allows pages without an origin, as of files."""
     score_lines: bool = False
     """Log one line for each finished episode."""
     log_level: LogLevel = "INFO"

@@ -119,6 +119,7 @@ def make_rlx_server(
         idle_timeout_sec=settings.idle_timeout_sec,
         predict=host.predict,
         tls=security.tls,
+        allowed_origins=settings.allowed_origins,
     )
     host.on_ready = server.wake
     return server

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from relaax_like.rlx_server.codec import Body
+from relaax_like.wire.errors import ProtocolError
 
 # The buffer: its first size, by how much it grows at least once a message does not fit, and the
 # largest one that is kept for the next message.
-_FIRST_BYTES = 1 << 11
+FIRST_BYTES = 1 << 11
 _GROWTH_BYTES = 1 << 15
 _KEPT_BYTES = 1 << 16
 
@@ -38,14 +39,21 @@ class Carrier(abc.ABC):
     A message is a view of the buffer, and is valid until the next `add`.
 
     Attributes:
+      is_text: whether its messages are text; None: the first one, which decides it, has not come.
       skips_pings: whether pings of the client need not be yielded.
+
+    Args:
+      before: the carrier that it replaces, with what has arrived; None: none.
     """
 
-    def __init__(self) -> None:
+    is_text: bool | None
+
+    def __init__(self, before: "Carrier | None" = None) -> None:
         self.skips_pings = False
         # Bytes [start, end) have arrived, but are not processed yet.
-        self._data = bytearray(_FIRST_BYTES)
-        self._start = self._end = 0
+        self._data: bytearray = bytearray(FIRST_BYTES) if before is None else before._data
+        self._start: int = 0 if before is None else before._start
+        self._end: int = 0 if before is None else before._end
 
     def get_buffer(self) -> memoryview:
         """Returns where the next bytes go; it is never empty."""
@@ -67,9 +75,26 @@ class Carrier(abc.ABC):
     def pack(self, body: bytes) -> bytes:
         """Returns the bytes that carry a message."""
 
-    def starts_with(self, first: bytes) -> bool:
-        """Returns whether what has arrived, and is not processed yet, starts with these bytes."""
-        return self._data[self._start : self._start + len(first)] == first
+    def take_output(self) -> bytes:
+        """Returns what has to be sent besides messages."""
+        return b""
+
+    def end(self, error: ProtocolError | None) -> bytes:
+        """Returns what is sent after the last message.
+
+        Args:
+          error: why the connection ends; None: a regular end.
+        """
+        return b""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the peer has closed the conversation."""
+        return False
+
+    def peek(self, length: int) -> bytes:
+        """Returns at most so many bytes from the start of what is not processed yet."""
+        return bytes(self._data[self._start : min(self._start + length, self._end)])
 
     @property
     def is_empty(self) -> bool:
@@ -102,11 +127,11 @@ class Carrier(abc.ABC):
         if self.is_empty:
             self._start = self._end = 0
             if len(self._data) > _KEPT_BYTES:
-                self._data = bytearray(_FIRST_BYTES)
+                self._data = bytearray(FIRST_BYTES)
 
     def drop(self) -> None:
         """Drops all that has arrived."""
-        self._data = bytearray(_FIRST_BYTES)
+        self._data = bytearray(FIRST_BYTES)
         self._start = self._end = 0
 
     def _get_announced(self) -> int:

@@ -48,8 +48,8 @@ class Codec(Protocol):
           check: called with the token of a hello; can raise ProtocolError.
 
         Raises:
-          ProtocolError: MALFORMED: it is no message of the protocol; OUT_OF_ORDER: a part of a step
-            was sent at the wrong time.
+          ProtocolError: MALFORMED: it is not a message of the protocol; OUT_OF_ORDER: a part of a
+            step was sent at the wrong time.
           InvalidInputError: a field is wrong; the error names it.
         """
         ...

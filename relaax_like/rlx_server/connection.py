@@ -16,7 +16,11 @@ from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, short
 from relaax_like.rlx_server.codec import Body
 from relaax_like.rlx_server.frames import Frames
 from relaax_like.rlx_server.greeting import PING
+from relaax_like.rlx_server.json_codec import JsonCodec
+from relaax_like.rlx_server.lines import Lines
+from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.session import PENDING, PREPARING_SEC, Session
+from relaax_like.rlx_server.web_socket import WebSocket
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError
 from relaax_like.wire.tls import HANDSHAKE
@@ -42,11 +46,8 @@ _STALL_SEC = 10.0
 # Interval of pings to a waiting client.
 _PING_SEC = 5.0
 _MAX_UNWANTED = 4 << 20
-_SESSION_LIMIT = "the spaces of the hello and relaax-rlx-server.max_message_bytes limit them"
-_HELLO_LIMIT = (
-    f"a hello has at most {MAX_HELLO_BYTES} bytes, and no message more than "
-    "relaax-rlx-server.max_message_bytes"
-)
+_KEY = "relaax-rlx-server.max_message_bytes"
+_SESSION_LIMIT = f"the spaces of the hello and {_KEY} limit them"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -79,6 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         self._handshake = handshake
         self._transport: asyncio.Transport | None = None
         self._carrier: Carrier = Frames()
+        self._chosen = False  # whether the carrier is that of the client
+        self._heard = False  # whether it has sent a message
         self._unwanted = 0
         # Complete messages in the carrier's buffer that wait for their turn, and when they arrived.
         self._queue: deque[tuple[Body, float]] = deque()
@@ -143,6 +146,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         finally:
             tracing.end("read frames", mark)
+        self._write(self._carrier.take_output())
+        if self._carrier.is_over and self._transport is not None:
+            self._closing = True
+            self._transport.close()
+            return
         self._next()
         self._carrier.make_room(self._reserve)
 
@@ -279,7 +287,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._closing:
             self._warn(f"{error.code}: {error}")
-            transport.write(self._carrier.pack(self.session.write_error(error)))
+            self._write(self._carrier.pack(self.session.write_error(error)))
+            self._write(self._carrier.end(error))
         self._closing = True
         self._queue.clear()
         self._carrier.drop()
@@ -294,8 +303,8 @@ class Connection(asyncio.BufferedProtocol):
         self._warn(f"{error.code}: {error}")
         name = self.session.client_name if self.session.greeted else None
         self._server.note_failure(name, self.address)
-        self._transport.write(self._carrier.pack(self.session.write_error(error)))
-        self._close_soon()
+        self._write(self._carrier.pack(self.session.write_error(error)))
+        self._close_soon(error)
 
     @property
     def _encrypted(self) -> bool:
@@ -315,11 +324,29 @@ class Connection(asyncio.BufferedProtocol):
     def _limit(self) -> Limit:
         if nbytes := self.session.max_message_bytes:
             return Limit(nbytes, _SESSION_LIMIT)
-        return Limit(min(MAX_HELLO_BYTES, self._server.max_message_bytes), _HELLO_LIMIT)
+        longest = self.session.codec.max_hello_bytes
+        if self._carrier.is_text is None:
+            longest = MAX_HELLO_BYTES
+        reason = f"a hello has at most {longest} bytes, and no message more than {_KEY}"
+        return Limit(min(longest, self._server.max_message_bytes), reason)
+
+    def _choose_carrier(self) -> Carrier:
+        """Chooses by the first byte, which no length of a frame has if it is a character."""
+        self._chosen = True
+        carrier = self._carrier
+        if carrier.peek(1) == b"{":
+            self._carrier = Lines(carrier)
+            self.session.codec = JsonCodec()
+        elif carrier.peek(1).isupper():
+            self._carrier = WebSocket(carrier, self._server.allowed_origins)
+            self.session.codec = JsonCodec()  # unless its first message is not text
+        return self._carrier
 
     def _split(self) -> None:
         carrier = self._carrier
-        if not self.session.greeted and carrier.starts_with(HANDSHAKE):
+        if not self._chosen and not carrier.is_empty:
+            carrier = self._choose_carrier()
+        if not self.session.greeted and carrier.peek(len(HANDSHAKE)) == HANDSHAKE:
             raise ProtocolError(
                 "received a TLS handshake, but this server does not use TLS; connect without "
                 "tls_ca, or configure TLS in the `security` section of the server's YAML file"
@@ -328,7 +355,11 @@ class Connection(asyncio.BufferedProtocol):
         for body in carrier.split(self._limit):
             # Complete messages only: occasional single bytes do not keep a connection alive.
             self.last_heard = time.monotonic()
-            if body is not None:
+            if not self._heard:  # the first message
+                self._heard = True
+                if carrier.is_text is False:
+                    self.session.codec = ProtobufCodec()
+            if body is not None and not (carrier.skips_pings and self.session.codec.is_ping(body)):
                 self._queue.append((body, self.last_heard))
         if len(self._queue) > _MAX_QUEUED:
             raise ProtocolError(
@@ -465,12 +496,17 @@ class Connection(asyncio.BufferedProtocol):
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         return self._thread.submit(function, *arguments)
 
-    def _close_soon(self) -> None:
+    def _write(self, data: bytes) -> None:
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+    def _close_soon(self, error: ProtocolError | None = None) -> None:
         """Closes when the client had time to read the last answer.
 
         Closing at once, with unread input, would discard the answer.
         """
         self._closing = True
+        self._write(self._carrier.end(error))
         self._queue.clear()
         self._carrier.drop()
         self._set_reading()

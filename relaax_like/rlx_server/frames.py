@@ -16,6 +16,8 @@ _PINGS = re.compile(b"(?:" + re.escape(_PING) + b")+")
 class Frames(Carrier):
     """See `Carrier`."""
 
+    is_text = False
+
     def split(self, limit: Limit) -> Iterator[Body | None]:
         """See `Carrier`."""
         data = memoryview(self._data)

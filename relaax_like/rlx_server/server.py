@@ -7,7 +7,7 @@ import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -61,6 +61,7 @@ class RlxServer:
       idle_timeout_sec: a client that sends nothing for this long is disconnected.
       predict: answers the requests of batch-native agents; None when all agents are plain.
       tls: certificate of the server, read again when it changes; None: no TLS.
+      allowed_origins: of web pages that can connect; see `is_allowed`.
 
     Attributes:
       loop: the event loop, once started.
@@ -68,6 +69,7 @@ class RlxServer:
       max_message_bytes: as the argument.
       connections: the open connections.
       closing: sessions that are being closed in their threads.
+      allowed_origins: as the argument.
       log_budget: limits the log lines that clients cause.
       points: limits the curve points of all clients together.
     """
@@ -82,9 +84,11 @@ class RlxServer:
         idle_timeout_sec: float,
         predict: Predict | None = None,
         tls: ServerTls | None = None,
+        allowed_origins: Collection[str] = (),
     ):
         self.admission = admission
         self.max_message_bytes = max_message_bytes
+        self.allowed_origins = frozenset(allowed_origins)
         self.connections: set[Connection] = set()
         self.closing: set[Future[None]] = set()
         self.log_budget = LogBudget()

@@ -42,7 +42,7 @@ REFUSED = {
         "initial_values",
         "prometheus_bind",
     ],
-    "relaax-rlx-server": ["bind", "parameter_server"],
+    "relaax-rlx-server": ["bind", "parameter_server", "allowed_origins"],
     "relaax-metrics-server": ["bind", "metrics_dir"],
     "wandb": ["project", "group", "name"],
     "security": ["tls_cert", "tls_key", "tls_ca", "tokens_file", "token_file"],

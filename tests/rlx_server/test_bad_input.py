@@ -180,9 +180,12 @@ def test_a_giant_length_is_refused_before_anything_is_read(client, bystander):
     assert "4294967295 bytes" in answer.error.message
 
 
-def test_http_on_the_port_is_answered_with_an_error(client, bystander):
-    client.socket.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    assert client.receive().error.code == rlx_pb2.MALFORMED
+def test_http_on_the_port_is_answered_with_a_fixed_page(client, bystander):
+    client.socket.sendall(b"GET /<b>x</b> HTTP/1.1\r\nHost: <i>y</i>\r\n\r\n")
+    page = client.socket.makefile("rb").read()
+    assert page.startswith(b"HTTP/1.1 426 ")
+    assert b"WebSocket" in page
+    assert b"<" not in page
 
 
 def test_a_truncated_frame_ends_the_session_quietly(client, bystander):
