@@ -173,6 +173,7 @@ class JsonCodec:
         if answer.actions:
             arrays = {name: message_to_ndarray(a, name) for name, a in answer.actions.items()}
             written["action"] = self._write_leaves(arrays)
+            written["version"] = answer.version
         if answer.episodes:
             written["episodes"] = [
                 {"slot": one.slot, "score": one.score, "length": one.length}
@@ -180,7 +181,6 @@ class JsonCodec:
             ]
         if answer.finished:
             written["finished"] = answer.finished
-        written["version"] = answer.version
         if answer.step_id:
             written["step_id"] = answer.step_id
         if answer.HasField("timings"):

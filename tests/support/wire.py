@@ -90,13 +90,14 @@ def read_weights() -> dict[str, dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def serve(name: str, folder: Path) -> Iterator[int]:
+def serve(name: str, folder: Path, exploit: bool = False) -> Iterator[int]:
     """Serves agents that act with the stored weights; gives the port.
 
     Args:
       name: `discrete` and `continuous` are a2c, `plain` is an algorithm with an agent of its own,
         `tokens` is `discrete` for those who have TOKEN.
       folder: an empty one.
+      exploit: answer clients of both modes with the best actions.
     """
     algorithm = "discrete" if name == "tokens" else name
     experiment = load_experiment(FOLDER / f"{algorithm}.yaml")
@@ -119,7 +120,7 @@ def serve(name: str, folder: Path) -> Iterator[int]:
             fixed = FrozenPolicy(values, _VERSION)
             host = make_frozen_host(experiment, _refuse_to_learn, fixed, make_client_id("rlx"))
         stack.callback(host.close)
-        rlx = make_rlx_server(experiment.rlx_server, host, NullMetrics(), security)
+        rlx = make_rlx_server(experiment.rlx_server, host, NullMetrics(), security, exploit=exploit)
         yield stack.enter_context(ServerThread(rlx, "127.0.0.1", 0)).port
 
 
