@@ -34,6 +34,7 @@ _LEAF_BYTES = 512
 _MORE_BYTES = 1 << 14
 _PING = re.compile(rb'\s*\{\s*"ping"\s*:\s*\{\s*\}\s*\}\s*')
 _AT = re.compile(r" - at `(?:key in )?\$\.?(.*)`$")
+_KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 _KINDS = {"float": "a number", "int": "an integer", "bool": "true or false", "str": "a string"}
 _KINDS |= {"array": "a list", "object": "an object"}
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
@@ -359,11 +360,15 @@ def _translate(error: Exception) -> ProtocolError:
         )
     text = str(error)
     at = _AT.search(text)
-    field = at[1].partition(".")[2] if at else ""
+    path = [at[1].partition(".")[2]] if at else []
     what = _AT.sub("", text)
+    if key := _KEY.fullmatch(what):
+        path.append(key[2])
+        what = "not a key of this message" if key[1] == "contains unknown" else "missing"
     for name, words in _KINDS.items():
         what = re.sub(rf"`([^`]*)\b{name}\b([^`]*)`", rf"`\1{words}\2`", what)
     what = what.replace("`", "").replace(" | ", " or ")
+    field = ".".join(filter(None, path))
     where = f"{field}: " if field else ""
     return ProtocolError(
         f"{where}{what[0].lower()}{what[1:]}; see docs/json.md", "INVALID_FIELD", field

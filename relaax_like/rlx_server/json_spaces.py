@@ -45,7 +45,7 @@ def read_spaces(written: Mapping[str, Any], plain: str) -> tuple[dict[str, Space
       leaf -> space; and whether it is one leaf without a name.
 
     Raises:
-      InvalidInputError: it is no space; the error names it.
+      InvalidInputError: it is not a space; the error names it.
     """
     if written and all(isinstance(space, dict) for space in written.values()):
         return {
@@ -77,6 +77,8 @@ def _read_space(written: Mapping[str, Any], field: str) -> Space:
     if "mirror" in more and isinstance(more["mirror"], list):
         more["mirror"] = tuple(more["mirror"])
     try:
+        if any(isinstance(value, bool) for value in written.values()):
+            raise TypeError  # which Python would take for 0 and 1
         return kinds[kind](written[kind], **more)
     except InvalidInputError as error:
         raise InvalidInputError(f"{field}: {error}", field) from None

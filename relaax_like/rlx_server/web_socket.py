@@ -63,6 +63,7 @@ class WebSocket(Carrier):
         self._head: bytearray | None = bytearray()  # of the request; None: it is complete
         self._parts: list[bytes] = []  # of an unfinished message
         self._held = self._reserved = 0  # bytes of an unfinished message
+        self._has_ended = False  # whether our close frame was given out
 
     def split(self, limit: Limit) -> Iterator[Body | None]:
         """See `Carrier`."""
@@ -101,15 +102,15 @@ class WebSocket(Carrier):
 
     def pack(self, body: bytes) -> bytes:
         """See `Carrier`."""
-        if self._protocol.state is State.OPEN:
-            if self.is_text is False:
-                self._protocol.send_binary(body)
-            else:
-                self._protocol.send_text(body)
-        return self.take_output()
+        if self._protocol.state is State.CONNECTING or self._has_ended:
+            return self.take_output()
+        opcode = Opcode.BINARY if self.is_text is False else Opcode.TEXT
+        # Before a close frame of the library, which it prepares at once after a wrong frame.
+        return Frame(opcode, body).serialize(mask=False) + self.take_output()
 
     def take_output(self) -> bytes:
         """See `Carrier`."""
+        self._has_ended = self.is_over
         return b"".join(self._protocol.data_to_send())
 
     def end(self, error: ProtocolError | None) -> bytes:
