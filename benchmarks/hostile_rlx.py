@@ -13,7 +13,15 @@ process share one core, the attacker has another for itself:
 - `no hello`: 256 connections that say nothing, opened again whenever they are closed;
 - `long errors`: steps with a leaf whose name has 2 MB, one after another, each in its own session;
 - `exploding numbers`: four training clients at 100 steps/s whose observations are 3e38 and whose
-  rewards are 1e18.
+  rewards are 1e18;
+- `slow openings`: 256 WebSockets whose request never ends, opened again whenever they are closed;
+- `wrong origins`: openings from pages of `localhost.example.org`, one after another;
+- `wrong frames`: WebSockets that announce 2^63 bytes, or send frames that are not masked;
+- `floods of pings`: of four WebSockets, 20 in each read;
+- `endless fragments`: 40 WebSockets with messages of fragments that never end;
+- `deep JSON`, `keys of JSON`, `numbers of JSON`: hellos of 1 MB that are lists within lists, 10^5
+  keys, or numbers of thousands of digits, one after another;
+- `steps of JSON`: four sessions that send steps as long as their limit, which are wrong at the end.
 
 `quiet` and `attack` are the medians of the three p99s, in ms. A pause of the server counts in full:
 the steps that were due during a late answer count as well, each with what it would have waited.
@@ -21,7 +29,9 @@ the steps that were due during a late answer count as well, each with what it wo
 share of new clients, one each second, that were let in under attack within 5 s.
 """
 
+import base64
 import contextlib
+import itertools
 import json
 import os
 import selectors
@@ -176,6 +186,86 @@ def explode(address: Address) -> Iterator[int]:
         yield 1
 
 
+def _open_web(origin: str = "http://localhost") -> bytes:
+    key = base64.b64encode(os.urandom(16)).decode()
+    return (
+        "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\nOrigin: {origin}\r\n\r\n"
+    ).encode()
+
+
+def open_slowly(address: Address) -> Iterator[int]:
+    """Keeps 256 openings of WebSockets unfinished."""
+    yield from _send_forever(address, 256, lambda: _open_web()[:-2], b"")
+
+
+def send_origins(address: Address) -> Iterator[int]:
+    """Opens WebSockets for pages that cannot connect."""
+    while True:
+        _ask_and_close(address, _open_web("http://localhost.example.org"))
+        yield 1
+
+
+def send_wrong_frames(address: Address) -> Iterator[int]:
+    """Opens WebSockets, and sends one wrong frame on each."""
+    wrong = (b"\x82\xff" + (1 << 63).to_bytes(8, "big") + bytes(4), b"\x81\x05hello")
+    for frame in itertools.cycle(wrong):
+        _ask_and_close(address, _open_web(), frame)
+        yield 1
+
+
+def send_web_pings(address: Address) -> Iterator[int]:
+    """Sends pings of the longest kind on four WebSockets."""
+    frame = b"\x89\xfd" + bytes(4 + 125)
+    yield from _send_forever(address, 4, _open_web, frame * 15)
+
+
+def send_fragments(address: Address) -> Iterator[int]:
+    """Sends fragments of one endless message on each of 40 WebSockets."""
+    fragment = b"\x00\xff" + (1 << 20).to_bytes(8, "big") + bytes(4 + (1 << 20))
+
+    def make_opening() -> bytes:
+        return _open_web() + b"\x01\x80" + bytes(4)
+
+    yield from _send_forever(address, 40, make_opening, fragment, at_most=60)
+
+
+def _send_json(address: Address, text: bytes) -> Iterator[int]:
+    while True:
+        _ask_and_close(address, b'{"hello": ' + text + b"}\n")
+        yield 1
+
+
+def send_depth(address: Address) -> Iterator[int]:
+    """Says hello with lists within lists."""
+    yield from _send_json(address, b'{"observation": {"box": ' + b"[" * 1_000_000 + b"}}")
+
+
+def send_keys(address: Address) -> Iterator[int]:
+    """Says hello with very many keys."""
+    keys = b", ".join(b'"%05x": {}' % number for number in range(80_000))
+    yield from _send_json(address, b'{"name": "w", "action": {}, "observation": {' + keys + b"}}")
+
+
+def send_digits(address: Address) -> Iterator[int]:
+    """Says hello with very long numbers."""
+    numbers = b", ".join([b"9" * 4000] * 240)
+    space = b'{"box": [' + numbers + b"]}"
+    yield from _send_json(address, b'{"name": "w", "action": {}, "observation": ' + space + b"}")
+
+
+def send_json_steps(address: Address) -> Iterator[int]:
+    """Sends long steps, whose last key comes twice, each in a session of its own."""
+    step = b'{"act": {"observation": [0, 0, 0, 0' + b" " * 16_000 + b'], "observation": [1]}}\n'
+
+    def make_opening() -> bytes:
+        name = uuid.uuid4().hex.encode()
+        spaces = b'"observation": {"box": [4]}, "action": {"discrete": 2}'
+        return b'{"hello": {"name": "' + name + b'", "mode": "exploit", ' + spaces + b"}}\n"
+
+    yield from _send_forever(address, 4, make_opening, step, at_most=1)
+
+
 ATTACKS: dict[str, Attack] = {
     "nothing but computing": compute,
     "hellos of 100 000 axes": send_axes,
@@ -186,6 +276,15 @@ ATTACKS: dict[str, Attack] = {
     "no hello": say_nothing,
     "long errors": cause_long_errors,
     "exploding numbers": explode,
+    "slow openings": open_slowly,
+    "wrong origins": send_origins,
+    "wrong frames": send_wrong_frames,
+    "floods of pings": send_web_pings,
+    "endless fragments": send_fragments,
+    "deep JSON": send_depth,
+    "keys of JSON": send_keys,
+    "numbers of JSON": send_digits,
+    "steps of JSON": send_json_steps,
 }
 
 
