@@ -104,6 +104,8 @@ class History:
         self._share = share
         self._stopping = threading.Event()
         self._failed: list[BaseException] = []
+        self._joined = 0
+        self._lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._run, args=(client,), name=f"client {client}")
             for client in range(clients)
@@ -116,9 +118,13 @@ class History:
             thread.start()
 
     def wait(self, more: int, timeout_sec: float = 60.0) -> None:
-        """Waits until that many more pushes are acknowledged."""
+        """Waits until all clients have joined and that many more pushes are acknowledged.
+
+        A client that has not joined does not repeat what failed: a server that is killed whenever
+        it has answered another client could keep it away.
+        """
         want, end = len(self.acknowledged) + more, time.monotonic() + timeout_sec
-        while len(self.acknowledged) < want:
+        while len(self.acknowledged) < want or self._joined < len(self._threads):
             self._validate_running(end, f"{more} more pushes")
             time.sleep(0.005)
 
@@ -187,6 +193,8 @@ class History:
                 )
                 with stub:
                     stub.get_values()
+                    with self._lock:
+                        self._joined += 1
                     self._push_all(stub, client)
         except BaseException as error:
             if not _Patient.give_up.is_set():
