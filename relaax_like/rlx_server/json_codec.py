@@ -13,6 +13,7 @@ from relaax_like.rlx_server.greeting import EXECUTED, MASKS, PRESENT, STEP_ID, G
 from relaax_like.rlx_server.json_spaces import (
     MAX_INTEGER,
     UNSET,
+    has_large_integers,
     make_leaves,
     nest,
     read_leaves,
@@ -57,6 +58,9 @@ _NAMES = {
 }
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 class _Hello(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     observation: dict[str, Any]
@@ -94,10 +98,15 @@ class JsonCodec:
         self._greeting: Greeting | None = None
         self._slots: int | None = None  # None: arrays have no slot axis
         self._plain = {OBSERVATION: True, ACTION: True}  # whether it is one leaf without a name
+        self._large: frozenset[str] = frozenset()  # actions with large integers
+        self._nowhere = np.zeros(0, np.bool_)
 
     def greet(self, greeting: Greeting) -> int:
         """See `Codec`."""
         self._greeting = greeting
+        actions = greeting.action_spaces.items()
+        self._large = frozenset(name for name, space in actions if has_large_integers(space))
+        self._nowhere = np.zeros(greeting.slots, np.bool_)
         self._decoder = _make_decoder(
             [("hello", msgspec.Raw | msgspec.UnsetType, UNSET), *self._make_verbs(greeting)]
         )
@@ -146,7 +155,7 @@ class JsonCodec:
 
     def write_ready(self, ready: rlx_pb2.Ready) -> bytes:
         """See `Codec`."""
-        return msgspec.json.encode(
+        return _encode(
             {
                 "ready": {
                     "session": ready.session,
@@ -166,7 +175,7 @@ class JsonCodec:
             answer["step_id"] = step_id
         if timings:
             answer["timings"] = timings
-        return msgspec.json.encode(answer)
+        return _encode(answer)
 
     def write_answer(self, answer: rlx_pb2.Actions) -> bytes:
         """See `Codec`."""
@@ -186,7 +195,7 @@ class JsonCodec:
             written["step_id"] = answer.step_id
         if answer.HasField("timings"):
             written["timings"] = {field.name: n for field, n in answer.timings.ListFields()}
-        return msgspec.json.encode(written)
+        return _encode(written)
 
     def write_error(self, error: rlx_pb2.Error) -> bytes:
         """See `Codec`."""
@@ -196,7 +205,7 @@ class JsonCodec:
             written["field"] = _respell(error.field)
         if text:
             written["cure"] = cure
-        return msgspec.json.encode({"error": written})
+        return _encode({"error": written})
 
     def _read_hello(self, hello: _Hello) -> rlx_pb2.Hello:
         self._slots = None if hello.slots is UNSET else hello.slots
@@ -285,9 +294,9 @@ class JsonCodec:
         if text.count(b":") != keys:  # no string of a step has a colon, so a key came twice
             _refuse_repeated_keys(text)
         if verb != "act":
-            nowhere = np.zeros(greeting.slots, np.bool_)
-            truncated = arrays.setdefault("truncated", nowhere)
-            arrays.setdefault("terminated", nowhere if verb == "reward_and_act" else ~truncated)
+            truncated = arrays.setdefault("truncated", self._nowhere)
+            continues = verb == "reward_and_act"
+            arrays.setdefault("terminated", self._nowhere if continues else ~truncated)
         renamed = {_PLURALS.get(name, name): array for name, array in arrays.items()}
         return check_step(
             StepArrays(**renamed),
@@ -314,7 +323,7 @@ class JsonCodec:
 
     def _write_leaves(self, arrays: Arrays) -> Any:
         written = {
-            name: write_leaf(array[0] if self._slots is None else array)
+            name: write_leaf(array[0] if self._slots is None else array, name in self._large)
             for name, array in arrays.items()
         }
         return written[ACTION] if self._plain[ACTION] else written

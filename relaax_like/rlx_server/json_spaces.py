@@ -206,14 +206,23 @@ def _read_form(form: _Form, space: Space, slots: int | None, field: str) -> np.n
         ) from None
 
 
-def write_leaf(array: np.ndarray) -> Any:
+def has_large_integers(space: Space) -> bool:
+    """Returns whether a space has integers that a JSON number does not hold."""
+    if isinstance(space, Discrete):
+        return max(abs(space.start), abs(space.start + space.n)) > MAX_INTEGER
+    return isinstance(space, Box) and space.dtype in _LONG
+
+
+def write_leaf(array: np.ndarray, is_large: bool) -> Any:
     """Converts one array to numbers, or nested lists of them.
 
-    Integers beyond 2^53 make it `{"integers": ...}`.
+    Args:
+      array: of any shape.
+      is_large: whether its space has large integers; if there are any, it becomes
+        `{"integers": ...}`.
     """
     if array.dtype.kind == "V":  # bfloat16
         return array.astype(np.float32).tolist()
-    is_long = array.dtype.name in _LONG and array.size
-    if is_long and (int(array.max()) > MAX_INTEGER or int(array.min()) < -MAX_INTEGER):
+    if is_large and array.size and max(int(array.max()), -int(array.min())) > MAX_INTEGER:
         return {"integers": array.astype(str).tolist()}
     return array.tolist()
