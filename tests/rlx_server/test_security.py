@@ -19,11 +19,22 @@ from support.certificates import (
     write_tokens,
 )
 from support.cluster import wait_until
-from support.rlx import ACTION_SPACE, OBSERVATION_SPACE, RawClient, RecordingAgent, serve_rlx
+from support.doors import DOORS, Door
+from support.rlx import (
+    ACTION_SPACE,
+    OBSERVATION_SPACE,
+    RawClient,
+    RecordingAgent,
+    make_hello,
+    make_next,
+    make_start,
+    serve_rlx,
+)
 
 from relaax_like.client import ClientSecurity, Retry, RlxClient
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import LINES_PER_SECOND, LogBudget
+from relaax_like.v1 import rlx_pb2
 from relaax_like.wire import watched_files
 from relaax_like.wire.errors import ConfigError, NotAllowedError, ServerUnavailableError
 from relaax_like.wire.security import Tokens
@@ -322,3 +333,20 @@ def test_old_versions_of_tls_are_refused(authority):
         with socket.create_connection((host, int(port)), timeout=20) as plain:
             with pytest.raises((ssl.SSLError, ConnectionResetError)):
                 context.wrap_socket(plain, server_hostname=host)
+
+
+# Other doors.
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_each_door_works_over_tls_and_wants_a_token(authority, tokens, door):
+    context = ssl.create_default_context(cafile=authority.ca)
+    tls = authority.server_tls()
+    with serve(tls=tls, tokens=tokens) as address:
+        port = int(address.rpartition(":")[2])
+        with Door(port, door, tls=context) as client:
+            assert client.ask(make_hello()).error.code == rlx_pb2.UNAUTHENTICATED
+        with Door(port, door, tls=context) as client:
+            assert client.ask(make_hello(token=ENVIRONMENT)).WhichOneof("body") == "ready"
+            assert client.ask(make_start()).WhichOneof("body") == "actions"
+            assert client.ask(make_next()).WhichOneof("body") == "actions"

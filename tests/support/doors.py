@@ -6,6 +6,7 @@ Messages are protobuf objects here, whatever carries them.
 import contextlib
 import json
 import socket
+import ssl
 from typing import Any
 
 import numpy as np
@@ -145,18 +146,28 @@ class Door:
       port: of the server.
       kind: one of `DOORS`.
       actions: action leaf -> dtype.
+      tls: None: no TLS.
     """
 
-    def __init__(self, port: int, kind: str, actions: dict[str, str] | None = None):
+    def __init__(
+        self,
+        port: int,
+        kind: str,
+        actions: dict[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ):
         self.is_json = kind in ("lines", "text")
         self._actions = actions or {"action": "int64"}
         self._opened = contextlib.ExitStack()
         self._web = None
         if kind in ("text", "binary"):
-            opening = connect(f"ws://127.0.0.1:{port}", compression=None, max_size=None)
+            address = f"ws{'' if tls is None else 's'}://localhost:{port}"
+            opening = connect(address, compression=None, max_size=None, ssl=tls)
             self._web = self._opened.enter_context(opening)
             return
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self._stream = self.socket.makefile("rb")
         self._opened.callback(self.socket.close)
         self._opened.callback(self._stream.close)
