@@ -26,6 +26,7 @@ from relaax_like.wire.reports import ENVIRONMENTS_VARIABLE
 from . import gym_atari, gym_masked
 from .gym_repeat import ActionRepeat
 from .gym_slots import (
+    FAILURES,
     EnvListSlots,
     GymSlots,
     JoinedSlots,
@@ -101,7 +102,7 @@ def make_slots(
             return _make(spec, name, slots, mode, seed, needs, action_repeat, env_args, draw)
         except ConfigError:
             raise
-        except Exception as error:  # the constructor of an environment can raise anything
+        except FAILURES as error:
             shown = f" with environment.args (--env-arg) {env_args!s:.200}" if env_args else ""
             raise ConfigError(f"environment {name:.100}{shown}: {_describe(error)}") from error
 
@@ -176,7 +177,7 @@ def _make_singles(
         for slot in range(slots):
             try:
                 env = gym.make(name, disable_env_checker=True, **(env_args if slot else first_args))
-            except Exception as error:
+            except FAILURES as error:
                 if not slot:
                     raise
                 raise ConfigError(
@@ -243,7 +244,7 @@ def _find_spec(name: str) -> Any:
         if version is None:
             version = find_highest_version(namespace, bare_name)
         return gym.spec(get_env_id(namespace, bare_name, version))
-    except Exception as error:  # the user's module can raise anything
+    except FAILURES as error:
         text = _describe(error)
         # Other errors are those of the module, for which another name is not a cure.
         is_name = isinstance(error, gym.error.Error) and not isinstance(
@@ -269,13 +270,13 @@ def _render_args(creator: Any) -> dict[str, str]:
     """Returns the argument that requests frames, if what an entry point makes declares them."""
     try:
         creator = load_env_creator(creator) if isinstance(creator, str) else creator
-    except Exception:  # its module can raise anything; making the environment reports it
+    except FAILURES:  # making the environment reports it
         return {}
     metadata = getattr(creator, "metadata", None) or {}
     return {"render_mode": "rgb_array"} if "rgb_array" in metadata.get("render_modes", ()) else {}
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     """Returns an error on one line; if a package is missing, says how to install it."""
     if isinstance(error, gym.error.DependencyNotInstalled):
         cause = error.__cause__  # of the import that failed

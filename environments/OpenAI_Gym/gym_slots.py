@@ -32,6 +32,8 @@ with contextlib.suppress(ImportError):  # below Gymnasium 1.1, vectorised forms 
     from gymnasium.vector import AutoresetMode
 
 logger = logging.getLogger(__name__)
+# What a simulator raises; also sys.exit, which would otherwise end the program silently.
+FAILURES = (Exception, SystemExit)
 _SUCCESS_KEYS = ("is_success", "success")
 # Longer episodes cannot be replayed, and so not saved, because of the memory and time required.
 _MAX_REPLAYED = 100_000
@@ -213,7 +215,7 @@ class EnvListSlots:
                 self._replay(slot, episode)
             except InvalidInputError:
                 raise
-            except Exception as error:  # an environment can raise anything
+            except FAILURES as error:
                 raise InvalidInputError(
                     f"slot {slot}: replaying the actions of its episode failed "
                     f"({type(error).__name__}: {error!s:.200}); use the version and the arguments "
@@ -259,7 +261,7 @@ class EnvListSlots:
             self._keep(slot, _get_row(actions, slot))
             try:
                 result = read_step(self._envs[slot].step(rows[slot]))
-            except Exception as error:  # an environment can raise anything
+            except FAILURES as error:
                 raise self._explain(error, slot) from error
             seen, earned[slot], terminated[slot], cut, info = result
             self._observations.write_row(self._now, slot, seen)
@@ -287,13 +289,13 @@ class EnvListSlots:
         self._episodes[slot] = _Episode(seed, _get_generator(env) if seed is None else None)
         try:
             seen = _read_reset(env.reset(seed=seed))
-        except Exception as error:  # an environment can raise anything
+        except FAILURES as error:
             raise self._explain(error, slot) from error
         self._observations.write_row(self._now, slot, seen)
         # The same seed again would replay the same episode forever.
         self._seeds[slot] = None
 
-    def _explain(self, error: Exception, slot: int) -> RelaaxError:
+    def _explain(self, error: BaseException, slot: int) -> RelaaxError:
         """Returns an error of an environment with the slot, and the step of its episode."""
         if isinstance(error, InvalidInputError):
             return InvalidInputError(f"{error} (slot {slot})", error.field)
@@ -685,7 +687,7 @@ def _join_rewards(earned: Mapping[int, np.ndarray], slots: int) -> np.ndarray:
 def _call(function: Callable[[], Any], method: str) -> Any:
     try:
         return function()
-    except Exception as error:  # an environment can raise anything
+    except FAILURES as error:
         raise RelaaxError(f"all slots, {method}: {describe_exception(error)}") from error
 
 

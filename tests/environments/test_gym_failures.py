@@ -28,6 +28,7 @@ NOTHING = np.zeros(2, np.int64)
         ("bare reset", ConfigError, r"reset returned a ndarray, expected the 2 .*wrap .*slot 0\)$"),
         ("two flags", InvalidInputError, r"^terminated: expected True or False, got .*\(slot 0\)$"),
         ("error", RelaaxError, r"^slot 0, step 1: KeyError: 'arm'$"),
+        ("exit", RelaaxError, r"^slot 0, step 1: SystemExit: 0$"),
         ("assertion", RelaaxError, r"^slot 0, step 1: AssertionError: .*toy_envs\.py:\d+$"),
     ],
 )

@@ -38,6 +38,7 @@ def test_a_module_of_the_current_folder_is_found(tmp_path, monkeypatch):
             ": FileNotFoundError: File ramp.xml does not exist$",
         ),
         (KeyError("slope"), ": KeyError: 'slope'$"),
+        (SystemExit("no window"), ": SystemExit: no window$"),
         (RuntimeError("no\nlicence"), ": RuntimeError: no licence$"),
     ],
     ids=repr,

@@ -220,6 +220,8 @@ class Odd(gym.Env):
             assert action is None
         if self.kind == "error":
             raise KeyError("arm")
+        if self.kind == "exit":
+            raise SystemExit(0)
         return self.RESULTS.get(self.kind, (np.zeros(2), 1.0, False, False, {}))
 
     def close(self) -> None:
