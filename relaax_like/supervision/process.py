@@ -194,6 +194,8 @@ class Stopped(BaseException):
 _LOOK_SEC = 0.05
 # Time that a call of a library has to end after a signal, while a process starts.
 _INTERRUPT_SEC = 0.3
+# A process that has not ended this long after the first signal says how to end it.
+_PATIENCE_SEC = 5.0
 
 
 class SignalEvent(threading.Event):
@@ -337,6 +339,16 @@ class Shutdown:
                 if self._interrupting:  # the main thread is still in that call
                     _log_stopped(128 + number)
                     self._end_now(number)
+                if not select.select([arrived], [], [], _PATIENCE_SEC)[0]:
+                    self._log_waiting(number)
+
+    def _log_waiting(self, number: int) -> None:
+        if signal.getsignal(number) == self._take:
+            logger.info(
+                "%s: still waiting, such as for a running call of an environment; a second signal "
+                "(Ctrl-C) ends the process immediately",
+                name_signal(number),
+            )
 
     def _end_now(self, number: int) -> None:
         callbacks, self._last_callbacks = self._last_callbacks, []

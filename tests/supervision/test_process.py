@@ -273,6 +273,24 @@ def test_a_second_signal_does_not_wait_for_a_call_of_a_library(tmp_path: Path):
         assert program.lines[-1] == "last"
 
 
+def test_a_process_that_a_call_keeps_from_ending_says_how_to_end_it(tmp_path: Path):
+    code = (
+        "import hashlib\n"
+        "from relaax_like.supervision import process\n"
+        "process.setup_logging('INFO', with_time=False)\n"
+        "process._PATIENCE_SEC = 0.1\n"
+        "shutdown = process.Shutdown()\n"
+        "print('ready', flush=True)\n"
+        "hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"
+    )
+    with Processes(tmp_path) as processes:
+        program = processes.start("busy", [sys.executable, "-c", code])
+        program.wait_for("ready")
+        program.send(signal.SIGINT)
+        program.wait_for("SIGINT: still waiting, .* second signal")
+        assert program.stop(signal.SIGINT) == 128 + signal.SIGINT
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     "busy", ["hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)", "time.sleep(1e6)"]
