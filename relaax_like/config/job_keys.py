@@ -37,6 +37,7 @@ from relaax_like.config.loader import (
     LEARNER,
     PARAMETER_SERVER,
     SECTION_MODELS,
+    add_program,
     export_experiment,
     load_experiment,
 )
@@ -108,6 +109,7 @@ def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
         document.override(flag)
     given = {k: v for k, v in document.data.items() if k not in _OWN_SECTIONS and v is not None}
     # What the file sets is checked before any path in it is looked up.
+    add_program(given.get(ENVIRONMENT))
     _require_names(given)
     model = load_config_class(find_algorithm(given[ALGORITHM]["name"]))
     problems = list(_find_problems(_drop(given, _LEFT_OUT), model))

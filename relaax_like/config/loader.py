@@ -167,6 +167,12 @@ def require_spaces(experiment: Experiment) -> None:
         )
 
 
+def add_program(section: Any) -> None:
+    """Adds the program to a section `environment` that names only an environment of Gymnasium."""
+    if isinstance(section, dict) and section.get("env") and section.get("path") is None:
+        section.setdefault("program", "OpenAI_Gym")
+
+
 def _read(path: str | Path, overrides: Sequence[str]) -> YamlDocument:
     document = read_yaml(find_experiment_file(path))
     for flag in overrides:
@@ -358,9 +364,7 @@ class _ExperimentLoader:
     def _load_environment(self) -> tuple[Path | None, EnvironmentConfig | None]:
         if ENVIRONMENT not in self._data:
             return None, None
-        data = self._section_data(ENVIRONMENT)
-        if data.get("env") is not None and data.get("path") is None:
-            self._data[ENVIRONMENT] = {"program": "OpenAI_Gym", **data}
+        add_program(self._section_data(ENVIRONMENT))
         program = self._find(ENVIRONMENT, "program", find_environment)
         section = self._load_section(ENVIRONMENT, EnvironmentConfig, {})
         if section is None or section.path is None or program is None:

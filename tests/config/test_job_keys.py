@@ -163,6 +163,7 @@ def test_a_key_that_names_a_place_or_a_secret_is_refused_by_name(override: str, 
     ("overrides", "name"),
     [
         ([], "OpenAI_Gym"),
+        (["environment={env: X-v0}"], "OpenAI_Gym"),
         (["environment.args={x: 1}"], "OpenAI_Gym"),
         (["environment.env='a_b.c:X-v0'"], "module-a_b.c"),
         (["environment.env='os:X-v0'", "environment.args={x: 1}"], "module-os-args"),
