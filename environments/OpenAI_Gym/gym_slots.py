@@ -888,7 +888,7 @@ def _batched_success(infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray 
     return None
 
 
-def _lacks_screen(env: gym.Env, error: Exception) -> bool:
+def _lacks_screen(env: gym.Env, error: BaseException) -> bool:
     """Returns whether an error is that of drawing without a screen, where rgb_array would work."""
     modes = (env.metadata or {}).get("render_modes", ())
     text = f"{type(error).__module__} {type(error).__name__} {error}".lower()
