@@ -24,6 +24,8 @@ import numpy as np
 import pytest
 from scripted_server import Role, ScriptedServer
 from support.cluster import ROOT, Cluster, Program, find_command
+from support.wire import CLIENT, END, read_conversation
+from support.wire import FOLDER as RECORDED
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.run import make_client_argv
@@ -356,6 +358,77 @@ def test_ctrl_c_while_it_waits_for_a_server_ends_it(
     assert "retrying in 1000.0 s" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 130
+
+
+# What was recorded when the protocol had its first version.
+
+
+class RecordedServer:
+    """Answers as a recorded server did, whatever the client says.
+
+    Attributes:
+      address: where it listens.
+      received: the frames that came, without END.
+      recorded: those that came when it was recorded.
+    """
+
+    def __init__(self, name: str):
+        lines = read_conversation(RECORDED / f"{name}.txt").lines
+        self.recorded = [frame for who, frame in lines if who == CLIENT and frame != END]
+        self.received: list[bytes] = []
+        self._lines = lines
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        connection = self._listener.accept()[0]
+        with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
+            for who, frame in self._lines:
+                if who != CLIENT and frame != END:
+                    connection.sendall(frame)
+                elif who == CLIENT and frame != END:
+                    header = stream.read(4)
+                    self.received.append(header + stream.read(*struct.unpack(">I", header)))
+
+
+def check_said(server: RecordedServer) -> None:
+    """The frames are the recorded ones; the hello can ask for features."""
+    hello, *steps = server.received
+    assert [step.hex() for step in steps] == [step.hex() for step in server.recorded[1:]]
+    message = rlx_pb2.ClientMessage.FromString(hello[4:])
+    message.hello.ClearField("features")
+    assert pack_frame(message.SerializeToString()) == server.recorded[0]
+
+
+def test_the_program_says_what_was_recorded(start: Start, program: Path) -> None:
+    server = RecordedServer("c-cartpole")
+    flags = "--exploit --seed 1 --episodes 2 --name c-cartpole --rlx-server"
+    code, out, err = finish(start(program, *flags.split(), server.address))
+    server.wait()
+    assert (code, err) == (0, "")
+    assert out.endswith("done; 2 episodes, 22 steps\n")
+    check_said(server)
+
+
+@pytest.mark.parametrize("name", ["c-verbs", "c-wrong-shape"])
+def test_the_library_says_what_was_recorded(
+    start: Start, compiler: str, tmp_path: Path, name: str
+) -> None:
+    text = (RECORDED / "verbs.c").read_text()
+    target = build(tmp_path, text, compiler, (), "rlx_client.c")
+    server = RecordedServer(name)
+    more = ["wrong"] if name == "c-wrong-shape" else []
+    code, _, err = finish(start(target, server.address, *more))
+    server.wait()
+    assert (code, err) == (len(more), "")
+    check_said(server)
 
 
 # What a hostile server sends, or a program that is not a server.
