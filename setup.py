@@ -23,6 +23,14 @@ setup(
     package_data={
         "relaax_like": ["py.typed", "**/*.pyi"],
         "relaax_like.algorithms": ["*/*.yaml", "*/*.md", "*/*.Procfile"],
-        "relaax_like.environments": ["*.md", "*/main", "*/*.md", "*/*.c", "*/*.h"],
+        "relaax_like.environments": [
+            "*.md",
+            "*/main",
+            "*/*.md",
+            "*/*.c",
+            "*/*.h",
+            "*/*.cpp",
+            "*/*.hpp",
+        ],
     },
 )

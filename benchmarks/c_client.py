@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-_LIBRARY = Path(__file__).parents[1] / "environments" / "c_cartpole"
+_LIBRARY = Path(__file__).parents[1] / "environments" / "c"
 
 
 @contextlib.contextmanager
@@ -17,6 +17,6 @@ def compile_client() -> Iterator[Path]:
         program = Path(folder) / "paced_client"
         compiler = os.environ.get("CC", "cc").split()
         flags = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{_LIBRARY}"]
-        sources = [Path(__file__).with_name("paced_client.c"), _LIBRARY / "rlx_client.c"]
+        sources = [Path(__file__).with_name("paced_client.c"), _LIBRARY / "rlx_more.c"]
         subprocess.run([*compiler, *flags, "-o", program, *sources, "-lm"], check=True)
         yield program

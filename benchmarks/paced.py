@@ -4,7 +4,7 @@
 is longer. So n clients can make 50 n steps/s; `% of rate` is what they do. In three forms:
 
 - `python`: real client processes that use `RlxClient`;
-- `c`: real client processes that use `environments/c_cartpole/rlx_client.c`, which cost less; needs
+- `c`: real client processes that use `environments/c/rlx_more.c`, which cost less; needs
   a C compiler, `$CC` or `cc`;
 - `connections`: one process drives all connections in turn. The clients cost little, and what
   remains is the servers' part.

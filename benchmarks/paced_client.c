@@ -6,7 +6,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 
-#include "rlx_client.h"
+#include "rlx_more.h"
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -100,35 +100,32 @@ static void print(const window *counted)
 }
 
 /* Counts an answer, by the time that the server says it took. */
-static void count(window *counting, const rlx_client *client)
+static void count(window *counting, const rlx_more *client)
 {
     counting->answers++;
     counting->late += client->total_us > 1000u * (unsigned)client->max_wait_ms;
 }
 
 /* Asks for the action after a step, whose reward is 1. */
-static rlx_status ask(rlx_client *client, bool episode_ends, int64_t *action, window *counting)
+static rlx_status ask(rlx_more *client, bool episode_ends, window *counting)
 {
-    static const float observation[STATE];
     rlx_status status;
     if (!episode_ends) {
-        status = rlx_reward_and_act(client, 1, observation, action);
+        status = rlx_reward_and_act(&client->client, 1);
     } else {
-        status = rlx_reward_and_reset(client, 1, NULL);
+        status = rlx_reward_and_reset(&client->client, 1, -1);
         if (status)
             return status;
         count(counting, client);
-        status = rlx_act(client, observation, action);
+        status = rlx_act(&client->client);
     }
     count(counting, client);
     return status;
 }
 
-static rlx_status play(rlx_client *client, double period_sec, window *counting)
+static rlx_status play(rlx_more *client, double period_sec, window *counting)
 {
-    static const float observation[STATE];
-    int64_t action;
-    rlx_status status = rlx_act(client, observation, &action);
+    rlx_status status = rlx_act(&client->client);
     count(counting, client);
     double due = read_clock(CLOCK_MONOTONIC), now;
     if (period_sec > 0)
@@ -137,7 +134,7 @@ static rlx_status play(rlx_client *client, double period_sec, window *counting)
         if (now < due)
             sleep_until(due);
         double asked = read_clock(CLOCK_MONOTONIC);
-        status = ask(client, step % EPISODE_STEPS == 0, &action, counting);
+        status = ask(client, step % EPISODE_STEPS == 0, counting);
         double answered = read_clock(CLOCK_MONOTONIC);
         add(counting, asked, answered);
         due = due + period_sec > answered ? due + period_sec : answered;
@@ -153,11 +150,17 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: %s ADDRESS PERIOD_SEC [exploit | MAX_WAIT_MS]\n", argv[0]);
         return 2;
     }
-    rlx_client client;
+    float observation[STATE] = {0};
+    int64_t choices = ACTIONS, action;
+    rlx_leaf seen = {.name = "observation", .kind = RLX_BOX, .dtype = "float32", .axes = 1,
+                     .shape = {STATE}, .data = observation};
+    rlx_leaf done = {.name = "action", .kind = RLX_DISCRETE, .dtype = "int64", .n = &choices,
+                     .data = &action};
+    rlx_more client;
     window counting;
     srand((unsigned)getpid());
-    rlx_init(&client, argv[1], "paced", STATE, ACTIONS);
-    client.exploit = exploit;
+    rlx_more_init(&client, argv[1], "paced", &seen, 1, &done, 1);
+    client.client.exploit = exploit;
     client.max_wait_ms = max_wait_ms;
     client.report = NULL;
     client.min_sleep_sec = 0.2;
@@ -168,7 +171,7 @@ int main(int argc, char **argv)
         status = play(&client, atof(argv[2]), &counting);
     }
     if (status) {
-        fprintf(stderr, "%s\n", client.text);
+        fprintf(stderr, "%s\n", client.client.text);
         return 1;
     }
     if (max_wait_ms)
@@ -176,6 +179,6 @@ int main(int argc, char **argv)
     print(&counting);
     free(counting.latencies);
     free(counting.asked);
-    rlx_close(&client);
+    rlx_more_close(&client);
     return 0;
 }

@@ -22,8 +22,8 @@ sys.path.append(str(ROOT / "deploy"))
 from check_images import copy_build_context
 
 ENVIRONMENTS = ("OpenAI_Gym", "bandit", "memory")
-# Not started here, as it needs a compiler: tests/environments/test_c_cartpole.py does that.
-PROGRAMS = (*ENVIRONMENTS, "c_cartpole")
+# Not started here, as it needs a compiler: tests/environments/test_c.py does that.
+PROGRAMS = (*ENVIRONMENTS, "c")
 ALGORITHMS = ("policy_gradient", "policy_gradient_tutorial")
 
 
@@ -96,7 +96,8 @@ def test_the_wheel_has_all_that_is_used_at_run_time(wheel: Path) -> None:
         assert {"config.py", "model.py", "agent.py", "policy_gradient.yaml"} <= inside
     assert "relaax_like/algorithms/policy_gradient_tutorial/pg.Procfile" in files
     assert "relaax_like/environments/OpenAI_Gym/gym_client.py" in files
-    assert "relaax_like/environments/c_cartpole/rlx_client.c" in files
+    for name in ("rlx.c", "rlx.h", "rlx_more.c", "rlx.hpp", "cartpole.cpp"):
+        assert f"relaax_like/environments/c/{name}" in files
     assert "relaax_like/py.typed" in files
     assert "relaax_like/v1/rlx_pb2.pyi" in files
 

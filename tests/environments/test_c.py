@@ -12,9 +12,11 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ import gymnasium
 import numpy as np
 import pytest
 from scripted_server import Role, ScriptedServer
+from support.certificates import Authority
 from support.cluster import ROOT, Cluster, Program, find_command
 from support.wire import CLIENT, END, read_conversation
 from support.wire import FOLDER as RECORDED
@@ -34,10 +37,11 @@ from relaax_like.rlx_server.transition import read_step
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.framing import pack_frame
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
-from relaax_like.wire.spaces import Box, Discrete
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
-FOLDER = ROOT / "environments" / "c_cartpole"
-FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Werror")
+FOLDER = ROOT / "environments" / "c"
+FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+CPP_FLAGS = ("-std=c++17", "-O1", "-Wshadow", *FLAGS[2:])
 SANITIZE = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 Serve = Callable[..., ScriptedServer]
 Start = Callable[..., subprocess.Popen[str]]
@@ -66,7 +70,7 @@ def sanitize(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[s
 
 def copy_folder(target: Path) -> Path:
     """Copies the environment without what was built; returns its program."""
-    folder = target / "c_cartpole"
+    folder = target / "c"
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("build", "__pycache__"))
     return folder / "main"
 
@@ -118,6 +122,20 @@ def start() -> Iterator[Start]:
         if process.poll() is None:
             process.kill()
         process.communicate(timeout=30)
+
+
+def build_cpp(folder: Path, text: str, compiler: str, flags: Sequence[str] = ()) -> Path:
+    """Compiles a program in C++ with the library."""
+    if shutil.which("c++") is None:
+        pytest.skip("no C++ compiler (apt-get install g++)")
+    source, library = folder / "test_program.cpp", folder / "rlx_more.o"
+    source.write_text(text)
+    target = source.with_suffix("")
+    argv = [compiler, *FLAGS, *flags, "-c", "-o", library, FOLDER / "rlx_more.c"]
+    subprocess.run(argv, check=True, timeout=60)
+    argv = ["c++", *CPP_FLAGS, *flags, f"-I{FOLDER}", "-o", target, source, library, "-lm"]
+    subprocess.run(argv, check=True, timeout=60)
+    return target
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -202,7 +220,7 @@ def test_it_plays_until_training_has_finished(serve: Serve, start: Start, progra
     args = ("--rlx-server", server.address, "--name", "pole", "--seed", 3)
     code, out, err = finish(start(program, *args))
     assert (code, err) == (0, "")
-    assert re.fullmatch(r"c_cartpole: max_global_step reached; \d+ episodes, \d+ steps\n", out)
+    assert re.fullmatch(r"cartpole: max_global_step reached; \d+ episodes, \d+ steps\n", out)
     session = server.sessions[0]
     assert (session.hello.client_name, session.hello.mode) == ("pole", rlx_pb2.TRAIN)
     assert session.observation_spaces == {"observation": Box(dtype="float32", shape=(4,))}
@@ -225,7 +243,7 @@ def test_500_steps_are_a_truncation_with_the_final_observation(
     server = serve(Role(policy=balance))
     args = ("--rlx-server", server.address, "--seed", 1, "--episodes", 2, "--exploit")
     code, out, _ = finish(start(program, *args))
-    assert (code, out) == (0, "c_cartpole: done; 2 episodes, 1000 steps\n")
+    assert (code, out) == (0, "cartpole: done; 2 episodes, 1000 steps\n")
     session = server.sessions[0]
     assert session.hello.mode == rlx_pb2.EXPLOIT
     assert len(session.steps) == 2 * 501
@@ -303,7 +321,7 @@ def test_a_refused_hello_is_one_line(
 ) -> None:
     server = serve(Role(refuse=(code, "needs 8\nnumbers \x1b[31m")))
     got = finish(start(program, "--rlx-server", server.address))
-    assert got == (want, "", "c_cartpole: needs 8 numbers  [31m\n")
+    assert got == (want, "", "cartpole: needs 8 numbers  [31m\n")
 
 
 @pytest.mark.parametrize(
@@ -320,11 +338,12 @@ def test_a_refused_hello_is_one_line(
         (["--retry-sleep", "5", "1"], "--retry-sleep: 5 1, expected 0 <= MIN <= MAX <= 1e6"),
         (["--retry-sleep", "nan", "1"], "--retry-sleep: nan 1, expected 0 <= MIN <= MAX <= 1e6"),
         (["--retry-sleep", "5"], "expected two values"),
-        (["--name", ""], "name: 0 bytes, expected 1 to 100"),
-        (["--name", "x" * 101], "name: 101 bytes, expected 1 to 100"),
-        (["--name", "a\nb"], "name: 3 bytes, expected 1 to 100 without control"),
+        (["--name", ""], "--name: expected 1 to 100 bytes without control"),
+        (["--name", "x" * 101], "--name: expected 1 to 100 bytes without control"),
+        (["--name", "a\nb"], "--name: expected 1 to 100 bytes without control"),
         (["--env", "CartPole-v1"], "--env: unknown; --help"),
-        (["--tls-ca", "ca.pem"], "--tls-ca: unknown; --help lists the flags, and README.md"),
+        (["--num-envs", "0"], "--num-envs: expected 1 to 1024"),
+        (["--token-file", "/no/file"], "--token-file: '/no/file', No such file"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_code_2(
@@ -407,10 +426,13 @@ def check_said(server: RecordedServer) -> None:
     assert pack_frame(message.SerializeToString()) == server.recorded[0]
 
 
-def test_the_program_says_what_was_recorded(start: Start, program: Path) -> None:
+@pytest.mark.parametrize("language", [(), ("--cpp",)], ids=["c", "cpp"])
+def test_the_program_says_what_was_recorded(
+    start: Start, program: Path, language: tuple[str, ...]
+) -> None:
     server = RecordedServer("c-cartpole")
     flags = "--exploit --seed 1 --episodes 2 --name c-cartpole --rlx-server"
-    code, out, err = finish(start(program, *flags.split(), server.address))
+    code, out, err = finish(start(program, *language, *flags.split(), server.address))
     server.wait()
     assert (code, err) == (0, "")
     assert out.endswith("done; 2 episodes, 22 steps\n")
@@ -422,7 +444,7 @@ def test_the_library_says_what_was_recorded(
     start: Start, compiler: str, tmp_path: Path, name: str
 ) -> None:
     text = (RECORDED / "verbs.c").read_text()
-    target = build(tmp_path, text, compiler, (), "rlx_client.c")
+    target = build(tmp_path, text, compiler, (), "rlx_more.c")
     server = RecordedServer(name)
     more = ["wrong"] if name == "c-wrong-shape" else []
     code, _, err = finish(start(target, server.address, *more))
@@ -442,7 +464,23 @@ class RawServer:
       received: the messages that came.
     """
 
-    def __init__(self, answers: Sequence[bytes], then_close: bool = False):
+    def __init__(
+        self,
+        answers: Sequence[bytes],
+        then_close: bool = False,
+        pause_sec: float = 0,
+        one_message: bool = False,
+    ):
+        """Starts it.
+
+        Args:
+          answers: to the hello, to the first step and so on.
+          then_close: closes the connection after them.
+          pause_sec: before each answer but the first.
+          one_message: all but the first answer the same message.
+        """
+        self._pause_sec = pause_sec
+        self._one_message = one_message
         self.received: list[bytes] = []
         self._answers = answers
         self._then_close = then_close
@@ -469,9 +507,12 @@ class RawServer:
             connection,
             connection.makefile("rb") as stream,
         ):
-            for answer in self._answers:
-                (length,) = struct.unpack(">I", stream.read(4))
-                self.received.append(stream.read(length))
+            for number, answer in enumerate(self._answers):
+                if number < 2 or not self._one_message:
+                    (length,) = struct.unpack(">I", stream.read(4))
+                    self.received.append(stream.read(length))
+                if number and self._pause_sec:
+                    time.sleep(self._pause_sec)
                 for i in range(0, len(answer), 7):  # in small pieces
                     connection.sendall(answer[i : i + 7])
             if not self._then_close:
@@ -495,7 +536,7 @@ GARBAGE = {
     "HTTP": (b"HTTP/1.1 400 Bad Request\r\n\r\n", "longer than any answer"),
     "TLS alert": (b"\x15\x03\x01\x00\x02\x02\x46", "longer than any answer"),
     "4 GiB": (b"\xff\xff\xff\xff", "longer than any answer"),
-    "one byte too long": (struct.pack(">I", 65537), "longer than any answer"),
+    "one byte too long": (struct.pack(">I", (64 << 10) + 400), "longer than any answer"),
     "empty": (pack_frame(b""), "without a known body"),
     "unknown body": (pack_frame(b"\x7a\x01x"), "without a known body"),
     "field 0": (pack_frame(b"\x02\x01x"), "not a message"),
@@ -505,21 +546,25 @@ GARBAGE = {
     "field beyond the end": (pack_frame(b"\x12\x05ab"), "not a message"),
     "field of 2^64-1 bytes": (pack_frame(b"\x12" + b"\xff" * 9 + b"\x01"), "not a message"),
     "half a number": (pack_frame(b"\x09abc"), "not a message"),
-    "half inside": (pack_frame(b"\x12\x03\x0a\x05a"), "an invalid message"),
+    "half inside": (pack_frame(b"\x12\x03\x0a\x05a"), "an invalid message|at the wrong time"),
     "half an error": (pack_frame(b"\x1a\x02\x12\x05"), "an invalid message"),
-    "endless shape": (pack_frame(b"\x12\x08\x0a\x06\x12\x04\x12\x02\xff\xff"), "invalid"),
+    "endless shape": (
+        pack_frame(b"\x12\x10\x0a\x0e\x0a\x06action\x12\x04\x12\x02\xff\xff"),
+        "an invalid message|at the wrong time",
+    ),
 }
+OUTSIDE, OTHER = "an action outside of its space", "actions of another dtype or shape"
 WRONG_ACTIONS = {
     "no action": (frame(actions=rlx_pb2.Actions(version=1)), "no action"),
-    "too large": (frame(actions=make_actions(2)), "action 2, expected 0 to 1"),
-    "negative": (frame(actions=make_actions(-1)), "action -1, expected 0 to 1"),
-    "float": (frame(actions=make_actions(1, "float64")), "not one int64"),
-    "int32": (frame(actions=make_actions(1, "int32")), "not one int64"),
-    "two": (frame(actions=make_actions([1, 1])), "not one int64"),
-    "two axes": (frame(actions=make_actions([1])), "not one int64"),
-    "another leaf": (frame(actions=make_actions(name="arm")), "not one int64"),
+    "too large": (frame(actions=make_actions(2)), OUTSIDE),
+    "negative": (frame(actions=make_actions(-1)), OUTSIDE),
+    "float": (frame(actions=make_actions(1, "float64")), OTHER),
+    "int32": (frame(actions=make_actions(1, "int32")), OTHER),
+    "two": (frame(actions=make_actions([1, 1])), OTHER),
+    "two axes": (frame(actions=make_actions([1])), OTHER),
+    "another leaf": (frame(actions=make_actions(name="arm")), "not in the action space"),
     "short data": (pack_frame(ACTION[4:].replace(b"\x1a\x08", b"\x1a\x07", 1)), "invalid"),
-    "ready": (READY, "a message other than Actions"),
+    "ready": (READY, "a message at the wrong time"),
 }
 
 
@@ -532,9 +577,9 @@ def test_garbage_is_one_line_and_no_crash(
     with RawServer([*before, garbage]) as server:
         code, out, err = finish(start(checked_program, "--rlx-server", server.address))
     assert (code, out, len(err.splitlines())) == (1, "", 1), err
-    assert err.startswith(f"c_cartpole: {server.address} sent ")
-    assert match in err
-    assert "is it an rlx server" in err
+    assert err.startswith(f"cartpole: {server.address} sent ")
+    assert re.search(match, err)
+    assert "that it is an rlx server" in err
 
 
 @pytest.mark.parametrize("case", WRONG_ACTIONS)
@@ -563,43 +608,71 @@ def test_half_a_frame_and_the_end_is_a_loss(start: Start, checked_program: Path,
 # The library by itself.
 
 VERBS = r"""
-#include "rlx_client.h"
+#include "rlx_more.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 int main(int argc, char **argv)
 {
-    static const float observation[3] = {0.25f, -2.0f, 1e9f};
+    float observation[3] = {0.25f, -2.0f, 1e9f};
     char verb[20];
-    int64_t action = -1;
+    int64_t action = -1, choices = 5;
     double score = -1;
-    rlx_client client;
-    rlx_init(&client, argv[1], "verbs", 3, 5);
+    bool mask[5] = {true, false, true, true, true};
+    rlx_leaf seen = {.name = "observation", .kind = RLX_BOX, .dtype = "float32", .axes = 1,
+                     .shape = {3}, .data = observation};
+    rlx_leaf done = {.name = "action", .kind = RLX_DISCRETE, .dtype = "int64", .n = &choices,
+                     .data = &action};
+    const bool *const masks[] = {mask};
+    const char *agents[] = {"white"};
+    uint32_t games[] = {300};
+    rlx_pair versions[] = {{"my-sim", "1.2"}, {"physics", "3"}};
+    rlx_more more;
+    rlx_client *client = &more.client;
+    rlx_more_init(&more, argv[1], "verbs", &seen, 1, &done, 1);
+    client->score = -1;
     if (argc == 3)
-        client.timeout_sec = atof(argv[2]);
+        client->timeout_sec = atof(argv[2]);
     if (argc == 4) {
-        client.max_wait_ms = atoi(argv[2]);
-        client.answer_timeout_sec = atof(argv[3]);
+        more.max_wait_ms = atoi(argv[2]);
+        more.answer_timeout_sec = atof(argv[3]);
     }
     while (scanf("%19s", verb) == 1) {
-        int status = !strcmp(verb, "connect")    ? (int)rlx_connect(&client)
-                     : !strcmp(verb, "executed") ? (int)rlx_executed(&client, 2)
-                     : !strcmp(verb, "nothing")  ? (int)rlx_executed(&client, 5)
-                     : !strcmp(verb, "skip")     ? (int)rlx_reward_and_skip(&client, 7)
-                     : !strcmp(verb, "late")     ? (int)client.late_answers
-                     : !strcmp(verb, "total")    ? (int)client.total_us
-                     : !strcmp(verb, "act")      ? (int)rlx_act(&client, observation, &action)
-                     : !strcmp(verb, "reward")   ? (int)rlx_reward_and_act(&client, -0.5,
-                                                                           observation, &action)
-                     : !strcmp(verb, "reset")    ? (int)rlx_reward_and_reset(&client, 3, &score)
-                     : !strcmp(verb, "truncate") ? (int)rlx_reward_and_truncate(&client, 4,
-                                                                           observation, &score)
-                                                 : (rlx_close(&client), 0);
-        printf("%d|%d|%g|%d|%s|%s\n", status, (int)action, score, (int)client.code, client.field,
-               status ? client.text : "");
+        int status = 0;
+        if (!strcmp(verb, "connect")) status = (int)rlx_more_connect(&more);
+        if (!strcmp(verb, "token")) client->token = "secret";
+        if (!strcmp(verb, "finals")) client->sends_finals = true;
+        if (!strcmp(verb, "versions")) more.versions = versions, more.num_versions = 2;
+        if (!strcmp(verb, "agents")) more.agents = agents, more.games = games;
+        if (!strcmp(verb, "masks")) more.masks = more.final_masks = masks;
+        if (!strcmp(verb, "each")) more.wants_versions_by_slot = true;
+        if (!strcmp(verb, "executed")) action = 2, status = (int)rlx_executed(&more);
+        if (!strcmp(verb, "nothing")) action = 5, status = (int)rlx_executed(&more);
+        if (!strcmp(verb, "skip")) status = (int)rlx_reward_and_skip(&more, 7);
+        if (!strcmp(verb, "late")) status = (int)more.late_answers;
+        if (!strcmp(verb, "total")) status = (int)more.total_us;
+        if (!strcmp(verb, "version")) status = (int)more.version;
+        if (!strcmp(verb, "by_slot")) status = (int)more.versions_by_slot[0];
+        if (!strcmp(verb, "length")) status = (int)more.episodes[0].length;
+        if (!strcmp(verb, "ping")) status = (int)rlx_ping(client);
+        if (!strcmp(verb, "points")) {
+            rlx_point points[] = {{"speed", 1.5, 0.0 / 0.0}, {"height", -2, 7}};
+            status = (int)rlx_send_points(&more, points, 2);
+        }
+        if (!strcmp(verb, "act")) status = (int)rlx_act(client);
+        if (!strcmp(verb, "reward")) status = (int)rlx_reward_and_act(client, -0.5);
+        if (!strcmp(verb, "reset")) status = (int)rlx_reward_and_reset(client, 3, -1);
+        if (!strcmp(verb, "success")) status = (int)rlx_reward_and_reset(client, 3, 1);
+        if (!strcmp(verb, "failure")) status = (int)rlx_reward_and_reset(client, 3, 0);
+        if (!strcmp(verb, "truncate")) status = (int)rlx_reward_and_truncate(client, 4, -1);
+        if (!strcmp(verb, "close")) rlx_more_close(&more);
+        score = client->score;
+        printf("%d|%d|%g|%d|%s|%s\n", status, (int)action, score, (int)client->code,
+               client->field, status ? client->text : "");
+        fflush(stdout);
     }
-    rlx_close(&client);
+    rlx_more_close(&more);
     return 0;
 }
 """
@@ -611,7 +684,7 @@ def verbs(
     compiler: str, sanitize: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., list[list[str]]]:
     """Calls verbs one after the other; returns status, action, score, code, field, text of each."""
-    target = build(tmp_path_factory.mktemp("verbs"), VERBS, compiler, sanitize, "rlx_client.c")
+    target = build(tmp_path_factory.mktemp("verbs"), VERBS, compiler, sanitize, "rlx_more.c")
 
     def call(address: str, names: str, *limits: str) -> list[list[str]]:
         done = subprocess.run(
@@ -677,6 +750,7 @@ def are_ordinary(bodies: Sequence[bytes]) -> bool:
     return all(reader.read(body) is not None for body in bodies)
 
 
+ALWAYS = ["executed", "hello_ping", "ping", "present"]
 EVERYTHING = ["executed", "max_wait", "present", "step_id", "timings"]
 
 
@@ -701,8 +775,8 @@ def test_what_was_carried_out_and_absences_are_told(verbs: Any) -> None:
         hello, *steps = [rlx_pb2.ClientMessage.FromString(body) for body in server.received]
         assert are_ordinary(server.received[2:4])
     assert [int(status) for status, *_ in called] == [OK] * 6 + [INVALID] + [OK] * 3
-    assert called[6][-1] == "rlx_executed: 5, expected 0 to 4"
-    assert list(hello.hello.features) == ["executed", "present"]
+    assert called[6][-1] == "rlx_executed: 5 is not in the space 'action'"
+    assert list(hello.hello.features) == ALWAYS
     assert not hello.hello.max_wait_ms
     _, first, second, third, skip, last = [message.step for message in steps]
     for step in (first, second):
@@ -713,7 +787,7 @@ def test_what_was_carried_out_and_absences_are_told(verbs: Any) -> None:
         assert not step.executed
         assert not step.HasField("present")
     assert message_to_ndarray(skip.present).tolist() == [False]
-    assert message_to_ndarray(skip.observations["observation"]).tolist() == [[0, 0, 0]]
+    assert set(skip.observations) == {"observation"}
     assert message_to_ndarray(skip.rewards).tolist() == [7]
 
 
@@ -740,8 +814,343 @@ def test_a_late_answer_is_dropped_and_the_session_continues(verbs: Any) -> None:
     assert statuses == [OK, OK, LATE, INVALID, OK, OK, 1, 11, OK]
     assert "no answer to step 2 within 0.2 s" in called[2][-1]
     assert "report what was carried out" in called[3][-1]
-    assert (hello.hello.max_wait_ms, list(hello.hello.features)) == (20, EVERYTHING)
+    assert hello.hello.max_wait_ms == 20
+    assert list(hello.hello.features) == sorted([*EVERYTHING, "hello_ping", "ping"])
     assert [message.step.step_id for message in steps] == [1, 2, 3, 4]
+
+
+def test_token_success_versions_and_final_observation_are_sent(verbs: Any) -> None:
+    answers = [READY, *[ACTION, EPISODE] * 3, ACTION]
+    with RawServer(answers) as server:
+        called = verbs(
+            server.address,
+            "token finals versions connect act success act failure act truncate act length",
+        )
+        hello, *steps = [rlx_pb2.ClientMessage.FromString(body) for body in server.received]
+    assert {int(status) for status, *_ in called[:-1]} == {OK}
+    assert hello.hello.token == "secret"
+    assert dict(hello.hello.versions) == {"my-sim": "1.2", "physics": "3"}
+    assert list(hello.hello.features) == [*ALWAYS, "versions"]
+    ends = [message.step for message in steps[1::2]]
+    assert [end.success.data for end in ends] == [b"\x01", b"\x00", b""]
+    assert [message_to_ndarray(end.terminated).tolist() for end in ends] == [[1], [1], [0]]
+    for end in ends:
+        assert message_to_ndarray(end.final_observations["observation"]).shape == (1, 3)
+
+
+def test_pings_are_no_answer_and_are_sent_if_the_server_knows_them(verbs: Any) -> None:
+    ping = frame(ping=rlx_pb2.Ping())
+    ready = frame(ready=rlx_pb2.Ready(protocol_version=1, session="s", features=["ping"]))
+    with RawServer([ping * 2 + ready, ping + ACTION + ping, b"", EPISODE]) as server:
+        called = verbs(server.address, "ping connect act ping reset")
+        bodies = [rlx_pb2.ClientMessage.FromString(body) for body in server.received]
+    assert [int(status) for status, *_ in called] == [OK] * 5
+    assert [body.WhichOneof("body") for body in bodies] == ["hello", "step", "ping", "step"]
+    with RawServer([READY, ACTION, EPISODE]) as server:
+        called = verbs(server.address, "connect act ping reset")
+    assert [int(status) for status, *_ in called] == [OK] * 4
+
+
+def test_a_server_that_pings_is_waited_for(verbs: Any) -> None:
+    pings = [frame(ping=rlx_pb2.Ping())] * 4
+    with RawServer([READY, *pings, ACTION], pause_sec=0.2, one_message=True) as server:
+        called = verbs(server.address, "connect act", "0.4")
+    assert [int(status) for status, *_ in called] == [OK, OK]
+
+
+def test_points_of_curves_are_sent(verbs: Any) -> None:
+    with RawServer([READY, b"", ACTION]) as server:
+        called = verbs(server.address, "connect points act")
+        points = rlx_pb2.ClientMessage.FromString(server.received[1]).scalars.scalars
+    assert [int(status) for status, *_ in called] == [OK] * 3
+    speed, height = points
+    assert (speed.name, speed.y, speed.HasField("x")) == ("speed", 1.5, False)
+    assert (height.name, height.y, height.x) == ("height", -2, 7)
+
+
+# Of features that servers do not have yet.
+
+
+def split(body: bytes) -> dict[int, list[Any]]:
+    """Reads a message without knowing its fields: number -> values."""
+    fields: dict[int, list[Any]] = {}
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = body[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(body):
+        key = varint()
+        size = {1: 8, 5: 4}.get(key & 7, 0)
+        value: Any = varint() if key & 7 == 0 else b""
+        if key & 7 == 2:
+            size = varint()
+        if key & 7:
+            value = body[at : at + size]
+            at += size
+        fields.setdefault(key >> 3, []).append(value)
+    return fields
+
+
+@pytest.mark.parametrize("setting", ["agents", "masks", "each"])
+def test_what_no_server_supports_is_refused_with_the_setting(verbs: Any, setting: str) -> None:
+    with RawServer([READY]) as server:
+        _, (status, *_, text), acted = verbs(server.address, f"{setting} connect act")
+    assert (int(status), int(acted[0])) == (INVALID, UNAVAILABLE)
+    assert "does not support it; update the server, or do not set it" in text
+
+
+def test_what_servers_will_support_is_sent_and_read(verbs: Any) -> None:
+    features = ["agents", "masks", "slot_versions"]
+    ready = frame(ready=rlx_pb2.Ready(protocol_version=1, session="s", features=features))
+    packed = b"\x3a\x08" + struct.pack("<Q", 41)
+    plain = b"\x39" + struct.pack("<Q", 42)
+    actions = ACTION[4:]
+    assert actions[:1] == b"\x12"
+    first, second = (
+        pack_frame(b"\x12" + bytes([len(actions) - 2 + len(more)]) + actions[2:] + more)
+        for more in (packed, plain)
+    )
+    with RawServer([ready, first, second, EPISODE]) as server:
+        called = verbs(
+            server.address, "agents masks each connect act by_slot reward by_slot truncate"
+        )
+        hello, *steps = [split(body) for body in server.received]
+    assert [int(status) for status, *_ in called] == [0, 0, 0, OK, OK, 41, OK, 42, OK]
+    fields = split(hello[1][0])
+    assert fields[8] == [name.encode() for name in sorted(ALWAYS + features)]
+    assert (fields[11], fields[12]) == ([b"white"], [b"\xac\x02"])
+    tells = [split(step[2][0]) for step in steps]
+    assert [11 in step for step in tells] == [True, True, False]
+    assert [12 in step for step in tells] == [False, False, True]
+    (entry,) = tells[0][11]
+    array = ndarray_pb2.NdArray.FromString(split(entry)[2][0])
+    assert split(entry)[1] == [b"action"]
+    assert message_to_ndarray(array).tolist() == [[True, False, True, True, True]]
+    assert tells[2][12] == tells[0][11]
+
+
+# Spaces of all kinds.
+
+KINDS = r"""
+#include "rlx_more.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SLOTS = 3 };
+static float joints[SLOTS][2] = {{1, 2}, {3, 4}, {5, 6}}, last[SLOTS][2] = {{9, 9}, {8, 8}};
+static uint8_t image[SLOTS][2][3], last_image[SLOTS][2][3];
+static int64_t gear[SLOTS] = {-3, -2, -1}, last_gear[SLOTS] = {-3, -3, -3};
+static int32_t dials[SLOTS][2], last_dials[SLOTS][2];
+static int8_t lamps[SLOTS][2][2];
+static double height[SLOTS];
+static const float low[2] = {-1, -0.5f}, high[2] = {1, 0.25f};
+static float force[SLOTS][2];
+static int32_t choice[SLOTS];
+static int64_t knobs[SLOTS][3];
+static bool switches[SLOTS][2];
+
+static void print(int slots)
+{
+    for (int i = 0; i < slots; i++)
+        printf("%.9g %.9g %d %d %d %d %d %d ", (double)force[i][0], (double)force[i][1],
+               (int)choice[i], (int)knobs[i][0], (int)knobs[i][1], (int)knobs[i][2], switches[i][0],
+               switches[i][1]);
+    puts("");
+}
+
+int main(int argc, char **argv)
+{
+    static const int64_t gears[] = {5}, dial[] = {2, 7}, choices[] = {4}, knob[] = {2, 3, 4};
+    int slots = atoi(argv[2]), steps = atoi(argv[3]);
+    rlx_leaf seen[] = {
+        {.name = "arm/joints", .kind = RLX_BOX, .dtype = "float32", .axes = 1, .shape = {2},
+         .low = low, .data = joints},
+        {.name = "image", .kind = RLX_BOX, .dtype = "uint8", .axes = 2, .shape = {2, 3},
+         .data = image},
+        {.name = "gear", .kind = RLX_DISCRETE, .dtype = "int64", .n = gears, .start = -3,
+         .data = gear},
+        {.name = "dials", .kind = RLX_MULTI_DISCRETE, .dtype = "int32", .axes = 1, .shape = {2},
+         .n = dial, .data = dials},
+        {.name = "lamps", .kind = RLX_MULTI_BINARY, .dtype = "int8", .axes = 2, .shape = {2, 2},
+         .data = lamps},
+        {.name = "height", .kind = RLX_BOX, .dtype = "float64", .data = height},
+    };
+    rlx_leaf done[] = {
+        {.name = "force", .kind = RLX_BOX, .dtype = "float32", .axes = 1, .shape = {2},
+         .low = low, .high = high, .data = force},
+        {.name = "choice", .kind = RLX_DISCRETE, .dtype = "int32", .n = choices, .start = 10,
+         .data = choice},
+        {.name = "knobs", .kind = RLX_MULTI_DISCRETE, .dtype = "int64", .axes = 1, .shape = {3},
+         .n = knob, .data = knobs},
+        {.name = "switches", .kind = RLX_MULTI_BINARY, .dtype = "bool", .axes = 1, .shape = {2},
+         .data = switches},
+    };
+    (void)argc;
+    rlx_more more;
+    rlx_client *client = &more.client;
+    rlx_more_init(&more, argv[1], "kinds", seen, 6, done, 4);
+    client->slots = slots;
+    rlx_status status = rlx_more_connect(&more);
+    if (!status) status = rlx_act(client);
+    for (int i = 0; !status && i < steps; i++) {
+        print(slots);
+        static const double rewards[] = {1, 2, 3};
+        static const bool all[] = {true, true, true}, none[] = {false, false, false};
+        static const bool some[] = {true, false, false}, other[] = {false, true, false};
+        static const int8_t success[] = {1, 0, -1};
+        const void *const finals[] = {last, last_image, last_gear, last_dials, lamps, height};
+        bool mixed = i % 3 == 1, ends = i % 3 == 2;
+        rlx_step step = {.rewards = rewards, .terminated = ends ? all : mixed ? some : none,
+                         .truncated = mixed && slots > 1 ? other : none, .observes = !ends,
+                         .success = mixed || ends ? success : NULL,
+                         .sends_finals = mixed, .finals = finals};
+        status = rlx_exchange(client, &step);
+        if (!status && (mixed || ends))
+            for (int j = 0; j < client->num_episodes; j++)
+                printf("episode %d %g %d\n", (int)more.episodes[j].slot, more.episodes[j].score,
+                       (int)more.episodes[j].length);
+        if (!status && ends) status = rlx_act(client);
+    }
+    if (status) puts(client->text);
+    rlx_more_close(&more);
+    return (int)status;
+}
+"""
+
+
+KINDS_CPP = r"""
+#include "rlx.hpp"
+#include <array>
+#include <iostream>
+
+int main(int, char** argv) try {
+    int slots = std::stoi(argv[2]), steps = std::stoi(argv[3]);
+    rlx::Options options;
+    options.slots = slots;
+    using Bounds = std::vector<float>;
+    std::vector<rlx::Leaf> seen = {
+        rlx::box<float>("arm/joints", {2}, Bounds{-1, -0.5f}),
+        rlx::box<std::uint8_t>("image", {2, 3}), rlx::discrete("gear", 5, -3),
+        rlx::multi_discrete<std::int32_t>("dials", {2, 7}),
+        rlx::multi_binary("lamps", {2, 2}), rlx::box<double>("height", {})};
+    std::vector<rlx::Leaf> done = {
+        rlx::box<float>("force", {2}, Bounds{-1, -0.5f}, Bounds{1, 0.25f}),
+        rlx::discrete<std::int32_t>("choice", 4, 10), rlx::multi_discrete("knobs", {2, 3, 4}),
+        rlx::multi_binary<bool>("switches", {2})};
+    rlx::Client client(argv[1], "kinds", seen, done, options);
+    client.connect_once();
+    for (int i = 0; i < slots; i++) {
+        float first = 1.f + 2.f * float(i);
+        client.set("arm/joints", std::array<float, 2>{first, first + 1}, i);
+        client.set("gear", std::array<std::int64_t, 1>{i - 3}, i);
+        client.set_final("gear", std::array<std::int64_t, 1>{-3}, i);
+        client.set("lamps", std::vector<std::int8_t>{0, 1, 0, 1}, i);
+    }
+    bool learns = client.act();
+    for (int i = 0; learns && i < steps; i++) {
+        for (int j = 0; j < slots; j++) {
+            std::cout.precision(9);
+            for (float force : client.actions<float>("force", j)) std::cout << force << " ";
+            std::cout << client.action<std::int32_t>("choice", j) << " ";
+            for (auto knob : client.actions<std::int64_t>("knobs", j)) std::cout << knob << " ";
+            for (bool on : client.actions<bool>("switches", j)) std::cout << on << " ";
+        }
+        std::cout << std::endl;
+        bool mixed = i % 3 == 1, ends = i % 3 == 2;
+        std::size_t k = static_cast<std::size_t>(slots);
+        rlx::Outcome outcome{{1, 2, 3}, std::vector<bool>(k, ends), std::vector<bool>(k), {}, !ends,
+                             mixed};
+        outcome.rewards.resize(k);
+        if (mixed) outcome.terminated[0] = true;
+        if (mixed && slots > 1) outcome.truncated[1] = true;
+        if (mixed || ends) outcome.success.assign(k, 1);
+        learns = client.exchange(outcome);
+        if (mixed || ends)
+            for (const rlx_episode& episode : client.episodes())
+                std::cout << "episode " << episode.slot << " " << episode.score << " "
+                          << episode.length << std::endl;
+        if (ends) learns = client.act();
+    }
+    for (const char* wrong : {"arm", "gear"}) try {
+        client.set(wrong, std::vector<float>(2));
+    } catch (const rlx::Invalid& error) {
+        std::cerr << error.what() << "; ";
+    }
+    try {
+        client.set("gear", std::vector<std::int64_t>(2));
+    } catch (const rlx::Invalid& error) {
+        std::cerr << error.what();
+    }
+    return 0;
+} catch (const rlx::Error& error) {
+    std::cout << error.what() << std::endl;
+    return 1;
+}
+"""
+MISTAKES = (
+    "leaf 'arm': not found; name one of the space; gear: float32, expected int64; "
+    "gear: 2 values, expected 1"
+)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_all_kinds_of_spaces_are_exchanged(
+    serve: Serve,
+    start: Start,
+    compiler: str,
+    sanitize: tuple[str, ...],
+    tmp_path: Path,
+    language: str,
+    slots: int,
+) -> None:
+    server = serve()
+    if language == "c":
+        target = build(tmp_path, KINDS, compiler, sanitize, "rlx_more.c")
+    else:
+        target = build_cpp(tmp_path, KINDS_CPP, compiler, sanitize)
+    code, out, err = finish(start(target, server.address, slots, 9))
+    assert (code, err) == (0, MISTAKES if language == "cpp" else ""), out
+    session = server.sessions[0]
+    assert session.hello.slots == slots
+    assert session.observation_spaces == {
+        "arm/joints": Box(dtype="float32", shape=(2,), low=np.float32([-1, -0.5])),
+        "image": Box(dtype="uint8", shape=(2, 3)),
+        "gear": Discrete(n=5, start=-3),
+        "dials": MultiDiscrete(dtype="int32", shape=(2,), n=np.array([2, 7])),
+        "lamps": MultiBinary(dtype="int8", shape=(2, 2)),
+        "height": Box(dtype="float64", shape=()),
+    }
+    force = session.action_spaces["force"]
+    assert isinstance(force, Box)
+    printed = [line for line in out.splitlines() if not line.startswith("episode")]
+    given = [step.actions for step in session.steps if step.actions is not None]
+    assert len(given) == len(printed) + 1  # the last ones are not printed
+    clipped = 0
+    for line, actions in zip(printed, given, strict=False):
+        moved = np.clip(actions["force"], force.low, force.high)
+        clipped += (moved != actions["force"]).any()
+        rows = np.concatenate(
+            [moved, actions["choice"][:, None], actions["knobs"], actions["switches"]], axis=1
+        )
+        got = np.array(line.split(), float).reshape(slots, -1)
+        np.testing.assert_allclose(got, rows, rtol=1e-7)
+    assert clipped > 3
+    first = session.steps[0].observations
+    assert first is not None
+    assert first["arm/joints"].tolist() == [[1, 2], [3, 4], [5, 6]][:slots]
+    ended = [line for line in out.splitlines() if line.startswith("episode")]
+    assert ended[0] == "episode 0 2 2"
+    assert len(ended) == 3 * (min(slots, 2) + slots)
 
 
 def test_a_server_without_limits_of_time_is_refused(verbs: Any) -> None:
@@ -763,7 +1172,7 @@ def test_the_answer_to_a_step_that_was_not_sent_is_refused(verbs: Any) -> None:
     with RawServer([ready, second]) as server:
         called = verbs(server.address, "connect act", "20", "0")
     assert int(called[1][0]) == REFUSED
-    assert "an answer to step 2, expected 1 to 1" in called[1][-1]
+    assert "an answer to a step that was not sent" in called[1][-1]
 
 
 def test_a_verb_at_the_wrong_time_sends_nothing(verbs: Any) -> None:
@@ -803,36 +1212,88 @@ def test_an_error_names_code_and_field(verbs: Any) -> None:
 
 
 def test_messages_longer_than_the_server_reads_are_refused_at_once(verbs: Any) -> None:
-    small = frame(ready=rlx_pb2.Ready(protocol_version=1, max_message_bytes=100))
+    small = frame(ready=rlx_pb2.Ready(protocol_version=1, max_message_bytes=20))
     with RawServer([small]) as server:
-        ((status, *_, text),) = verbs(server.address, "connect")
-    assert int(status) == INVALID
-    assert "reads at most 100; raise its relaax-rlx-server.max_message_bytes" in text
+        connected, (status, *_, text) = verbs(server.address, "connect act")
+    assert (int(connected[0]), int(status)) == (OK, INVALID)
+    assert (
+        "reads at most 20; use smaller arrays, or raise its relaax-rlx-server.max_message_bytes"
+        in text
+    )
 
 
 READ = r"""
-#include "rlx_client.c"
+#include "rlx.c"
+
+static uint8_t *message;
+static size_t message_size, message_read;
+
+/* Has sent all, and receives the message. */
+static long pretend(rlx_client *client, bool sends, uint8_t *at, size_t size)
+{
+    (void)client;
+    if (sends)
+        return (long)size;
+    size_t part = message_size - message_read < size ? message_size - message_read : size;
+    memcpy(at, message + message_read, part);
+    message_read += part;
+    return (long)part;
+}
+
+/* Gives the client just the memory that the message needs: a byte beyond it is noticed. */
+static void rewind_message(rlx_client *client)
+{
+    free(client->input);
+    client->input = malloc(message_size);
+    client->input_size = message_size;
+    client->input_bytes = client->input_used = message_read = 0;
+    client->socket = 100000;
+    client->score = client->num_episodes = client->finished = client->reward_due = 0;
+    client->text[0] = 0;
+}
 
 int main(void)
 {
+    float observation = 0;
+    int64_t action = 0;
+    rlx_leaf seen = {.name = "observation", .kind = RLX_BOX, .dtype = "float32",
+                     .data = &observation};
+    rlx_leaf done = {.name = "action", .kind = RLX_BOX, .dtype = "int64", .data = &action};
+    rlx_client client;
+    rlx_init(&client, "nowhere", "read", &seen, 1, &done, 1);
+    if (prepare(&client))
+        return 1;
+    client.move = pretend;
     uint8_t header[4];
     while (fread(header, 1, 4, stdin) == 4) {
-        size_t size = (size_t)header[0] << 24 | header[1] << 16 | header[2] << 8 | header[3];
-        uint8_t *body = malloc(size); /* a byte beyond it is noticed */
-        if (fread(body, 1, size, stdin) != size)
+        message_size = 4 + ((size_t)header[0] << 24 | (size_t)header[1] << 16
+                            | (size_t)header[2] << 8 | header[3]);
+        message = malloc(message_size);
+        memcpy(message, header, 4);
+        if (fread(message + 4, 1, message_size - 4, stdin) != message_size - 4)
             return 1;
-        answer got;
-        char text[64];
-        if (read_answer((reader){.at = body, .size = size}, &got)) {
-            puts("no message");
-        } else {
-            copy_text(text, sizeof text, got.kind == ERROR ? got.message : got.finished);
-            printf("%d|%d|%lld|%d|%.17g|%s|%llu|%llu\n", (int)got.kind, got.has_action,
-                   (long long)got.action, got.episodes, got.score, text,
-                   (unsigned long long)got.code, (unsigned long long)got.max_message_bytes);
+        rewind_message(&client);
+        rlx_status status = greet(&client, put_hello);
+        int kind = status ? 3 : 1;
+        if (strstr(client.text, "at the wrong time")) {
+            action = 0;
+            rewind_message(&client);
+            client.max_message_bytes = 1 << 20;
+            status = rlx_act(&client);
+            kind = 2;
         }
-        free(body);
+        bool acts = kind == 2 && !status, none = strstr(client.text, "no action") != NULL;
+        if (strstr(client.text, "nowhere sent") && !(kind == 2 && none))
+            puts("no message");
+        else
+            printf("%d|%d|%lld|%d|%.17g|%.63s|%llu|%llu\n", kind, acts,
+                   acts ? (long long)action : 0, client.num_episodes, client.score,
+                   kind == 3 || client.finished ? client.text : "",
+                   kind == 3 ? (unsigned long long)client.code : 0,
+                   kind == 1 ? (unsigned long long)client.max_message_bytes : 0);
+        free(message);
     }
+    rlx_close(&client);
     return 0;
 }
 """
@@ -843,7 +1304,8 @@ def read(
     compiler: str, sanitize: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Sequence[bytes]], list[str]]:
     """Has messages read, each out of memory of just its size; returns a line for each."""
-    target = build(tmp_path_factory.mktemp("read"), READ, compiler, sanitize)
+    flags = (*sanitize, "-Wno-unused-function")
+    target = build(tmp_path_factory.mktemp("read"), READ, compiler, flags)
 
     def call(bodies: Sequence[bytes]) -> list[str]:
         frames = b"".join(map(pack_frame, bodies))
@@ -886,12 +1348,14 @@ def describe(message: rlx_pb2.ServerMessage) -> str:
     data = getattr(actions.actions.get("action"), "data", b"")
     action = int.from_bytes(data, "little", signed=True)
     score = actions.episodes[-1].score if actions.episodes else 0
-    text = (error.message if kind == 3 else actions.finished)[:63]
+    refused = error.message or "the rlx server nowhere refused a message; see its log"
+    text = (refused if kind == 3 else actions.finished)[:63]
+    most = message.ready.max_message_bytes or (64 << 20) * (kind == 1)
     return "|".join(
         str(part)
         for part in (
             kind, int(bool(data)), action, len(actions.episodes),
-            f"{score:.17g}", text, error.code, message.ready.max_message_bytes,
+            f"{score:.17g}", text, error.code, most,
         )
     )  # fmt: skip
 
@@ -943,37 +1407,33 @@ def test_no_bytes_make_it_read_beyond_them(read: Any) -> None:
 
 
 OWN = """
-#include "rlx_client.h"
-#include <stdio.h>
+#include <stdbool.h>
+#include <stdint.h>
 
-enum { OBSERVATION_SIZE = 2, ACTIONS = 3 };
-static float observation[OBSERVATION_SIZE];
-static double reward = 0.5;
-static int64_t action;
 static int steps;
-static void my_reset(float *first) { first[0] = 0; steps = 0; }
-static bool my_step(int64_t chosen, float *next, double *got)
+void my_reset(float *first) { first[0] = first[1] = 0; steps = 0; }
+bool my_step(int64_t chosen, float *next, double *got)
 {
     next[0] = (float)chosen;
     *got = 0.5;
     return ++steps == 3;
 }
-
-int main(void)
-{
-%s
-    return 0;
-}
 """
 
 
+@pytest.mark.parametrize("language", ["c", "cpp"])
 def test_the_example_of_the_readme_plays(
-    serve: Serve, start: Start, compiler: str, tmp_path: Path
+    serve: Serve, start: Start, compiler: str, tmp_path: Path, language: str
 ) -> None:
     server = serve(Role(finish_after=9))
-    example, _ = re.findall(r"```c\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
-    text = OWN.replace("%s", example.replace("localhost:7001", server.address))
-    target = build(tmp_path, text, compiler, (), "rlx_client.c")
+    fences = re.findall(rf"```{language}\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
+    program = fences[0].replace("localhost:7001", server.address)
+    if language == "c":
+        target = build(
+            tmp_path, program + OWN, compiler, ("-Wno-missing-prototypes",), "rlx_more.c"
+        )
+    else:
+        target = build_cpp(tmp_path, program + OWN, compiler)
     assert finish(start(target)) == (0, "max_global_step reached\n", "")
     steps = server.sessions[0].steps
     rewards = [None if step.rewards is None else float(step.rewards[0]) for step in steps]
@@ -992,7 +1452,7 @@ def test_without_a_compiler_one_line_names_the_cure(fresh: Path, start: Start) -
     code, out, err = finish(start(fresh, "--help", CC="no-such-compiler"))
     assert (code, out) == (2, "")
     assert err == (
-        "c_cartpole: no C compiler 'no-such-compiler'; install one "
+        "cartpole: no C compiler 'no-such-compiler'; install one "
         "(apt-get install gcc libc6-dev), or name another with CC\n"
     )
 
@@ -1034,14 +1494,209 @@ def test_a_folder_that_cannot_be_written_is_built_in_the_cache(
     cache = tmp_path / "cache"
     assert finish(start(fresh, "--help", XDG_CACHE_HOME=str(cache)))[0] == 0
     (built,) = (cache / "relaax_like").iterdir()
-    assert built.name.startswith("c_cartpole-")
+    assert built.name.startswith("cartpole-c-")
     assert finish(start(fresh, "--help", XDG_CACHE_HOME=str(cache), CC="no-such-compiler"))[0] == 0
     code, _, err = finish(start(fresh, "--help", XDG_CACHE_HOME="/dev/null"))
     assert (code, err.splitlines()[-1]) == (
         2,
-        f"c_cartpole: neither {fresh.parent}/build nor /dev/null/relaax_like can be written; "
+        f"cartpole: neither {fresh.parent}/build nor /dev/null/relaax_like can be written; "
         "set XDG_CACHE_HOME to a writable folder",
     )
+
+
+# The program in C++.
+
+
+def test_in_cpp_a_server_that_drops_is_found_again(
+    serve: Serve, start: Start, program: Path
+) -> None:
+    server = serve(Role(drop_at={0: 10}, finish_after=60))
+    args = ("--cpp", "--rlx-server", server.address, "--retry-sleep", 0, 0.1)
+    code, out, err = finish(start(program, *args))
+    assert (code, err) == (0, "")
+    lost, again, last = out.splitlines()
+    assert re.fullmatch(rf"lost the rlx server {server.address}: .*; retrying in 0\.[01] s", lost)
+    assert again == f"reconnected to {server.address}"
+    assert re.fullmatch(r"cartpole: max_global_step reached; \d+ episodes, \d+ steps", last)
+
+
+def test_in_cpp_500_steps_are_a_truncation(serve: Serve, start: Start, program: Path) -> None:
+    server = serve(Role(policy=balance))
+    args = ("--cpp", "--rlx-server", server.address, "--seed", 1, "--episodes", 1, "--exploit")
+    assert finish(start(program, *args))[1] == "cartpole: done; 1 episodes, 500 steps\n"
+    last = server.sessions[0].steps[-1]
+    assert (last.truncated, last.observations) == ([True], None)
+    assert last.final_observations is not None
+
+
+@pytest.mark.parametrize(
+    ("args", "match"),
+    [
+        (["--rlx-server", "nowhere:x"], "expected HOST:PORT"),
+        (["--seed", "x"], "--seed: 'x', expected a number"),
+        (["--env", "CartPole-v1"], "--env: unknown; --help"),
+        (["--name"], "--name: expected a value after it"),
+        (["--token-file", "/no/file"], "--token-file: '/no/file', expected a file with a token"),
+    ],
+)
+def test_in_cpp_a_mistake_is_one_clear_line_and_code_2(
+    start: Start, program: Path, args: list[str], match: str
+) -> None:
+    code, out, err = finish(start(program, "--cpp", *args))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert match in err
+
+
+@pytest.mark.parametrize("case", WRONG_ACTIONS)
+def test_in_cpp_an_action_that_is_none_is_one_line(
+    start: Start, checked_program: Path, case: str
+) -> None:
+    answer, match = WRONG_ACTIONS[case]
+    with RawServer([READY, answer]) as server:
+        code, _, err = finish(start(checked_program, "--cpp", "--rlx-server", server.address))
+    assert (code, len(err.splitlines())) == (1, 1), err
+    assert match in err
+
+
+# With TLS and tokens.
+
+
+@pytest.fixture(params=[(), ("--cpp",)], ids=["c", "cpp"])
+def secured(request: pytest.FixtureRequest, program: Path) -> tuple[Path, tuple[str, ...]]:
+    if not Path("/usr/include/openssl/ssl.h").exists():
+        pytest.skip("no headers of OpenSSL (apt-get install libssl-dev)")
+    return program, request.param
+
+
+@contextlib.contextmanager
+def serve_tls(authority: Authority, client_cert: bool = False) -> Iterator[str]:
+    """Hands TLS connections on to a scripted server; gives the address."""
+    inner = ScriptedServer(Role(finish_after=30))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.cert, authority.key)
+    if client_cert:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority.ca)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_RDWR)
+
+    def accept() -> None:
+        while True:
+            with contextlib.suppress(ssl.SSLError, ConnectionError):
+                try:
+                    raw, _ = listener.accept()
+                except OSError:
+                    return
+                outer = context.wrap_socket(raw, server_side=True)
+                through = socket.create_connection(("127.0.0.1", inner.port))
+                threading.Thread(target=copy, args=(outer, through), daemon=True).start()
+                threading.Thread(target=copy, args=(through, outer), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield f"localhost:{listener.getsockname()[1]}"
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    inner.close()
+    assert inner.violations == []
+
+
+def test_it_plays_over_tls(secured: Any, start: Start, tmp_path: Path) -> None:
+    program, language = secured
+    authority = Authority(tmp_path / "tls")
+    flags = ("--tls-cert", authority.client_cert, "--tls-key", authority.client_key)
+    with serve_tls(authority, client_cert=True) as address:
+        args = (*language, "--rlx-server", address, "--tls-ca", authority.ca, *flags)
+        code, out, err = finish(start(program, *args))
+    assert (code, err) == (0, "")
+    assert out.startswith("cartpole: max_global_step reached; ")
+
+
+def test_a_server_that_is_not_trusted_is_refused(
+    secured: Any, start: Start, tmp_path: Path
+) -> None:
+    program, language = secured
+    authority, other = Authority(tmp_path / "tls"), Authority(tmp_path / "other")
+    wrong_name = Authority(tmp_path / "name")
+    wrong_name.issue("elsewhere.example.org")
+    for server, ca, match in (
+        (authority, other.ca, "self-signed certificate|unable to get local issuer"),
+        (wrong_name, wrong_name.ca, "hostname mismatch"),
+    ):
+        with serve_tls(server) as address:
+            args = (*language, "--rlx-server", address, "--tls-ca", ca)
+            code, out, err = finish(start(program, *args))
+        assert (code, out) == (1, "")
+        assert re.search(match, err)
+        assert "check tls_ca" in err
+
+
+def test_tls_with_a_server_without_it_and_the_reverse(
+    secured: Any, start: Start, tmp_path: Path
+) -> None:
+    program, language = secured
+    authority = Authority(tmp_path / "tls")
+    server = ScriptedServer()
+    args = (*language, "--rlx-server", server.address, "--tls-ca", authority.ca)
+    code, out, err = finish(start(program, *args))
+    server.close()
+    assert (code, out) == (1, "")
+    assert "whether the server uses TLS" in err
+    with serve_tls(authority) as address:
+        process = start(program, *language, "--rlx-server", address, "--retry-sleep", 1000, 1000)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "closed the connection" in line or "reset" in line
+
+
+def test_files_of_tls_that_cannot_be_used_are_named(secured: Any, start: Start) -> None:
+    program, language = secured
+    with RawServer([]) as server:
+        args = (*language, "--rlx-server", server.address, "--tls-ca", "/no/ca.pem")
+        code, out, err = finish(start(program, *args))
+    assert (code, out) == (2, "")
+    assert "tls_ca: '/no/ca.pem'" in err
+    assert "No such file" in err
+
+
+def test_without_openssl_tls_is_refused_with_the_cure(
+    start: Start, compiler: str, tmp_path: Path
+) -> None:
+    text = """
+#include "rlx_more.h"
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    rlx_more more;
+    (void)argc;
+    rlx_more_init(&more, argv[1], "plain", NULL, 0, NULL, 0);
+    more.tls_ca = "ca.pem";
+    int status = (int)rlx_more_connect(&more);
+    puts(more.client.text);
+    return status;
+}
+"""
+    target = build(tmp_path, text, compiler, (), "rlx_more.c")
+    with RawServer([]) as server:
+        code, out, _ = finish(start(target, server.address))
+    assert code == INVALID
+    assert "compile rlx_more.c with -DRLX_TLS, and link it with -lssl -lcrypto" in out
+
+
+def test_a_token_is_sent(serve: Serve, start: Start, program: Path, tmp_path: Path) -> None:
+    for language in ((), ("--cpp",)):
+        server = serve(Role(finish_after=3))
+        file = tmp_path / "token"
+        file.write_text("# of a test\n\nsecret-of-a-test\n")
+        args = (*language, "--rlx-server", server.address, "--token-file", file)
+        assert finish(start(program, *args))[0] == 0
+        assert server.sessions[0].hello.token == "secret-of-a-test"
 
 
 # With servers that train.
@@ -1058,6 +1713,19 @@ def start_c_client(cluster: Cluster, program: Path, *flags: object) -> Program:
     return cluster.start("c", [program, "--rlx-server", address, "--name", "cc", *flags])
 
 
+@pytest.mark.parametrize("flags", ["--num-envs 8", "--cpp"], ids=["slots", "cpp"])
+def test_it_trains_in_slots_and_in_cpp(cluster: Cluster, program: Path, flags: str) -> None:
+    sets = ("algorithm.max_global_step=3000", "relaax-rlx-server.score_lines=true")
+    _, rlx_server = cluster.start_both_servers(*sets)
+    first, *others = flags.split()
+    address = f"localhost:{cluster.rlx_port}"
+    argv = [program, first, *others, "--rlx-server", address, "--name", "cc"]
+    client = cluster.start("c", argv)
+    rlx_server.wait_for(r"cc slot \d: episode 9, score \d+")
+    assert client.wait() == 0
+    client.wait_for(r"cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
+
+
 def test_it_trains_and_finds_a_server_again_that_was_killed(
     cluster: Cluster, program: Path
 ) -> None:
@@ -1071,7 +1739,7 @@ def test_it_trains_and_finds_a_server_again_that_was_killed(
     client.wait_for(f"reconnected to localhost:{cluster.rlx_port}")
     again.wait_for(r"cc slot 0: episode 1, score \d+")
     assert client.wait() == 0
-    client.wait_for(r"c_cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
+    client.wait_for(r"cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
 
 
 def test_relaax_run_starts_it(cluster: Cluster, program: Path) -> None:
@@ -1082,15 +1750,15 @@ def test_relaax_run_starts_it(cluster: Cluster, program: Path) -> None:
     sets += ("--set", "relaax-rlx-server.score_lines=true")
     run = cluster.start("run", [find_command("relaax"), "run", cluster.config, *sets])
     assert run.wait() == 0
-    run.wait_for(r"rlx +\| .*c_cartpole-1 slot 0: episode 1, score ")
+    run.wait_for(r"rlx +\| .*c-1 slot 0: episode 1, score ")
     run.wait_for(r"ps +\| .* finished: budget of 3000 env steps used up")
-    run.wait_for(r"env[12] +\| c_cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
+    run.wait_for(r"env[12] +\| cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
     cluster.assert_nothing_left()
 
 
 def test_its_name_is_enough_in_an_experiment(cluster: Cluster) -> None:
     text = cluster.config.read_text()
-    section = "environment: {program: c_cartpole}\n"
+    section = "environment: {program: c}\n"
     cluster.config.write_text(text[: text.index("environment:")] + section)
     experiment = load_experiment(cluster.config)
     assert experiment.environment is not None
