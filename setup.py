@@ -31,6 +31,8 @@ setup(
             "*/*.h",
             "*/*.cpp",
             "*/*.hpp",
+            "templates/*.yaml",
+            "templates/*/*",
         ],
     },
 )

@@ -319,6 +319,25 @@ def examples(
 
 
 @command(app)
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.")],
+    language: Annotated[
+        str, typer.Option(help="python, or json: lines of JSON without a library.")
+    ] = "python",
+    observation: Annotated[
+        str, typer.Option(metavar="SPACE", help='Such as {"box": [4]}; see docs/json.md.')
+    ] = '{"box": [4]}',
+    action: Annotated[
+        str, typer.Option(metavar="SPACE", help='Such as {"discrete": 2} or {"box": [2]}.')
+    ] = '{"discrete": 2}',
+) -> int:
+    """Write the folder of an environment of your own, in a language, which runs at once."""
+    from relaax_like.cli.new import write_environment
+
+    return write_environment(folder, language, observation, action)
+
+
+@command(app)
 def keys(config: ConfigArgument) -> int:
     """List every key of an experiment's file with its type, default and meaning."""
     return show_keys(config)
