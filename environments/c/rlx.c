@@ -90,14 +90,10 @@ static void put_length(writer *to, int field, const uint8_t *end) {
     put_varint(to, KEY(field, BYTES));
 }
 
-static void put_bytes(writer *to, int field, const void *data, size_t size) {
-    put_raw(to, data, size);
-    put_varint(to, size);
-    put_varint(to, KEY(field, BYTES));
-}
-
 static void put_text(writer *to, int field, const char *text) {
-    put_bytes(to, field, text, strlen(text));
+    const uint8_t *end = to->at;
+    put_raw(to, text, strlen(text));
+    put_length(to, field, end);
 }
 
 static void put_list(writer *to, int field, const int64_t *list, size_t count) {
@@ -113,7 +109,8 @@ static void put_array(writer *to, int field, const rlx_leaf *leaf, int slots, co
     int64_t shape[RLX_MAX_AXES + 1] = {slots};
     size_t axes = (size_t)leaf->axes, count = leaf->count * (size_t)(slots ? slots : 1);
     memcpy(shape + !!slots, leaf->shape, axes * sizeof *shape);
-    put_bytes(to, 3, data, count * leaf->item_size);
+    put_raw(to, data, count * leaf->item_size);
+    put_length(to, 3, end);
     put_list(to, 2, shape, axes + !!slots);
     put_text(to, 1, leaf->dtype);
     put_length(to, leaf->name && slots ? 2 : field, end);
@@ -128,10 +125,8 @@ static void put_column(writer *to, int field, const char *dtype, int slots, cons
 /* Writes a map of arrays: those of `data`, or the leaves' own. */
 static void put_leaves(writer *to, int field, const rlx_leaf *leaf, int count, int slots,
                        const void *const *data) {
-    for (leaf += count; count-- > 0;) {
-        leaf--;
-        put_array(to, field, leaf, slots, data ? data[count] : leaf->data);
-    }
+    for (int i = count; i-- > 0;)
+        put_array(to, field, &leaf[i], slots, data ? data[i] : leaf[i].data);
 }
 
 /* Writes entries of a map: the leaf's name -> Space. */
@@ -418,11 +413,13 @@ static rlx_status send_message(rlx_client *client, putter *put, const void *what
 /* Connects to one address; returns 0 or what went wrong, as errno says it. */
 static int open_socket(rlx_client *client, const struct addrinfo *to) {
     const int one = 1;
+    double deadline = now() + client->connect_timeout_sec;
     client->socket = socket(to->ai_family, to->ai_socktype, to->ai_protocol);
     if (client->socket < 0 || fcntl(client->socket, F_SETFD, FD_CLOEXEC) < 0) return errno;
     limit(client, client->connect_timeout_sec);
     while (connect(client->socket, to->ai_addr, to->ai_addrlen) < 0)
-        if (errno != EINTR) return errno == EINPROGRESS ? ETIMEDOUT : errno;
+        if (errno != EINTR || now() > deadline)
+            return errno == EINPROGRESS || errno == EINTR ? ETIMEDOUT : errno;
     limit(client, client->timeout_sec);
     setsockopt(client->socket, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     return setsockopt(client->socket, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one) ? errno : 0;
@@ -454,6 +451,8 @@ static bool measure(rlx_leaf *leaf, int leaves, int slots, size_t *total) {
         leaf->item_size = *bits ? (size_t)atoi(bits) / 8 : 1;
         leaf->count = 1;
         if (leaf->axes > RLX_MAX_AXES || leaf->item_size < 1 || leaf->item_size > 8) return false;
+        bool counted = leaf->kind == RLX_DISCRETE || leaf->kind == RLX_MULTI_DISCRETE;
+        if (!leaf->data || (counted && !leaf->n)) return false;
         for (int i = 0; i < leaf->axes; i++)
             if ((uint64_t)leaf->shape[i] > MAX_MESSAGE_BYTES
                 || (leaf->count *= (size_t)leaf->shape[i]) > MAX_MESSAGE_BYTES) return false;
@@ -471,7 +470,8 @@ static rlx_status prepare(rlx_client *client) {
         || !measure(client->observations, client->num_observations, client->slots, &output_size)
         || !measure(client->actions, client->num_actions, client->slots, &input_size))
         return fail(client, RLX_INVALID, "slots, observations, actions: expected 1 slot or more, "
-                    "dtypes such as float32, at most %d axes of 0 or more, 64 MiB", RLX_MAX_AXES);
+                    "leaves with a dtype such as float32, data, n if discrete, at most %d axes, "
+                    "and 64 MiB", RLX_MAX_AXES);
     client->input = malloc(client->input_size = input_size);
     client->output = malloc(client->output_size = output_size);
     if (client->input && client->output) return RLX_OK;

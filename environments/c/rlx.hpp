@@ -260,8 +260,7 @@ class Client {
     /* Sends a point of a curve; without x, at the newest global_t. */
     void point(const std::string& curve, double y,
                double x = std::numeric_limits<double>::quiet_NaN()) {
-        const rlx_point one{curve.c_str(), y, x};
-        check(rlx_send_points(&more_, &one, 1));
+        check(rlx_send_point(&more_, curve.c_str(), y, x));
     }
     void close() { rlx_more_close(&more_); }
 

@@ -7,8 +7,6 @@
 #include <openssl/x509v3.h>
 #endif
 
-#define FIRST_SLEEP_SEC 0.25 /* at most, before the second attempt to connect */
-
 /* As `move_plain`, but not beyond the deadline, if there is one. */
 static long move_in_time(rlx_client *client, bool sends, uint8_t *at, size_t size) {
     double deadline = ((rlx_more *)client)->deadline, left = deadline - now();
@@ -24,9 +22,6 @@ static long move_in_time(rlx_client *client, bool sends, uint8_t *at, size_t siz
 }
 
 /* TLS. */
-
-static void stop_tls(rlx_more *more);
-static rlx_status start_tls(rlx_more *more, const char *host);
 
 #ifdef RLX_TLS
 /* OpenSSL itself would end the program by SIGPIPE when the server has closed. */
@@ -52,12 +47,15 @@ static long control_bio(BIO *bio, int command, long number, void *pointer) {
 }
 
 static long move_tls(rlx_client *client, bool sends, uint8_t *at, size_t size) {
-    SSL *tls = ((rlx_more *)client)->tls;
+    rlx_more *more = (rlx_more *)client;
+    double deadline = more->deadline;
     int some = size > 1 << 20 ? 1 << 20 : (int)size;
+    if (deadline == 0) more->deadline = now() + client->timeout_sec;
     errno = 0;
     ERR_clear_error();
-    int moved = sends ? SSL_write(tls, at, some) : SSL_read(tls, at, some);
-    int error = errno, kind = SSL_get_error(tls, moved);
+    int moved = sends ? SSL_write(more->tls, at, some) : SSL_read(more->tls, at, some);
+    int error = errno, kind = SSL_get_error(more->tls, moved);
+    more->deadline = deadline;
     if (moved > 0 || kind == SSL_ERROR_ZERO_RETURN) return moved > 0 ? moved : 0;
     bool waits = kind == SSL_ERROR_WANT_READ || kind == SSL_ERROR_WANT_WRITE;
     errno = waits ? EAGAIN : error ? error : EPROTO;
@@ -173,23 +171,20 @@ static void list_features(const rlx_more *more, feature features[NUM_FEATURES]) 
     memcpy(features, all, sizeof all);
 }
 
-static rlx_status validate_more(rlx_more *more) {
+static rlx_status validate(rlx_more *more) {
     rlx_client *client = &more->client;
+    double most = more->max_wait_ms ? 1e6 : 0;
     if (more->max_wait_ms < 0 || more->max_wait_ms > 60000)
         return fail(client, RLX_INVALID, "max_wait_ms: %d, expected 0 to 60000", more->max_wait_ms);
-    if (more->answer_timeout_sec != 0
-        && !(more->max_wait_ms && more->answer_timeout_sec > 0 && more->answer_timeout_sec <= 1e6))
-        return fail(client, RLX_INVALID, "answer_timeout_sec: %g with max_wait_ms: %d, expected 0, "
-                    "or more than 0 and at most 1e6 if max_wait_ms is set",
-                    more->answer_timeout_sec, more->max_wait_ms);
+    if (!(more->answer_timeout_sec >= 0 && more->answer_timeout_sec <= most))
+        return fail(client, RLX_INVALID, "answer_timeout_sec: %g, expected 0 to %g%s",
+                    more->answer_timeout_sec, most, most > 0 ? "" : " without max_wait_ms");
     if (!(more->min_sleep_sec >= 0 && more->min_sleep_sec <= more->max_sleep_sec
           && more->max_sleep_sec <= 1e6))
-        return fail(client, RLX_INVALID, "min_sleep_sec: %g and max_sleep_sec: %g, expected 0 <= "
-                    "min_sleep_sec <= max_sleep_sec <= 1e6",
-                    more->min_sleep_sec, more->max_sleep_sec);
-    if (!more->tls_cert != !more->tls_key)
-        return fail(client, RLX_INVALID, "tls_cert, tls_key: one, expected both or neither");
-    return RLX_OK;
+        return fail(client, RLX_INVALID, "min_sleep_sec, max_sleep_sec: %g, %g, expected 0 to 1e6, "
+                    "the smaller one first", more->min_sleep_sec, more->max_sleep_sec);
+    if (!more->tls_cert == !more->tls_key) return RLX_OK;
+    return fail(client, RLX_INVALID, "tls_cert, tls_key: one, expected both or neither");
 }
 
 /* Ends what an earlier connection left. */
@@ -213,7 +208,7 @@ rlx_status rlx_more_connect(rlx_more *more) {
     for (int i = 0; i < NUM_FEATURES; i++)
         if (features[i].wanted) more->wanted[client->num_wanted++] = features[i].name;
     client->wanted = more->wanted;
-    rlx_status status = validate_more(more);
+    rlx_status status = validate(more);
     if (!status) status = prepare(client);
     if (status) return status;
     reset(more);
@@ -254,7 +249,7 @@ static void pause_before_retry(rlx_more *more, double at_most_sec) {
 
 rlx_status rlx_connect_with_retry(rlx_more *more) {
     rlx_status status;
-    for (double at_most_sec = FIRST_SLEEP_SEC;; at_most_sec *= 2) {
+    for (double at_most_sec = 0.25;; at_most_sec *= 2) {
         status = rlx_more_connect(more);
         if (status != RLX_UNAVAILABLE) return status;
         pause_before_retry(more, at_most_sec);
@@ -428,32 +423,24 @@ rlx_status rlx_reward_and_skip(rlx_more *more, double reward) {
     return status;
 }
 
-typedef struct { const rlx_point *points; int count; } point_list;
+typedef struct { const char *curve; double y, x; } point;
 
-static void put_points(const rlx_client *client, writer *to, const void *what) {
-    const point_list *list = what;
+static void put_point(const rlx_client *client, writer *to, const void *what) {
+    const point *told = what;
     (void)client;
-    for (int i = list->count; i-- > 0;) {
-        const rlx_point *point = &list->points[i];
-        const uint8_t *end = to->at;
-        if (!isnan(point->x)) put_raw(to, &point->x, 8), put_varint(to, KEY(3, FIXED64));
-        put_raw(to, &point->y, 8), put_varint(to, KEY(2, FIXED64));
-        put_text(to, 1, point->name);
-        put_length(to, 1, end);
-    }
+    if (!isnan(told->x)) put_raw(to, &told->x, 8), put_varint(to, KEY(3, FIXED64));
+    put_raw(to, &told->y, 8), put_varint(to, KEY(2, FIXED64));
+    put_text(to, 1, told->curve);
+    put_length(to, 1, to->end);
     put_length(to, 3, to->end);
 }
 
-rlx_status rlx_send_points(rlx_more *more, const rlx_point *points, int count) {
-    const point_list list = {points, count};
-    if (more->client.socket < 0 || count < 1) return RLX_OK;
-    return send_message(&more->client, put_points, &list);
+rlx_status rlx_send_point(rlx_more *more, const char *curve, double y, double x) {
+    if (more->client.socket < 0) return RLX_OK;
+    return send_message(&more->client, put_point, &(point){curve, y, x});
 }
 
-static void print_line(const char *line) {
-    puts(line);
-    fflush(stdout);
-}
+static void print_line(const char *line) { puts(line), fflush(stdout); }
 
 void rlx_more_init(rlx_more *more, const char *address, const char *name, rlx_leaf *observations,
                    int num_observations, rlx_leaf *actions, int num_actions) {

@@ -21,17 +21,7 @@
 
 typedef struct { const char *name, *value; } rlx_pair;
 
-typedef struct {
-    const char *name; /* of a curve, 1 to 200 characters */
-    double y;
-    double x; /* NaN: the newest global_t */
-} rlx_point;
-
-typedef struct {
-    uint32_t slot;
-    double score;
-    uint64_t length;
-} rlx_episode;
+typedef struct { uint32_t slot; double score; uint64_t length; } rlx_episode;
 
 typedef struct {
     rlx_client client; /* the settings, results and verbs of rlx.h */
@@ -109,9 +99,9 @@ rlx_status rlx_executed(rlx_more *more);
  * For one slot. */
 rlx_status rlx_reward_and_skip(rlx_more *more, double reward);
 
-/* Sends points of curves, at most 10 000, and 2 000 per second in the long run. The server drops
- * what is beyond that or invalid, and does not answer. */
-rlx_status rlx_send_points(rlx_more *more, const rlx_point *points, int count);
+/* Sends a point of a curve, whose name has 1 to 200 characters; x is NaN: the newest global_t. The
+ * server does not answer, and drops what is invalid, or more than 2 000 per second. */
+rlx_status rlx_send_point(rlx_more *more, const char *curve, double y, double x);
 
 /* Closes the connection and frees all memory; see rlx_close. */
 void rlx_more_close(rlx_more *more);

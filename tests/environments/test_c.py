@@ -41,7 +41,7 @@ from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 FOLDER = ROOT / "environments" / "c"
 FLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
-CPP_FLAGS = ("-std=c++17", "-O1", "-Wshadow", *FLAGS[2:])
+CPP_FLAGS = ("-std=c++17", "-O0", "-Wshadow", *FLAGS[2:])
 SANITIZE = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 Serve = Callable[..., ScriptedServer]
 Start = Callable[..., subprocess.Popen[str]]
@@ -77,10 +77,21 @@ def copy_folder(target: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def program(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of a copy, built."""
+    """The program of a copy, built in both languages."""
     main = copy_folder(tmp_path_factory.mktemp("program"))
-    subprocess.run([main, "--help"], check=True, stdout=subprocess.DEVNULL, timeout=60)
+    build_both(main)
     return main
+
+
+def build_both(main: Path, **env: str) -> None:
+    for language in ([], ["--cpp"] if shutil.which("c++") else []):
+        subprocess.run(
+            [main, *language, "--help"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **env},
+            timeout=200,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +100,7 @@ def checked_program(
 ) -> Path:
     """The same, ended by whatever C leaves undefined."""
     main = copy_folder(tmp_path_factory.mktemp("checked"))
-    env = {**os.environ, "CC": " ".join((compiler, *sanitize))}
-    subprocess.run([main, "--help"], check=True, stdout=subprocess.DEVNULL, env=env, timeout=60)
+    build_both(main, CC=" ".join((compiler, *sanitize)), CXX=" ".join(("c++", *sanitize)))
     return main
 
 
@@ -100,7 +110,7 @@ def build(folder: Path, text: str, compiler: str, flags: Sequence[str], *sources
     source.write_text(text)
     target = source.with_suffix("")
     argv = [compiler, *FLAGS, *flags, f"-I{FOLDER}", "-o", target, source]
-    subprocess.run([*argv, *(FOLDER / name for name in sources), "-lm"], check=True, timeout=60)
+    subprocess.run([*argv, *(FOLDER / name for name in sources), "-lm"], check=True, timeout=200)
     return target
 
 
@@ -132,9 +142,9 @@ def build_cpp(folder: Path, text: str, compiler: str, flags: Sequence[str] = ())
     source.write_text(text)
     target = source.with_suffix("")
     argv = [compiler, *FLAGS, *flags, "-c", "-o", library, FOLDER / "rlx_more.c"]
-    subprocess.run(argv, check=True, timeout=60)
+    subprocess.run(argv, check=True, timeout=200)
     argv = ["c++", *CPP_FLAGS, *flags, f"-I{FOLDER}", "-o", target, source, library, "-lm"]
-    subprocess.run(argv, check=True, timeout=60)
+    subprocess.run(argv, check=True, timeout=200)
     return target
 
 
@@ -161,7 +171,7 @@ def physics(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
     library = tmp_path_factory.mktemp("physics") / "physics.so"
     source = FOLDER / "cartpole_physics.c"
     argv = [compiler, *FLAGS, "-fPIC", "-shared", "-o", library, source, "-lm"]
-    subprocess.run(argv, check=True, timeout=60)
+    subprocess.run(argv, check=True, timeout=200)
     loaded = ctypes.CDLL(str(library))
     loaded.cartpole_step.restype = ctypes.c_bool
     return loaded
@@ -428,11 +438,11 @@ def check_said(server: RecordedServer) -> None:
 
 @pytest.mark.parametrize("language", [(), ("--cpp",)], ids=["c", "cpp"])
 def test_the_program_says_what_was_recorded(
-    start: Start, program: Path, language: tuple[str, ...]
+    start: Start, checked_program: Path, language: tuple[str, ...]
 ) -> None:
     server = RecordedServer("c-cartpole")
     flags = "--exploit --seed 1 --episodes 2 --name c-cartpole --rlx-server"
-    code, out, err = finish(start(program, *language, *flags.split(), server.address))
+    code, out, err = finish(start(checked_program, *language, *flags.split(), server.address))
     server.wait()
     assert (code, err) == (0, "")
     assert out.endswith("done; 2 episodes, 22 steps\n")
@@ -441,10 +451,10 @@ def test_the_program_says_what_was_recorded(
 
 @pytest.mark.parametrize("name", ["c-verbs", "c-wrong-shape"])
 def test_the_library_says_what_was_recorded(
-    start: Start, compiler: str, tmp_path: Path, name: str
+    start: Start, compiler: str, sanitize: tuple[str, ...], tmp_path: Path, name: str
 ) -> None:
     text = (RECORDED / "verbs.c").read_text()
-    target = build(tmp_path, text, compiler, (), "rlx_more.c")
+    target = build(tmp_path, text, compiler, sanitize, "rlx.c")
     server = RecordedServer(name)
     more = ["wrong"] if name == "c-wrong-shape" else []
     code, _, err = finish(start(target, server.address, *more))
@@ -470,6 +480,7 @@ class RawServer:
         then_close: bool = False,
         pause_sec: float = 0,
         one_message: bool = False,
+        byte_sec: float = 0,
     ):
         """Starts it.
 
@@ -478,7 +489,9 @@ class RawServer:
           then_close: closes the connection after them.
           pause_sec: before each answer but the first.
           one_message: all but the first answer the same message.
+          byte_sec: between two bytes of all answers but the first; 0: pieces of 7 bytes.
         """
+        self._byte_sec = byte_sec
         self._pause_sec = pause_sec
         self._one_message = one_message
         self.received: list[bytes] = []
@@ -513,8 +526,11 @@ class RawServer:
                     self.received.append(stream.read(length))
                 if number and self._pause_sec:
                     time.sleep(self._pause_sec)
-                for i in range(0, len(answer), 7):  # in small pieces
-                    connection.sendall(answer[i : i + 7])
+                size = 1 if number and self._byte_sec else 7
+                for i in range(0, len(answer), size):  # in small pieces
+                    connection.sendall(answer[i : i + size])
+                    if size == 1:
+                        time.sleep(self._byte_sec)
             if not self._then_close:
                 self._ended.wait(60)
 
@@ -605,6 +621,28 @@ def test_half_a_frame_and_the_end_is_a_loss(start: Start, checked_program: Path,
     )
 
 
+# Their size.
+
+COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|/\*.*?\*/|//[^\n]*', re.DOTALL)
+
+
+def count_code_lines(*names: str) -> int:
+    """Counts lines that have more than comments; none is longer than 100 columns."""
+    count = 0
+    for name in names:
+        text = (FOLDER / name).read_text()
+        assert max(map(len, text.splitlines())) <= 100, name
+        code = COMMENT.sub(lambda found: found[0] if found[0][0] == '"' else "", text)
+        count += sum(1 for line in code.splitlines() if line.strip())
+    return count
+
+
+def test_the_libraries_are_small() -> None:
+    assert count_code_lines("rlx.h", "rlx.c") <= 600
+    assert count_code_lines("rlx_more.h", "rlx_more.c") <= 450
+    assert count_code_lines("rlx.hpp") <= 450
+
+
 # The library by itself.
 
 VERBS = r"""
@@ -657,8 +695,8 @@ int main(int argc, char **argv)
         if (!strcmp(verb, "length")) status = (int)more.episodes[0].length;
         if (!strcmp(verb, "ping")) status = (int)rlx_ping(client);
         if (!strcmp(verb, "points")) {
-            rlx_point points[] = {{"speed", 1.5, 0.0 / 0.0}, {"height", -2, 7}};
-            status = (int)rlx_send_points(&more, points, 2);
+            status = (int)rlx_send_point(&more, "speed", 1.5, 0.0 / 0.0);
+            status += (int)rlx_send_point(&more, "height", -2, 7);
         }
         if (!strcmp(verb, "act")) status = (int)rlx_act(client);
         if (!strcmp(verb, "reward")) status = (int)rlx_reward_and_act(client, -0.5);
@@ -859,11 +897,11 @@ def test_a_server_that_pings_is_waited_for(verbs: Any) -> None:
 
 
 def test_points_of_curves_are_sent(verbs: Any) -> None:
-    with RawServer([READY, b"", ACTION]) as server:
+    with RawServer([READY, b"", b"", ACTION]) as server:
         called = verbs(server.address, "connect points act")
-        points = rlx_pb2.ClientMessage.FromString(server.received[1]).scalars.scalars
+        bodies = [rlx_pb2.ClientMessage.FromString(body) for body in server.received[1:3]]
     assert [int(status) for status, *_ in called] == [OK] * 3
-    speed, height = points
+    speed, height = [point for body in bodies for point in body.scalars.scalars]
     assert (speed.name, speed.y, speed.HasField("x")) == ("speed", 1.5, False)
     assert (height.name, height.y, height.x) == ("height", -2, 7)
 
@@ -1102,24 +1140,28 @@ MISTAKES = (
 )
 
 
-@pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("language", ["c", "cpp"])
-def test_all_kinds_of_spaces_are_exchanged(
-    serve: Serve,
-    start: Start,
+@pytest.fixture(scope="module", params=["c", "cpp"])
+def kinds(
+    request: pytest.FixtureRequest,
     compiler: str,
     sanitize: tuple[str, ...],
-    tmp_path: Path,
-    language: str,
-    slots: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, str]:
+    """The program in a language, and the mistakes that it reports."""
+    folder = tmp_path_factory.mktemp("kinds")
+    if request.param == "cpp":
+        return build_cpp(folder, KINDS_CPP, compiler, sanitize), MISTAKES
+    return build(folder, KINDS, compiler, sanitize, "rlx_more.c"), ""
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_all_kinds_of_spaces_are_exchanged(
+    serve: Serve, start: Start, kinds: tuple[Path, str], slots: int
 ) -> None:
     server = serve()
-    if language == "c":
-        target = build(tmp_path, KINDS, compiler, sanitize, "rlx_more.c")
-    else:
-        target = build_cpp(tmp_path, KINDS_CPP, compiler, sanitize)
-    code, out, err = finish(start(target, server.address, slots, 9))
-    assert (code, err) == (0, MISTAKES if language == "cpp" else ""), out
+    program, mistakes = kinds
+    code, out, err = finish(start(program, server.address, slots, 9))
+    assert (code, err) == (0, mistakes), out
     session = server.sessions[0]
     assert session.hello.slots == slots
     assert session.observation_spaces == {
@@ -1192,6 +1234,79 @@ def test_no_answer_in_time_is_a_loss(verbs: Any) -> None:
         called = verbs(server.address, "connect act act", "0.3")
     assert [int(status) for status, *_ in called] == [OK, UNAVAILABLE, UNAVAILABLE]
     assert called[1][-1] == f"lost the rlx server {server.address}: no answer within 0.3 s"
+
+
+LIMITS = r"""
+#define _GNU_SOURCE
+#include "rlx.h"
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+
+static void ignore(int number) { (void)number; }
+
+/* Connects, and asks for an action, while signals come. */
+int main(int argc, char **argv)
+{
+    float seen = 0;
+    int64_t done, choices = 2;
+    rlx_leaf observation = {.name = "observation", .kind = RLX_BOX, .dtype = "float32",
+                            .data = &seen};
+    rlx_leaf action = {.name = "action", .kind = RLX_DISCRETE, .dtype = "int64", .n = &choices,
+                       .data = &done};
+    rlx_client client;
+    struct sigaction handler = {.sa_handler = ignore};
+    struct itimerval often = {{0, 50000}, {0, 50000}};
+    if (argc != 2 || sigaction(SIGALRM, &handler, NULL) || setitimer(ITIMER_REAL, &often, NULL))
+        return 1;
+    rlx_init(&client, argv[1], "limits", &observation, 1, &action, 1);
+    client.timeout_sec = client.connect_timeout_sec = 0.4;
+    rlx_status status = rlx_connect(&client);
+    if (!status) status = rlx_act(&client);
+    puts(client.text);
+    rlx_close(&client);
+    return (int)status;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def limits(
+    compiler: str, sanitize: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    return build(tmp_path_factory.mktemp("limits"), LIMITS, compiler, sanitize, "rlx.c")
+
+
+def test_signals_do_not_make_a_wait_longer(start: Start, limits: Path) -> None:
+    with RawServer([READY]) as server:
+        code, out, _ = finish(start(limits, server.address))
+    assert (code, out) == (
+        UNAVAILABLE, f"lost the rlx server {server.address}: no answer within 0.4 s\n"
+    )  # fmt: skip
+
+
+def test_connecting_has_a_limit_of_time(start: Start, limits: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):  # its queue is full
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        code, out, _ = finish(start(limits, address))
+    assert code == UNAVAILABLE
+    assert "timed out" in out
+
+
+def test_an_answer_that_arrives_byte_by_byte_forever_is_a_loss(start: Start, limits: Path) -> None:
+    long = struct.pack(">I", 60_000) + bytes(60_000)
+    with RawServer([READY, long], byte_sec=0.01) as server:
+        code, out, _ = finish(start(limits, server.address))
+    assert code == UNAVAILABLE
+    assert "no answer within 0.4 s" in out
 
 
 def test_an_error_that_came_with_an_answer_is_read_after_it(verbs: Any) -> None:
