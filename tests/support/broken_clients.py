@@ -31,6 +31,9 @@ FAULTS = {
     "steps_ahead": "sends the next step before the answer to the last one",
     "other_dtype": "declares float32 observations and sends float64",
     "swapped_bytes": "sends big-endian numbers",
+    "masks_unasked": "sends masks, although Ready does not list them",
+    "short_masks": "sends masks with a choice less than the action has",
+    "agents_miscounted": "names three agents for two slots",
     "sends_nan": "sends NaN when the cart stops",
     "flags_as_floats": "sends terminated as float32",
     "one_row_after_reset": "sends one row instead of two in the step after an episode has ended",
@@ -75,6 +78,7 @@ ODDITIES = {
     "names_to_escape": "has leaves whose names are not words, and not sorted",
     "one_slot": "has one slot",
     "sends_points": "sends points of curves between steps",
+    "later_features": "names agents, and sends masks if Ready lists them",
 }
 GEAR, STEER = "gear", "steer"
 LIMIT = 25
@@ -115,7 +119,11 @@ class Cart:
     def observe(self):
         if "sends_nan" in DO and self.steps == 7:
             return [float("nan")] * 3
-        return [self.x, self.speed, self.steps / LIMIT]
+        numbers = [self.x, self.speed, self.steps / LIMIT]
+        if "swapped_bytes" in DO:  # so that they are no NaN
+            packed = [struct.pack("<f", number) for number in numbers]
+            numbers = [struct.unpack("<f", bytes([one[0] & 0x3F]) + one[1:])[0] for one in packed]
+        return numbers
 
 
 # Protobuf.
@@ -293,8 +301,7 @@ def fail(body):
 
 
 def make_hello(name, slots, token):
-    high = struct.pack(f"{BYTE_ORDER}3f", 10, 10, 10)
-    low = struct.pack(f"{BYTE_ORDER}3f", -10, -10, -10)
+    high, low = struct.pack("<3f", 10, 10, 10), struct.pack("<3f", -10, -10, -10)
     if "bounds_swapped" in DO:
         low, high = high, low
     bounds = [
@@ -306,13 +313,20 @@ def make_hello(name, slots, token):
         (5, entry(leaf, message([(1, 2), (2, b"int64"), *numbers(6, [n])])))
         for leaf, n in ((GEAR, 3), (STEER, 2))
     ]
-    features = [b"hello_ping", b"ping", b"timings"]
+    features = [b"ping", b"timings"]
+    if "answers_pings" not in DO:
+        features.insert(0, b"hello_ping")
     if "unnumbered_steps" in DO:
-        features.insert(2, b"step_id")
+        features.insert(-1, b"step_id")
     if "unsorted_features" in DO:
         features.reverse()
     if DO & {"no_features", "pings_unasked"}:
         features = []
+    agents = []
+    if DO & {"later_features", "masks_unasked", "short_masks", "agents_miscounted"}:
+        features = [b"agents", *features[:-1], b"masks", b"slot_versions", b"timings"]
+        features.sort()
+        agents = [b"left", b"right", b"third"][: 3 if "agents_miscounted" in DO else slots]
     if "token_in_name" in DO:
         name, token = f"{name} {token}", ""
     return message(
@@ -325,6 +339,7 @@ def make_hello(name, slots, token):
             (6, 1),
             *([(7, token.encode())] if token else []),
             *((8, feature) for feature in features),
+            *((11, agent) for agent in agents),
         ]
     )
 
@@ -347,7 +362,7 @@ def make_flags(number, flags):
 
 def read_actions(body, slots):
     """Returns the actions as (gear, steer) of each slot; None: there are none."""
-    found = read_fields(body, (1, 2, 3, 4, 6))
+    found = read_fields(body, (1, 2, 3, 4, 6, 7))
     if found.get(3, [b""])[0]:
         if "ignores_finished" not in DO:
             raise Finished(found[3][0].decode())
@@ -378,6 +393,7 @@ class Game:
     def __init__(self, slots):
         self.slots = slots
         self.last = None
+        self.has_masks = False
         self.restart()
 
     def restart(self):
@@ -387,12 +403,18 @@ class Game:
         self.carts = [Cart(seed) for seed in seeds]
 
     def begin(self):
-        step = make_observations(1, [cart.observe() for cart in self.carts])
+        step = make_observations(1, [cart.observe() for cart in self.carts]) + self.make_masks()
         if "rewards_first" in DO:
             step += self.make_outcome(
                 [0.0] * self.slots, [False] * self.slots, [False] * self.slots
             )
         return step
+
+    def make_masks(self):
+        if not (self.has_masks or "masks_unasked" in DO):
+            return []
+        n = 2 if "short_masks" in DO else 3
+        return [(11, entry(GEAR, array("bool", [self.slots, n], [True] * n * self.slots)))]
 
     def make_outcome(self, rewards, terminated, truncated):
         if "rewards_of_other_slot" in DO:
@@ -431,7 +453,7 @@ class Game:
             step = []
         is_last = "ends_together" in DO and all(ended)
         if not is_last:
-            step = make_observations(1, rows) + step
+            step = make_observations(1, rows) + step + self.make_masks()
         wants_final = any(truncated) if "no_final_at_termination" in DO else any(ended)
         if wants_final and "no_final_observations" not in DO:
             step += make_observations(6, final)
@@ -459,14 +481,14 @@ def play(connection, hello, game, is_first):
         fail(body)
     if number != 1:
         raise Refused("no Ready")
-    read_fields(body, (1, 2, 3, 4))
+    game.has_masks = b"masks" in read_fields(body, (1, 2, 3, 4)).get(4, ())
     if is_first or "keeps_state" not in DO:
         game.restart()
     fields, has_observations = game.begin(), True
     if not is_first and "continues_old_episode" in DO:
         fields, has_observations = game.step([(0, 0)] * game.slots)
     if not is_first and "repeats_step" in DO:
-        fields = game.last
+        fields = game.last or fields
     if "does_not_wait_for_ready" not in DO:
         connection.send(2, message(fields))
     while True:
