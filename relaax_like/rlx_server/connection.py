@@ -6,7 +6,7 @@ import socket
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
@@ -48,6 +48,18 @@ _PING_SEC = 5.0
 _MAX_UNWANTED = 4 << 20
 _KEY = "relaax-rlx-server.max_message_bytes"
 _SESSION_LIMIT = f"the spaces of the hello and {_KEY} limit them"
+
+
+def choose_carrier(carrier: Carrier, allowed_origins: Collection[str]) -> Carrier:
+    """Chooses by the first byte, which no length of a frame has if it is a character.
+
+    Args:
+      carrier: holds what has arrived.
+      allowed_origins: of pages that can connect.
+    """
+    if carrier.peek(1) == b"{":
+        return Lines(carrier)
+    return WebSocket(carrier, allowed_origins) if carrier.peek(1).isupper() else carrier
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -330,22 +342,13 @@ class Connection(asyncio.BufferedProtocol):
         reason = f"a hello has at most {longest} bytes, and no message more than {_KEY}"
         return Limit(min(longest, self._server.max_message_bytes), reason)
 
-    def _choose_carrier(self) -> Carrier:
-        """Chooses by the first byte, which no length of a frame has if it is a character."""
-        self._chosen = True
-        carrier = self._carrier
-        if carrier.peek(1) == b"{":
-            self._carrier = Lines(carrier)
-            self.session.codec = JsonCodec()
-        elif carrier.peek(1).isupper():
-            self._carrier = WebSocket(carrier, self._server.allowed_origins)
-            self.session.codec = JsonCodec()  # unless its first message is not text
-        return self._carrier
-
     def _split(self) -> None:
         carrier = self._carrier
         if not self._chosen and not carrier.is_empty:
-            carrier = self._choose_carrier()
+            self._chosen = True
+            carrier = self._carrier = choose_carrier(carrier, self._server.allowed_origins)
+            if carrier.is_text is not False:
+                self.session.codec = JsonCodec()  # unless its first message is not text
         if not self.session.greeted and carrier.peek(len(HANDSHAKE)) == HANDSHAKE:
             raise ProtocolError(
                 "received a TLS handshake, but this server does not use TLS; connect without "
