@@ -21,7 +21,7 @@ setup(
     ],
     package_dir={f"relaax_like.{root}": root for root in SHIPPED},
     package_data={
-        "relaax_like": ["py.typed", "**/*.pyi"],
+        "relaax_like": ["py.typed", "**/*.pyi", "client_checks/*.txt"],
         "relaax_like.algorithms": ["*/*.yaml", "*/*.md", "*/*.Procfile"],
         "relaax_like.environments": [
             "*.md",

@@ -98,6 +98,7 @@ def test_the_wheel_has_all_that_is_used_at_run_time(wheel: Path) -> None:
     assert "relaax_like/environments/OpenAI_Gym/gym_client.py" in files
     for name in ("rlx.c", "rlx.h", "rlx_more.c", "rlx.hpp", "cartpole.cpp"):
         assert f"relaax_like/environments/c/{name}" in files
+    assert "relaax_like/client_checks/checks.txt" in files
     assert "relaax_like/py.typed" in files
     assert "relaax_like/v1/rlx_pb2.pyi" in files
 

@@ -343,6 +343,47 @@ def keys(config: ConfigArgument) -> int:
     return show_keys(config)
 
 
+@command(app, name="check-client", context_settings={"allow_interspersed_args": False})
+def check_client(
+    program: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- PROGRAM ARGS...]",
+            help="Starts the client; it also gets --rlx-server and --name. Without it, start the "
+            "client when asked to.",
+        ),
+    ] = None,
+    bind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Listen there; default: any port, or localhost:7001."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+    show_list: Annotated[bool, typer.Option("--list", help="List the checks; make none.")] = False,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The token that the client must send.")
+    ] = None,
+    silence: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            metavar="SEC",
+            help="Check that the client gives up a silent server after this time; 0: do not.",
+        ),
+    ] = 0.0,
+    time_limit: Annotated[
+        float, typer.Option(min=1.0, metavar="SEC", help="For all checks together.")
+    ] = 600.0,
+) -> int:
+    """Check a client in any language: play its server, in usual and in unusual ways."""
+    from relaax_like.cli.check_client import list_checks, show_client_checks
+
+    if show_list:
+        return list_checks(as_json)
+    return show_client_checks(program or [], bind, token_file, silence, time_limit, as_json)
+
+
 @command(app, name="check-algorithm")
 def check_algorithm(
     name: Annotated[
