@@ -1,0 +1,71 @@
+"""`relaax check-client` as its users start it."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from support import broken_clients
+from support.cluster import find_command
+
+CART = [sys.executable, broken_clients.__file__]
+RELAAX = find_command("relaax")
+COMMAND = [RELAAX, "check-client"]
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=100)
+
+
+def test_the_checks_are_listed() -> None:
+    lines = call("--list").stdout.splitlines()
+    assert len(lines) >= 60
+    assert lines[0].startswith("frames.carrier ")
+    assert lines[0].endswith("(docs/protocol.md#frames)")
+    assert {one["id"] for one in json.loads(call("--list", "--json").stdout)} == {
+        line.split()[0] for line in lines
+    }
+
+
+def test_a_right_client_passes_and_a_broken_one_does_not(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef0123456789abcdef")
+    token.chmod(0o600)
+    done = call("--json", "--token-file", str(token), "--", *CART, "later_features")
+    assert done.returncode == 0, done
+    found = {one["id"]: one for one in json.loads(done.stdout)}
+    assert found["hello.token"]["outcome"] == "passed"
+    assert found["answers.silence"]["outcome"] == "not applicable"
+    done = call("--", *CART, "sends_nan")
+    assert done.returncode == 1, done
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("failed"))
+    assert "steps.values" in line
+    assert "expected: Observations are finite" in line
+    assert "see docs/protocol.md#spaces" in line
+    assert ", 1 failed, " in done.stdout.splitlines()[-1]
+
+
+def test_ctrl_c_ends_the_command_and_the_client() -> None:
+    flags = ["--silence", "1000", "--", *CART, "never_gives_up"]
+    with subprocess.Popen([*COMMAND, "--bind", "127.0.0.1:0"], stderr=subprocess.PIPE) as by_hand:
+        assert by_hand.stderr is not None
+        assert b"waiting for the client at 127.0.0.1:" in by_hand.stderr.readline()
+        by_hand.send_signal(signal.SIGINT)
+        assert by_hand.stderr.read() == b""
+    assert by_hand.returncode == 130
+    done = call("--time-limit", "3", *flags)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "the time limit of the whole check was reached" in done.stdout
+
+
+def test_what_cannot_be_checked_is_refused() -> None:
+    for arguments, text in (
+        (["--", "no-such-program"], "error: no-such-program: not found, or not executable"),
+        (["--bind", "nowhere"], "error: 'nowhere': port missing"),
+        (["--token-file", "nothing", "--", *CART], "error: token file nothing"),
+    ):
+        done = call(*arguments)
+        assert done.returncode == 2, done
+        assert done.stderr.startswith(text), done
+        assert done.stdout == ""
