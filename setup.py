@@ -23,16 +23,6 @@ setup(
     package_data={
         "relaax_like": ["py.typed", "**/*.pyi", "client_checks/*.txt"],
         "relaax_like.algorithms": ["*/*.yaml", "*/*.md", "*/*.Procfile"],
-        "relaax_like.environments": [
-            "*.md",
-            "*/main",
-            "*/*.md",
-            "*/*.c",
-            "*/*.h",
-            "*/*.cpp",
-            "*/*.hpp",
-            "templates/*.yaml",
-            "templates/*/*",
-        ],
+        "relaax_like.environments": ["*.md", "*/*", "templates/*/*"],
     },
 )
