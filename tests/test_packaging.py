@@ -22,8 +22,8 @@ sys.path.append(str(ROOT / "deploy"))
 from check_images import copy_build_context
 
 ENVIRONMENTS = ("OpenAI_Gym", "bandit", "memory")
-# Not started here, as they need a compiler or Node: their tests in tests/environments do that.
-PROGRAMS = (*ENVIRONMENTS, "c", "javascript")
+# Not started here, as they need other tools: their tests in tests/environments do that.
+PROGRAMS = (*ENVIRONMENTS, "c", "javascript", "browser")
 ALGORITHMS = ("policy_gradient", "policy_gradient_tutorial")
 
 
@@ -99,7 +99,10 @@ def test_the_wheel_has_all_that_is_used_at_run_time(wheel: Path) -> None:
     for name in ("c/rlx.c", "c/rlx.h", "c/rlx_more.c", "c/rlx.hpp", "c/cartpole.cpp"):
         assert f"relaax_like/environments/{name}" in files
     assert "relaax_like/environments/javascript/rlx.js" in files
-    assert "relaax_like/environments/templates/python/main" in files
+    for name in ("c/rlx.c", "c/rlx.h", "c/rlx_more.c", "c/rlx.hpp", "c/cartpole.cpp"):
+        assert f"relaax_like/environments/{name}" in files
+    for name in ("javascript/rlx.js", "templates/python/main", "browser/index.html"):
+        assert f"relaax_like/environments/{name}" in files
     assert "relaax_like/client_checks/checks.txt" in files
     assert "relaax_like/py.typed" in files
     assert "relaax_like/v1/rlx_pb2.pyi" in files

@@ -243,7 +243,7 @@
   function checkOptions(options) {
     const checked = { ...DEFAULTS, ...options };
     const known = Object.keys({ ...DEFAULTS, ...HELLO_KEYS });
-    known.push("observation", "action", "slots", "tls");
+    known.push("observation", "action", "slots", "tls", "signal");
     const wrong = Object.keys(checked).find((key) => !known.includes(key));
     if (wrong !== undefined) refuse(wrong, "unknown option", `use ${known.join(", ")}`);
     for (const key of ["observation", "action"]) {
@@ -524,6 +524,7 @@
   // help.
   async function connect(options) {
     const client = new Client(options);
+    if (options.signal) options.signal.addEventListener("abort", () => client.close());
     try {
       await client.open();
     } catch (error) {

@@ -3,7 +3,6 @@
 `RELAAX_REQUIRE_NODE=1` turns a missing Node from a skip into a failure.
 """
 
-import contextlib
 import math
 import os
 import re
@@ -16,11 +15,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from support.bridge import make_backend
 from support.certificates import ENVIRONMENT, Authority, write_private, write_tokens
 from support.cluster import Cluster, Program, find_command
-from support.node import FOLDER, LineServer, Node, ready
-from support.rlx import RecordingAgent, serve_rlx
+from support.node import FOLDER, Echo, Left, LineServer, Node, ready, serve
+from support.rlx import RecordingAgent
 from support.wire import serve as serve_recorded
 
 from relaax_like.config.loader import load_experiment
@@ -39,38 +37,6 @@ UNAVAILABLE = b'{"error":{"code":"UNAVAILABLE","message":"closing","cure":"retry
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
     return Node(tmp_path_factory.mktemp("node"))
-
-
-class Echo:
-    """Chooses what it has observed."""
-
-    def __init__(self, config: Any, parameter_server: Any):
-        self.exploit = False
-
-    def act(self, state):
-        return state
-
-    def reward_and_act(self, reward, state):
-        return state
-
-    def reward_and_reset(self, reward, state=None, truncated=False, success=None):
-        return reward
-
-
-class Left(Echo):
-    """Always pushes to the left."""
-
-    def act(self, state):
-        return 0
-
-    def reward_and_act(self, reward, state):
-        return 0
-
-
-@contextlib.contextmanager
-def serve(agent: type = RecordingAgent, **options: Any) -> Iterator[str]:
-    with make_backend() as backend, serve_rlx(backend, agent, **options) as port:
-        yield f"127.0.0.1:{port}"
 
 
 def test_the_client_is_one_small_file() -> None:
@@ -221,7 +187,7 @@ def test_slots_end_at_different_times(node: Node, scheme: str) -> None:
     assert calls[2][1] == ("reward_and_act", 3, [6, 6])
 
 
-# Space, value in JavaScript, what comes back as JSON.
+# Space, value in JavaScript, what is received as JSON.
 SPACES = [
     ({"box": [2]}, "[0.5, -1e-3]", [0.5, pytest.approx(-1e-3)]),
     ({"box": []}, "0.25", 0.25),
@@ -500,6 +466,16 @@ def test_closing_ends_what_waits(node: Node) -> None:
     with LineServer([ready(), None]) as server:
         got = node.run(body, options={**SMALL, "address": server.address})
     assert got == ["CLOSED", "CLOSED", "LOST"]
+
+
+def test_a_signal_ends_a_connect_that_waits_for_a_server(node: Node) -> None:
+    body = """
+    const controller = new AbortController();
+    const onLost = () => controller.abort();
+    const options = { ...given.options, signal: controller.signal, onLost };
+    return (await attempt(connect({ ...options, retry: true, pauseSec: [1000, 1000] }))).code;
+    """
+    assert node.run(body, options={**SMALL, "address": "127.0.0.1:1"}) == "CLOSED"
 
 
 GARBAGE = {

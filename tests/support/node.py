@@ -7,13 +7,15 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.bridge import make_backend
 from support.cluster import ROOT
+from support.rlx import RecordingAgent, serve_rlx
 
 FOLDER = ROOT / "environments" / "javascript"
 # Prints what `body` returns, or the RlxError that it throws, as JSON.
@@ -141,3 +143,36 @@ def ready(*features: str) -> bytes:
     """Returns the answer to a hello."""
     text = {"ready": {"session": "s", "features": features, "max_message_bytes": 20000}}
     return json.dumps(text).encode() + b"\n"
+
+
+class Echo:
+    """Chooses what it has observed."""
+
+    def __init__(self, config: Any, parameter_server: Any):
+        self.exploit = False
+
+    def act(self, state):
+        return state
+
+    def reward_and_act(self, reward, state):
+        return state
+
+    def reward_and_reset(self, reward, state=None, truncated=False, success=None):
+        return reward
+
+
+class Left(Echo):
+    """Always chooses action 0."""
+
+    def act(self, state):
+        return 0
+
+    def reward_and_act(self, reward, state):
+        return 0
+
+
+@contextlib.contextmanager
+def serve(agent: type = RecordingAgent, **options: Any) -> Iterator[str]:
+    """Serves agents of a class on a free port; gives the address. See `serve_rlx`."""
+    with make_backend() as backend, serve_rlx(backend, agent, **options) as port:
+        yield f"127.0.0.1:{port}"
