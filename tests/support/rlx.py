@@ -111,13 +111,15 @@ def serve_rlx(
     tls: ServerTls | None = None,
     admission: Admission | None = None,
     prepare: Callable[[RlxServer], None] = lambda server: None,
+    port: int = 0,
     **session: Any,
 ) -> Iterator[int]:
-    """Serves agents of a class on a free port; gives the port.
+    """Serves agents of a class on a port; gives the port.
 
     Args:
       admission: instead of one of `max_clients` and `min_free_memory_mb`.
       prepare: gets the server before it starts.
+      port: 0: a free one.
       session: options of `Session`.
     """
     RecordingAgent.instances = []
@@ -137,7 +139,7 @@ def serve_rlx(
         tls=tls,
     )
     prepare(server)
-    with ServerThread(server, "127.0.0.1", 0) as running:
+    with ServerThread(server, "127.0.0.1", port) as running:
         yield running.port
 
 
