@@ -152,14 +152,14 @@ def load(address: str, door: str, clients: int, slots: int, seconds: float) -> f
     began = time.perf_counter()
     while time.perf_counter() < began + seconds:
         for key, _ in selector.select():
-            one = key.fileobj
-            assert isinstance(one, socket.socket)
+            connection = key.fileobj
+            assert isinstance(connection, socket.socket)
             step, count = key.data
-            rest[one] += one.recv(65536)
-            if length := count(rest[one]):
-                rest[one] = rest[one][length:]
+            rest[connection] += connection.recv(65536)
+            if length := count(rest[connection]):
+                rest[connection] = rest[connection][length:]
                 answers += 1
-                one.sendall(step)
+                connection.sendall(step)
     took = time.perf_counter() - began
     for one, _, _ in opened:
         one.close()
