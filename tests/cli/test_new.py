@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.cluster import find_free_port
 
 from relaax_like.cli.new import LANGUAGES, write_environment
 from relaax_like.wire.errors import ConfigError
@@ -23,7 +24,9 @@ def test_what_is_written_trains(language: str, tmp_path: Path) -> None:
     write_environment(folder, language, SPACE, ACTIONS)
     assert "__" not in (folder / "README.md").read_text()
     sizes = ("algorithm.max_global_step=300", "algorithm.num_steps=256", "algorithm.batch_size=64")
-    sets = [part for text in sizes for part in ("--set", text)]
+    server, rlx = (f"localhost:{find_free_port()}" for _ in range(2))
+    binds = (f"relaax-parameter-server.bind={server}", f"relaax-rlx-server.bind={rlx}")
+    sets = [part for text in (*sizes, *binds) for part in ("--set", text)]
     ran = subprocess.run(
         [*RELAAX, "run", "my-walk.yaml", *sets],
         cwd=folder,

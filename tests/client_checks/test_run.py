@@ -22,7 +22,7 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 CART = [sys.executable, broken_clients.__file__]
 BANDIT = ROOT / "environments" / "bandit" / "main"
 GYM = ROOT / "environments" / "OpenAI_Gym" / "main"
-C_CARTPOLE = ROOT / "environments" / "c_cartpole" / "main"
+C_CARTPOLE = ROOT / "environments" / "c" / "main"
 JSON = [sys.executable, json_client.__file__]
 TOKEN = "a-token-of-the-tests-0123456789abcdef"
 # The cart gives up a silent server after 4 s.
