@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,8 +41,12 @@ def run_base(arguments: Sequence[str], missing: str) -> int:
 
 
 def run_gym(arguments: Sequence[str]) -> NoReturn:
-    """Replaces this process by the client for Gymnasium environments."""
+    """Runs the client for Gymnasium environments, in place of this program."""
     program = str(get_shipped_folder(ENVIRONMENTS) / "OpenAI_Gym" / "main")
+    if os.name == "nt":  # where exec does not wait: the shell would continue meanwhile
+        sys.argv = [program, *arguments]
+        runpy.run_path(program, run_name="__main__")
+        sys.exit()
     os.execv(sys.executable, [sys.executable, program, *arguments])
 
 

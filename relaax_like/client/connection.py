@@ -251,13 +251,14 @@ class Connection:
 
         It can still arrive later, so the connection stays open. Raises the same as `receive`.
         """
-        end = time.monotonic() + seconds
+        # On Windows, time.monotonic advances in steps of 16 ms before Python 3.13.
+        end = time.perf_counter() + seconds
         connected = self._open_socket()
         try:
             while True:
                 try:
-                    connected.settimeout(max(end - time.monotonic(), 1e-6))
-                    body = self._receive(max(end - time.monotonic(), 0.0))
+                    connected.settimeout(max(end - time.perf_counter(), 1e-6))
+                    body = self._receive(max(end - time.perf_counter(), 0.0))
                 finally:
                     connected.settimeout(self._timeout_sec)
                 if body != _PING:
@@ -287,7 +288,7 @@ class Connection:
         return message
 
     def _receive(self, timeout_sec: float) -> bytes:
-        deadline = time.monotonic() + timeout_sec
+        deadline = time.perf_counter() + timeout_sec
         self._fill(HEADER.size, deadline)
         try:
             length = unpack_length(bytes(self._buffer[: HEADER.size]), self._max_message_bytes)
@@ -308,7 +309,7 @@ class Connection:
                 raise ConnectionError("the server closed the connection")
             self._heard = True
             self._buffer += chunk
-            if len(self._buffer) < size and time.monotonic() > deadline:
+            if len(self._buffer) < size and time.perf_counter() > deadline:
                 raise TimeoutError
 
     def _open_socket(self) -> socket.socket:

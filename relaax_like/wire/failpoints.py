@@ -124,7 +124,8 @@ def _parse_action(part: str, action: str) -> Callable[[str], None]:
 
 
 def _kill(name: str) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    # On Windows, any signal ends a process immediately.
+    os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def _fail(name: str) -> None:

@@ -22,7 +22,9 @@ def bind_socket(host: str, port: int) -> socket.socket:
     bound = socket.socket(family, socket.SOCK_STREAM)
     try:
         if port:  # as servers do; with 0, two sockets must not get the same port
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # On Windows, with SO_REUSEADDR, two servers could have one port.
+            option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+            bound.setsockopt(socket.SOL_SOCKET, option, 1)
         bound.bind(address)
     except BaseException:
         bound.close()

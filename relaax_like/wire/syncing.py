@@ -19,11 +19,13 @@ def sync_file(file: IO[Any]) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """Syncs a file, or a directory's entries, to disk.
+    """Syncs a file, or a directory's entries, to disk; on Windows, does nothing.
 
     Raises:
       OSError: the path cannot be opened, or the data could not be written.
     """
+    if os.name == "nt":  # can sync neither a directory nor what was opened for reading
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

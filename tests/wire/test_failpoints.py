@@ -47,6 +47,7 @@ def test_a_sleep_takes_its_time():
     assert time.monotonic() - start >= 0.05
 
 
+@pytest.mark.posix
 def test_a_kill_is_one():
     code = (
         "from relaax_like.wire import failpoints as f; f.arm_from_environment();"

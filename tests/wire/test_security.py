@@ -108,6 +108,7 @@ def test_a_tokens_file_that_is_wrong_is_told_with_its_line_and_without_its_token
     assert raised.value.__suppress_context__ or raised.value.__context__ is None
 
 
+@pytest.mark.posix
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
 def test_a_file_that_others_may_read_is_refused_with_the_cure(path: Path, mode: int) -> None:
     path.chmod(mode)
@@ -147,6 +148,7 @@ def test_a_broken_new_file_changes_nothing_and_is_told_once(path: Path, caplog) 
     assert "z" * 20 not in caplog.text
 
 
+@pytest.mark.posix
 def test_chmod_cures_a_file_that_was_refused_while_running(path: Path) -> None:
     tokens = Tokens(path)
     path.write_text(f"agent {GOOD}\n")

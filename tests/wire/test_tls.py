@@ -159,6 +159,7 @@ def test_a_key_of_another_certificate_is_refused(authority: Authority, tmp_path:
         authority.server_tls()
 
 
+@pytest.mark.posix
 def test_a_key_that_others_may_read_is_refused(authority: Authority) -> None:
     authority.key.chmod(0o644)
     with pytest.raises(ConfigError, match=r"tls_key .*mode 644.*chmod 600"):

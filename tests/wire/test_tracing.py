@@ -145,6 +145,7 @@ def test_the_cpu_in_use_is_sampled_beside_the_spans(tmp_path: Path) -> None:
     assert 0.3 < sample["value"] * (end - start) / 1e9 < 2
 
 
+@pytest.mark.posix
 def test_what_was_recorded_survives_sigkill(tmp_path: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\nfrom relaax_like.wire import tracing\n"
