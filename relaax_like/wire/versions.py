@@ -16,8 +16,13 @@ def validate_versions(versions: Mapping[str, str], field: str = "versions") -> d
     """Returns package -> version, as received.
 
     Raises:
-      InvalidInputError: there are too many, or a text has other characters or another length.
+      InvalidInputError: it is not a dict, there are too many, or a text has other characters or
+        another length.
     """
+    if not isinstance(versions, Mapping):
+        raise InvalidInputError(
+            f"{field}: {versions!r:.80}, expected a dict package -> version", field
+        )
     few = len(versions) <= MAX_VERSIONS
     if not few or not _is_short(*versions, *versions.values()):
         raise InvalidInputError(

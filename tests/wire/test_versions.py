@@ -83,6 +83,12 @@ def test_other_texts_are_refused(versions) -> None:
         validate_versions(versions)
 
 
+@pytest.mark.parametrize("versions", [["mujoco"], "mujoco", 3])
+def test_what_is_no_dict_is_refused(versions) -> None:
+    with pytest.raises(InvalidInputError, match="versions: .*expected a dict package -> version"):
+        validate_versions(versions)
+
+
 def test_as_many_and_as_long_as_allowed() -> None:
     versions = {f"{number:064}": "Az9_.+!-" * 8 for number in range(MAX_VERSIONS)}
     assert validate_versions(versions) == versions
