@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import importlib
 import logging
 import os
@@ -121,7 +122,7 @@ def _make(
     # Below Gymnasium 1.1 nothing states what such a form does at an episode's end.
     vectorised = spec.vector_entry_point is not None and hasattr(gym.vector, "AutoresetMode")
     if vectorised and spec.entry_point is None and mode != "vector_entry_point":
-        logger.warning("%s has only a vectorised form, which is used", name)
+        _warn_of_vectorised(name)
         mode = "vector_entry_point"
     if mode == "vector_entry_point" and not vectorised:
         raise ConfigError(
@@ -157,6 +158,11 @@ def _make(
     render = _render_args(spec.entry_point) if draw else {}
     streams = "seed_resets" in needs
     return _make_singles(name, slots, seed, action_repeat, env_args, render | env_args, streams)
+
+
+@functools.cache  # once: `relaax train` makes an environment to ask for its spaces, and another
+def _warn_of_vectorised(name: str) -> None:
+    logger.warning("%s has only a vectorised form, which is used", name)
 
 
 def _make_singles(

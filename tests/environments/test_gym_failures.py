@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import toy_envs
+from OpenAI_Gym import gym_make
 from OpenAI_Gym.gym_make import make_slots
 from OpenAI_Gym.gym_slots import EnvListSlots, JoinedSlots, VectorEnvSlots
 from support.cluster import ROOT
@@ -139,11 +140,14 @@ def test_a_vectorised_reset_without_info_is_one_line() -> None:
         VectorEnvSlots(Bare(2, mode="Disabled")).reset()
 
 
-def test_an_id_with_only_a_vectorised_form_is_played_and_told(
+def test_an_id_with_only_a_vectorised_form_is_played_and_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    slots = make_slots("VectorOnly-v0", 2)
-    assert slots.reset().shape == (2, 4)
+    gym_make._warn_of_vectorised.cache_clear()
+    for _ in range(2):  # `relaax train` asks for the spaces first
+        slots = make_slots("VectorOnly-v0", 2)
+        assert slots.reset().shape == (2, 4)
+        slots.close()
     assert caplog.messages == ["VectorOnly-v0 has only a vectorised form, which is used"]
 
 

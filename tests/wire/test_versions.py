@@ -85,7 +85,7 @@ def test_other_texts_are_refused(versions) -> None:
 
 @pytest.mark.parametrize("versions", [["mujoco"], "mujoco", 3])
 def test_what_is_no_dict_is_refused(versions) -> None:
-    with pytest.raises(InvalidInputError, match="versions: .*expected a dict package -> version"):
+    with pytest.raises(InvalidInputError, match=r"versions: .*expected a dict package -> version"):
         validate_versions(versions)
 
 
