@@ -174,12 +174,12 @@ class _Recorder(FrozenPolicy):
         missing = self._wanted - self._steps
         if work.rollout is not None and missing:
             rollout = work.rollout
+            returns = [one.episode_return for one in work.episodes if isinstance(one, Episode)]
             if rollout.env_steps > missing:
                 rollout = _take_first(rollout, missing)
+                del returns[np.count_nonzero(rollout.next_alive[rollout.valid] <= 0) :]
             self._steps += rollout.env_steps
-            self._returns += [
-                one.episode_return for one in work.episodes if isinstance(one, Episode)
-            ]
+            self._returns += returns
             self._rollouts.append(rollout)
             self._waiting += rollout.env_steps
             # So the last file is not a small one, which might have too few steps for an update.

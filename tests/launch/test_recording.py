@@ -80,11 +80,13 @@ def test_each_row_has_the_next_observation_of_its_own_episode(
     np.testing.assert_allclose(rollout.rewards[..., 0], reward, atol=1e-4)
 
 
-@pytest.mark.parametrize("steps", [1, 384, 385, 1000])
+@pytest.mark.parametrize("steps", [1, 160, 384, 385, 1000])
 def test_exactly_as_many_steps_are_written_as_were_requested(
     steps: int, pendulum: Experiment, tmp_path: Path
 ) -> None:
-    assert record(pendulum, tmp_path, steps, "random").steps == steps
+    recorded = record(pendulum, tmp_path, steps, "random")
+    assert recorded.steps == steps
+    assert len(recorded.returns) == 3 * (steps // 150)  # episodes of 50 steps, in three slots
     assert count(read(tmp_path)) == steps
 
 
