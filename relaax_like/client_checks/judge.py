@@ -145,10 +145,11 @@ def _to_columns(actions: np.ndarray, space: Space) -> np.ndarray:
 
 
 def _flatten(arrays: Arrays) -> np.ndarray:
-    """Returns `[k, columns]` of observations, evenly spaced among all numbers."""
-    rows = [array.reshape(len(array), -1).astype(float) for array in arrays.values()]
-    together = np.concatenate(rows, axis=1)
-    return together[:, :: max(1, together.shape[1] // _MAX_COLUMNS)]
+    """Returns `[k, columns]` of observations: of each leaf some, evenly spaced."""
+    rows = [array.reshape(len(array), -1) for array in arrays.values()]
+    return np.concatenate(
+        [row[:, :: max(1, row.shape[1] // _MAX_COLUMNS)].astype(float) for row in rows], axis=1
+    )
 
 
 def _measure(causes: np.ndarray, effects: np.ndarray) -> float:

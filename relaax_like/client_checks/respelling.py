@@ -25,9 +25,10 @@ def respell(body: bytes, change: Change) -> bytes:
     """Returns a `ServerMessage`, or the JSON of one, with other bytes and the same meaning."""
     if not body.startswith(b"{"):
         return _respell(body, change, rlx_pb2.ServerMessage.DESCRIPTOR)
-    reverse = None if change in (keep, add_unknown) else lambda pairs: dict(reversed(pairs))
+    reverse = None if change is add_unknown else lambda pairs: dict(reversed(pairs))
     message = json.loads(body, object_pairs_hook=reverse)
-    return json.dumps(message | ({"later": [7, None]} if change is add_unknown else {})).encode()
+    more = {"later": [7, None]} if change is add_unknown else {}
+    return json.dumps(message | more, separators=(",", ":")).encode()
 
 
 def _respell(body: bytes, change: Change, descriptor: Any) -> bytes:
@@ -40,11 +41,6 @@ def _respell(body: bytes, change: Change, descriptor: Any) -> bytes:
         length = _pack_varint(len(value)) if kind == BYTES else b""
         fields += _pack_varint(number << 3 | kind) + length + value
     return fields
-
-
-def keep(parts: list[Part], descriptor: Any) -> list[Part]:
-    """Changes nothing."""
-    return parts
 
 
 def add_unknown(parts: list[Part], descriptor: Any) -> list[Part]:

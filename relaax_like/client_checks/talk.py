@@ -157,7 +157,7 @@ class Talk(PlainAgents):
         """Reads a message; its kind is "-" if a server refuses it."""
         try:
             return self.session.codec.read(body, self._given is not None, lambda token: None)
-        except (InvalidInputError, ProtocolError):
+        except Exception:  # whatever it is, the session refuses the message
             return Received("-")
 
     def listen(self, seconds: float, ahead: str, lost: str) -> None:
