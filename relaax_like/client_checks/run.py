@@ -23,18 +23,19 @@ def check_client(setting: Setting, titles: Collection[str] = SCENARIOS.keys()) -
     """
     found: dict[str, Check] = {}
     is_parallel = bool(setting.program) and not setting.bind.port
-    with ThreadPoolExecutor(len(titles) if is_parallel else 1) as pool:
+    pool = ThreadPoolExecutor(len(titles) if is_parallel else 1)
+    try:
         futures = [pool.submit(_perform, setting, title, found) for title in titles]
-        try:
-            waiting = set(futures)
-            while waiting:  # in short waits, so that Ctrl-C arrives
-                done, waiting = wait(waiting, _SLICE_SEC, FIRST_EXCEPTION)
-                for future in done:
-                    future.result()  # an error ends all scenarios
-        except BaseException:  # Ctrl-C, or an error of this machine
-            setting.deadline = 0.0  # ends the scenarios
-            pool.shutdown(cancel_futures=True)
-            raise
+        waiting = set(futures)
+        while waiting:  # in short waits, so that Ctrl-C arrives
+            done, waiting = wait(waiting, _SLICE_SEC, FIRST_EXCEPTION)
+            for future in done:
+                future.result()  # an error ends all scenarios
+    except BaseException:
+        setting.deadline = 0.0  # ends the scenarios
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
     why = next(filter(None, (future.result() for future in futures)), "nothing showed it")
     return [found.get(check.id, check._replace(seen=why)) for check in CHECKS.values()]
 

@@ -162,6 +162,8 @@ def error(stage: Stage) -> None:
 
 def unauthenticated(stage: Stage) -> None:
     """Refuses the token."""
+    for name in () if stage.setting.token else ("hello.token", "hello.no_secret"):
+        stage.skip(name, "no token was given with --token-file")
     talk = stage.begin()
     talk.hear(HELLO)
     talk.send_error("UNAUTHENTICATED", "token")

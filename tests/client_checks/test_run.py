@@ -22,7 +22,7 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 CART = [sys.executable, broken_clients.__file__]
 BANDIT = ROOT / "environments" / "bandit" / "main"
 GYM = ROOT / "environments" / "OpenAI_Gym" / "main"
-C_CARTPOLE = ROOT / "environments" / "c" / "main"
+C_CLIENT = ROOT / "environments" / "c" / "main"
 JSON = [sys.executable, json_client.__file__]
 TOKEN = "a-token-of-the-tests-0123456789abcdef"
 # The cart gives up a silent server after 4 s.
@@ -177,13 +177,20 @@ def test_clients_in_json_are_checked_in_the_same_way() -> None:
 
 
 def test_shipped_clients_pass() -> None:
-    programs = [[str(BANDIT)], [str(GYM), "--env", "CartPole-v1", "--num-envs", "3"]]
-    if shutil.which("cc"):
-        programs.append([str(C_CARTPOLE)])
+    programs = [
+        [str(BANDIT)],
+        [str(GYM), "--env", "CartPole-v1", "--num-envs", "3", "--retry-sleep", "0.3", "0.6"],
+    ]
+    for compiler, language, flags in (("cc", [], ["--num-envs", "2"]), ("c++", ["--cpp"], [])):
+        if shutil.which(compiler):
+            program = [str(C_CLIENT), *language]
+            subprocess.run([*program, "--help"], check=True, stdout=subprocess.DEVNULL)  # compiles
+            programs.append([*program, *flags, "--retry-sleep", "0.3", "0.6"])
     with ThreadPoolExecutor(len(programs)) as pool:
-        for results in pool.map(lambda program: check_client(Setting(program)), programs):
-            assert [one for one in results if one.outcome == FAILED] == []
-            assert sum(one.outcome == PASSED for one in results) > 55
+        results = list(pool.map(lambda program: check_client(Setting(program)), programs))
+    for program, found in zip(programs, results, strict=True):
+        assert [one for one in found if one.outcome == FAILED] == [], program
+        assert sum(one.outcome == PASSED for one in found) > 55, program
 
 
 def test_a_client_that_its_user_starts_is_checked_on_one_port() -> None:
@@ -233,6 +240,21 @@ def test_the_check_ends_when_its_time_is_over() -> None:
     results = check_client(setting, ["silence"])
     assert [one for one in results if one.outcome == FAILED] == []
     assert "time limit" in next(one.seen for one in results if one.id == "answers.silence")
+
+
+def test_an_interruption_ends_all_scenarios_at_any_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def submit_one(pool: ThreadPoolExecutor, *arguments: object) -> None:
+        ThreadPoolExecutor.submit(pool, *arguments)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    class Interrupted(ThreadPoolExecutor):
+        submit = submit_one  # type: ignore[assignment]
+
+    monkeypatch.setattr("relaax_like.client_checks.run.ThreadPoolExecutor", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        check_client(Setting([*CART, "never_gives_up"], silence_sec=1e6), ["silence"])
 
 
 def test_what_this_machine_refuses_is_an_error() -> None:
