@@ -16,13 +16,15 @@ from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.framing import DEFAULT_PORT
 from relaax_like.wire.security import read_token
 
+# For all checks, of a client that its user starts again and again, too.
+_TIME_LIMIT_SEC = 900.0
+
 
 def show_client_checks(
     program: Sequence[str],
     bind: str | None,
     token_file: Path | None,
     silence_sec: float,
-    time_limit_sec: float,
     as_json: bool,
 ) -> int:
     """Checks a client and prints the results; returns 1 if a check has failed or time is up.
@@ -32,7 +34,6 @@ def show_client_checks(
       bind: "HOST:PORT" to listen on; None: a free port, or the default port without a program.
       token_file: file with the token that the client must send; None: none.
       silence_sec: see `Setting`.
-      time_limit_sec: for all checks.
       as_json: print JSON instead of a table.
 
     Raises:
@@ -49,7 +50,7 @@ def show_client_checks(
         bind=parse_address(bind or ("127.0.0.1:0" if program else f"localhost:{DEFAULT_PORT}")),
         token="" if token_file is None else read_token(token_file),
         silence_sec=silence_sec,
-        deadline=time.monotonic() + time_limit_sec,
+        deadline=time.monotonic() + _TIME_LIMIT_SEC,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     results = check_client(setting)

@@ -372,16 +372,13 @@ def check_client(
             help="Check that the client gives up a silent server after this time; 0: do not.",
         ),
     ] = 0.0,
-    time_limit: Annotated[
-        float, typer.Option(min=1.0, metavar="SEC", help="For all checks together.")
-    ] = 600.0,
 ) -> int:
     """Check a client in any language: play its server, in usual and in unusual ways."""
     from relaax_like.cli.check_client import list_checks, show_client_checks
 
     if show_list:
         return list_checks(as_json)
-    return show_client_checks(program or [], bind, token_file, silence, time_limit, as_json)
+    return show_client_checks(program or [], bind, token_file, silence, as_json)
 
 
 @command(app, name="check-algorithm")

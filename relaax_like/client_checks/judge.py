@@ -15,7 +15,7 @@ Skip = Callable[[str, str], None]
 Steps = Sequence[tuple[Arrays | None, Transition]]
 # Correlations in multiples of their standard error: certain, and not more than chance gives.
 _CERTAIN, _CHANCE = 8.0, 4.5
-_MIN_STEPS, _MIN_NUMBERS = 50, 12
+_MIN_STEPS, _MIN_NUMBERS, _MIN_ENDS, _MIN_EPISODES = 50, 12, 4, 16
 _MAX_COLUMNS, _MAX_CHOICES, _MAX_SLOTS = 64, 16, 8
 # Between the small and the large numbers of a leaf; swapped bytes spread over more.
 _MAX_DECADES = 12.0
@@ -37,35 +37,44 @@ def judge(talk: Talk, note: Note, skip: Skip) -> None:
         values = np.stack(rows)
         is_swapped = _spread(values) > _MAX_DECADES > _spread(values.byteswap())
         note("steps.byte_order", not is_swapped, f"{name}: {values.ravel()[:3].tolist()}")
-    firsts, ends = find_borders(steps, greeting.slots)
-    if len(ends) < 2 or len({row for rows in firsts for row in rows}) < 2:
-        skip("ends.final_is_last", "fewer than two ends with observations that can differ")
+    firsts, ends = _find_borders(steps, greeting.slots)
+    if len(ends) < _MIN_ENDS or len({row for rows in firsts for row in rows}) < 2:
+        skip("ends.final_is_last", "there are too few ends with observations that can differ")
     else:
         is_wrong = all(final == first for final, first in ends)
         note("ends.final_is_last", not is_wrong, f"they were equal at all {len(ends)} ends")
+    # With one seed the first episodes begin equally. If few observations can begin an episode, that
+    # can be chance, unless it is so in many episodes.
+    is_rich = all(len(set(rows)) == len(rows) for rows in firsts)
+    is_rich &= all(space.dtype[0] == "f" for space in greeting.observation_spaces.values())
+    count = 1 if is_rich else min(map(len, firsts))
+    begun = [tuple(rows[:count]) for rows in firsts]
     if greeting.slots == 1:
         for name in ("differ", "own_reward", "own_action"):
             skip(f"slots.{name}", "the client has one slot")
-    elif all(len(set(rows)) > 1 for rows in firsts):
-        # The first episodes begin equally if the slots have one seed, and the next ones do if no
-        # random number depends on actions. Integers can be equal by chance.
-        is_number = any(space.dtype[0] == "f" for space in greeting.observation_spaces.values())
-        begun = [rows[:1] if is_number else rows[: min(map(len, firsts))] for rows in firsts]
-        equal = [
-            pair
-            for pair in itertools.combinations(range(greeting.slots), 2)
-            if begun[pair[0]] == begun[pair[1]]
-        ]
-        note("slots.differ", not equal, f"slots {equal[:1]} begin their episodes equally")
+    elif len(set(firsts[0])) < 2 or not (is_rich or count >= _MIN_EPISODES):
+        skip("slots.differ", "there are too few episodes that can differ")
+    else:
+        note(
+            "slots.differ", len(set(begun)) == len(begun), "two slots begin their episodes equally"
+        )
     _judge_effects(steps, greeting.action_spaces, note, skip)
 
 
-def get_row(arrays: Arrays, slot: int) -> bytes:
-    """Returns the observations of one slot, to compare."""
+def list_rows(steps: Steps) -> list[list[bytes]]:
+    """Returns the observations of each slot, for each step that has them, to compare."""
+    seen = [one.observations for _, one in steps if one.observations is not None]
+    return [
+        [_get_row(arrays, slot) for slot in range(len(next(iter(arrays.values()))))]
+        for arrays in seen
+    ]
+
+
+def _get_row(arrays: Arrays, slot: int) -> bytes:
     return b"".join(array[slot].tobytes() for array in arrays.values())
 
 
-def find_borders(steps: Steps, slots: int) -> tuple[list[list[bytes]], list[tuple[bytes, bytes]]]:
+def _find_borders(steps: Steps, slots: int) -> tuple[list[list[bytes]], list[tuple[bytes, bytes]]]:
     """Returns where episodes begin and end.
 
     Returns:
@@ -78,9 +87,9 @@ def find_borders(steps: Steps, slots: int) -> tuple[list[list[bytes]], list[tupl
         if one.observations is None or begun is None:
             continue
         for slot in np.flatnonzero(begun).tolist():
-            firsts[slot].append(get_row(one.observations, slot))
+            firsts[slot].append(_get_row(one.observations, slot))
             if one.final_observations is not None:
-                ends.append((get_row(one.final_observations, slot), firsts[slot][-1]))
+                ends.append((_get_row(one.final_observations, slot), firsts[slot][-1]))
     return firsts, ends
 
 

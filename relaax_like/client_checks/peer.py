@@ -44,10 +44,6 @@ class Peer:
         """Whether only a part of a message has been received."""
         return not self._carrier.is_empty
 
-    def has_sent(self) -> bool:
-        """Returns whether something has arrived that was not asked for."""
-        return bool(self._received or self.is_cut_off or self._select(0))
-
     def make_codec(self) -> Codec:
         """Returns the codec of the messages, once one has been received."""
         return ProtobufCodec() if self._carrier.is_text is False else JsonCodec()
@@ -62,7 +58,7 @@ class Peer:
         """
         end = time.monotonic() + seconds
         while not self._received:
-            while not self._select(_SLICE_SEC):
+            while not select.select([self._socket], [], [], _SLICE_SEC)[0]:
                 self._check_time()
                 if time.monotonic() > end:
                     raise TimeoutError
@@ -107,9 +103,6 @@ class Peer:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-
-    def _select(self, seconds: float) -> bool:
-        return bool(select.select([self._socket], [], [], seconds)[0])
 
     def _send(self, data: bytes) -> None:
         with contextlib.suppress(OSError):

@@ -1,12 +1,13 @@
 """The scenarios: what the server does in one run of the client."""
 
 import functools
+import operator
 import time
 from collections.abc import Callable
 
 from relaax_like.client_checks import respelling
 from relaax_like.client_checks.checks import CHECKS, Fault
-from relaax_like.client_checks.judge import find_borders, get_row, judge
+from relaax_like.client_checks.judge import judge, list_rows
 from relaax_like.client_checks.stage import Stage
 from relaax_like.client_checks.talk import HELLO, LATER, PLAIN, Talk
 from relaax_like.rlx_server.greeting import FEATURES, HELLO_PING, PING
@@ -40,11 +41,9 @@ def play(stage: Stage) -> None:
         answer = _exchange(talk, ready, 5)
         talk.listen(_LATE_SEC, "order.one_at_a_time", "answers.late")
         answer = talk.exchange(answer, "answers.late")
-        end = time.monotonic() + _PLAY_SEC
-        while len(talk.steps) < _STEPS and time.monotonic() < end:
+        end, most = time.monotonic() + _PLAY_SEC, min(_STEPS, _MAX_BYTES // len(talk.body))
+        while len(talk.steps) < most and time.monotonic() < end:
             answer = talk.exchange(answer)
-            if len(talk.steps) * len(talk.body) > _MAX_BYTES:
-                break
         for name in CHECKS:
             if name == "features.none" or name.endswith("_off"):
                 stage.note(name, True)
@@ -116,7 +115,7 @@ def _send_forms(talk: Talk, name: str, answer: bytes) -> bytes:
         if name == "answers.split":
             talk.peer.send_in_pieces(answer)
         else:
-            talk.send(answer)
+            talk.peer.send(answer)
         answer = talk.hear(name)
     return answer
 
@@ -178,7 +177,7 @@ def early(stage: Stage) -> None:
     ready = respelling.respell(talk.hear(HELLO), respelling.add_unknown)
     talk.peer.send_in_pieces(ready)
     talk.finish = _REASON
-    talk.send(talk.hear("answers.ready_forms"))
+    talk.peer.send(talk.hear("answers.ready_forms"))
     _say_goodbye(stage, talk, "finished")
     stage.note("finished.early", True)
 
@@ -193,9 +192,9 @@ def _finish(stage: Stage, talk: Talk, answer: bytes) -> None:
     """Ends the training, with the answer to the next step."""
     if not stage.setting.program:
         return  # a client that reconnects need not be started again
-    talk.send(answer)
+    talk.peer.send(answer)
     talk.finish = _REASON
-    talk.send(talk.hear())
+    talk.peer.send(talk.hear())
     _say_goodbye(stage, talk, "finished")
 
 
@@ -259,8 +258,8 @@ def _lose(stage: Stage, check: str) -> None:
     """
     talk = stage.begin()
     answer = _exchange(talk, talk.hear(HELLO), 5)
-    for _ in range(100):
-        if last := _find_last_rows(talk):
+    for _ in range(20):
+        if talk.steps[-1][1].ended is None:
             break
         answer = talk.exchange(answer)
     lost_at = time.monotonic()
@@ -289,25 +288,15 @@ def _lose(stage: Stage, check: str) -> None:
     if talk.steps[-1][1].rewards is not None:  # else it can be equal to the first step by right
         again.repeat = talk.body
     answer = again.exchange(ready, "reconnect.first_step")
+    again.repeat = b""
     stage.note("reconnect.no_repeat", True)
-    if last:
-        observations = again.steps[0][1].observations or {}
-        kept = [slot for slot, row in last.items() if row == get_row(observations, slot)]
-        seen = f"slots {kept} begin with the observations that they had before"
-        stage.note("reconnect.reset", not kept, seen)
+    rows, first = list_rows(talk.steps), list_rows(again.steps)[0]
+    if len({row for slots in rows for row in slots}) < sum(map(len, rows)):
+        stage.skip("reconnect.reset", "observations repeat themselves")
     else:
-        stage.skip("reconnect.reset", "first and later observations are equal")
+        is_kept = any(map(operator.eq, rows[-1], first))
+        stage.note("reconnect.reset", not is_kept, "a slot continues with its old observations")
     _exchange(again, answer, 5)
-
-
-def _find_last_rows(talk: Talk) -> dict[int, bytes]:
-    """Returns slot -> observations, unless one of them could begin an episode."""
-    _, transition = talk.steps[-1]
-    if transition.observations is None or transition.ended is not None:
-        return {}
-    firsts = find_borders(talk.steps, talk.hello.slots)[0]
-    rows = {slot: get_row(transition.observations, slot) for slot in range(talk.hello.slots)}
-    return {} if any(row in firsts[slot] for slot, row in rows.items()) else rows
 
 
 # Those after which a client ends come last: its user has to start it again.

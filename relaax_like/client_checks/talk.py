@@ -83,7 +83,6 @@ class Talk(PlainAgents):
         self._note = note
         self._setting = setting
         self._given: Arrays | None = None
-        self._early: list[bytes] = []
         self._random = np.random.default_rng()
         self.session = Session(
             "check-client",
@@ -121,13 +120,12 @@ class Talk(PlainAgents):
         Args:
           expect: the check that the client passes then, and else fails.
         """
-        answer = self._early.pop(0) if self._early else None
+        answer = None
         while answer is None:
             try:
                 answer = self._receive(_PATIENCE_SEC, expect)
             except TimeoutError:
-                text = f"no complete message within {_PATIENCE_SEC:g} s"
-                raise Fault(expect, text) from None
+                raise Fault(expect, f"no message within {_PATIENCE_SEC:g} s") from None
         self._note(expect, True, "")
         if self.is_text:
             return answer
@@ -137,15 +135,9 @@ class Talk(PlainAgents):
         return message.SerializeToString(deterministic=True)  # maps are sorted by name
 
     def exchange(self, body: bytes, expect: str = PLAIN) -> bytes:
-        """Sends a message and waits for the next one; see `send` and `hear`."""
-        self.send(body)
-        return self.hear(expect)
-
-    def send(self, body: bytes) -> None:
-        """Sends a message, after it has seen whether the client has waited for it."""
-        if self.peer.has_sent():
-            self.listen(0.0, "order.one_at_a_time", PLAIN)
+        """Sends a message and waits for the next one; see `hear`."""
         self.peer.send(body)
+        return self.hear(expect)
 
     def send_error(self, code: str, field: str = "") -> None:
         """Sends an error, and then nothing more."""
@@ -169,15 +161,14 @@ class Talk(PlainAgents):
           lost: the check that fails if it leaves, or sends no valid message.
         """
         end = time.monotonic() + seconds
-        while True:
+        while STEP_ID not in self.features:  # else it can send ahead
             try:
                 answer = self._receive(end - time.monotonic(), lost)
             except TimeoutError:
                 return
-            if answer is not None and STEP_ID not in self.features:
-                raise Fault(ahead, "a step arrived before the answer to the last message was sent")
             if answer is not None:
-                self._early.append(answer)
+                raise Fault(ahead, "a step arrived before the answer to the last message was sent")
+        time.sleep(seconds)
 
     def _receive(self, seconds: float, expect: str) -> bytes | None:
         """Judges the next message; returns the answer, None if it needs none."""
@@ -243,11 +234,11 @@ class Talk(PlainAgents):
             is_elsewhere = body.count(token.encode()) > is_sent
             self._note("hello.no_secret", not is_elsewhere, "another field contains the token")
         agents, games, slots = hello.agents, hello.games, hello.slots
-        if _AGENTS in hello.features or agents or games:
-            fits = len(agents) == slots and len(games) in (0, slots)
+        if agents or games or _AGENTS in hello.features:
+            fits = len(agents) == slots and len(games) in (0, slots) and _AGENTS in hello.features
             names = all(1 <= len(name) <= 100 and name.isprintable() for name in agents)
             seen = f"{len(agents)} agents, {len(games)} games, {slots} slots"
-            self._note("hello.agents", _AGENTS in hello.features and fits and names, seen)
+            self._note("hello.agents", fits and names, seen)
 
     def _inspect_step(self, transition: Transition, body: bytes) -> None:
         """Checks what a session does not, or not yet."""

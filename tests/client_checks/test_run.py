@@ -22,7 +22,6 @@ from relaax_like.wire.errors import ConfigError, RelaaxError
 CART = [sys.executable, broken_clients.__file__]
 BANDIT = ROOT / "environments" / "bandit" / "main"
 GYM = ROOT / "environments" / "OpenAI_Gym" / "main"
-C_CLIENT = ROOT / "environments" / "c" / "main"
 JSON = [sys.executable, json_client.__file__]
 TOKEN = "a-token-of-the-tests-0123456789abcdef"
 # The cart gives up a silent server after 4 s.
@@ -181,11 +180,19 @@ def test_shipped_clients_pass() -> None:
         [str(BANDIT)],
         [str(GYM), "--env", "CartPole-v1", "--num-envs", "3", "--retry-sleep", "0.3", "0.6"],
     ]
-    for compiler, language, flags in (("cc", [], ["--num-envs", "2"]), ("c++", ["--cpp"], [])):
-        if shutil.which(compiler):
-            program = [str(C_CLIENT), *language]
-            subprocess.run([*program, "--help"], check=True, stdout=subprocess.DEVNULL)  # compiles
-            programs.append([*program, *flags, "--retry-sleep", "0.3", "0.6"])
+    retry = ["--retry-sleep", "0.3", "0.6"]
+    for needed, folder, flags in (
+        ("cc", "c", ["--num-envs", "2", *retry]),
+        ("c++", "c", ["--cpp", *retry]),
+        ("node", "javascript", ["--num-envs", "2", *retry]),
+        ("lua", "lua", []),
+        ("bash", "shell", []),
+    ):
+        if shutil.which(needed):
+            program = str(ROOT / "environments" / folder / "main")
+            if folder == "c":  # compiles
+                subprocess.run([program, *flags[:-3], "--help"], check=True, capture_output=True)
+            programs.append([program, *flags])
     with ThreadPoolExecutor(len(programs)) as pool:
         results = list(pool.map(lambda program: check_client(Setting(program)), programs))
     for program, found in zip(programs, results, strict=True):
