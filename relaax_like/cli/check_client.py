@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from relaax_like.client_checks import checks
@@ -40,9 +40,7 @@ def show_client_checks(
       ConfigError: a bad address, or a program that does not exist.
     """
     if program and shutil.which(program[0]) is None:
-        raise ConfigError(
-            f"{program[0]}: not found, or not executable; expected the program of the client"
-        )
+        raise ConfigError(f"{program[0]}: not found, or not executable; expected a client")
     if program and token_file is not None:
         program = [*program, "--token-file", str(token_file)]
     setting = Setting(
@@ -59,13 +57,10 @@ def show_client_checks(
     return int(is_late or any(one.outcome == checks.FAILED for one in results))
 
 
-def list_checks(as_json: bool) -> int:
+def list_checks() -> int:
     """Prints all checks, and makes none."""
-    if as_json:
-        _print_json(CHECKS.values())
-    else:
-        for one in CHECKS.values():
-            print(f"{one.id:29}  {one.expected} ({one.section})")
+    for one in CHECKS.values():
+        print(f"{one.id:29}  {one.expected} ({one.section})")
     return 0
 
 
@@ -79,7 +74,7 @@ def _print_table(results: Sequence[Check]) -> None:
     print(", ".join(f"{count[outcome]} {outcome}" for outcome in checks.OUTCOMES))
 
 
-def _print_json(results: Iterable[Check]) -> None:
+def _print_json(results: Sequence[Check]) -> None:
     names = ("id", "outcome", "expected", "seen", "section")
     rows = [{name: getattr(one, name) for name in names} for one in results]
     print(json.dumps(rows, indent=1))

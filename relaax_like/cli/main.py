@@ -377,7 +377,7 @@ def check_client(
     from relaax_like.cli.check_client import list_checks, show_client_checks
 
     if show_list:
-        return list_checks(as_json)
+        return list_checks()
     return show_client_checks(program or [], bind, token_file, silence, as_json)
 
 

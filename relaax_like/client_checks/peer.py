@@ -8,11 +8,8 @@ from collections import deque
 from collections.abc import Callable
 
 from relaax_like.rlx_server.carrier import Carrier, Limit
-from relaax_like.rlx_server.codec import Codec
 from relaax_like.rlx_server.connection import choose_carrier
 from relaax_like.rlx_server.frames import Frames
-from relaax_like.rlx_server.json_codec import JsonCodec
-from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.wire.framing import MAX_MESSAGE_BYTES
 
 _SLICE_SEC = 0.1
@@ -40,13 +37,9 @@ class Peer:
         self._received: deque[bytes] = deque()
 
     @property
-    def is_cut_off(self) -> bool:
-        """Whether only a part of a message has been received."""
-        return not self._carrier.is_empty
-
-    def make_codec(self) -> Codec:
-        """Returns the codec of the messages, once one has been received."""
-        return ProtobufCodec() if self._carrier.is_text is False else JsonCodec()
+    def is_text(self) -> bool:
+        """Whether messages are JSON, once one has been received."""
+        return self._carrier.is_text is not False
 
     def receive(self, seconds: float) -> bytes:
         """Waits for one message.

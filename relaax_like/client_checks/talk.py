@@ -15,6 +15,7 @@ from relaax_like.rlx_server.client_log import ClientLog
 from relaax_like.rlx_server.codec import Received
 from relaax_like.rlx_server.greeting import FEATURES, STEP_ID, Greeting
 from relaax_like.rlx_server.json_codec import JsonCodec
+from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.session import Session
 from relaax_like.rlx_server.slot_agents import Decision, PlainAgents
 from relaax_like.rlx_server.transition import Arrays, Transition
@@ -34,13 +35,6 @@ _FLAGS = ("terminated", "truncated")
 _MAX_SLOTS = 64
 _PATIENCE_SEC = 10.0  # as the server's hello_timeout_sec
 _SILENT = logging.Logger("check-client", logging.CRITICAL + 1)
-# What is refused -> what the server did before, if it is a consequence of that.
-_UNUSUAL = ("answers.", "features.")
-_CONSEQUENCES: dict[str, tuple[str, ...]] = {
-    "frames.body": _UNUSUAL,
-    "frames.message": _UNUSUAL,
-    "order.first_step": ("reconnect.",),
-}
 
 
 class Talk(PlainAgents):
@@ -180,7 +174,9 @@ class Talk(PlainAgents):
             answer = self.session.receive(body)
         except ProtocolError as error:
             name = name_refusal(error)
-            if expect.startswith(_CONSEQUENCES.get(name, ())):
+            # It can be a consequence of what the server has just done.
+            is_usual = expect == PLAIN or expect.startswith(("hello.", "order."))
+            if not is_usual and name in ("frames.body", "frames.message", "order.first_step"):
                 name = expect
             raise Fault(name, f"{error.code}: {error}") from None
         assert answer is None or isinstance(answer, bytes)
@@ -208,14 +204,12 @@ class Talk(PlainAgents):
         try:
             body = self.peer.receive(seconds)
         except EOFError:
-            if self.peer.is_cut_off:
-                raise Fault("frames.complete", "it was closed within a message") from None
             raise Fault(expect, "the client closed the connection") from None
         except ProtocolError as error:
             raise Fault("frames.carrier", str(error)) from None
         if self.greeting is None:
-            self.session.codec = self.peer.make_codec()
-            self.is_text = isinstance(self.session.codec, JsonCodec)
+            self.is_text = self.peer.is_text
+            self.session.codec = JsonCodec() if self.is_text else ProtobufCodec()
         elif len(body) > self.session.max_message_bytes:
             raise Fault("limits.message", f"{len(body)} bytes")
         if self.repeat and body == self.repeat:
