@@ -23,12 +23,9 @@ from support.wire import serve as serve_recorded
 
 from relaax_like.client_checks.checks import FAILED, PASSED, Setting
 from relaax_like.client_checks.run import check_client
-from relaax_like.config.loader import load_experiment
-from relaax_like.launch.run import make_client_argv
 from relaax_like.wire.security import Tokens
 
 MAIN = FOLDER / "main"
-MAX_CODE_LINES, MAX_COLUMNS = 450, 100
 SMALL = {"observation": {"box": [2]}, "action": {"discrete": 3}}
 ACTION = b'{"action":1,"version":3}\n'
 ENDED = b'{"episodes":[{"slot":0,"score":2.5,"length":3}],"version":3}\n'
@@ -39,15 +36,6 @@ UNAVAILABLE = b'{"error":{"code":"UNAVAILABLE","message":"closing","cure":"retry
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
     return Node(tmp_path_factory.mktemp("node"))
-
-
-def test_the_client_is_one_small_file() -> None:
-    lines = (FOLDER / "rlx.js").read_text().splitlines()
-    code = [line for line in lines if line.strip() and not line.strip().startswith("//")]
-    assert len(code) <= MAX_CODE_LINES
-    files = [*FOLDER.glob("*.js"), *(FOLDER.parent / "browser").glob("*.js")]
-    wide = [line for file in files for line in file.read_text().splitlines()]
-    assert max(map(len, wide)) <= MAX_COLUMNS
 
 
 # The simulator.
@@ -571,19 +559,6 @@ def test_relaax_run_starts_it(cluster: Cluster) -> None:
     run.wait_for(r"env[12] +\| javascript: .*budget.* used up; \d+ episodes, \d+ steps")
     assert "slot 0: score" not in run.output  # RELAAX_QUIET
     cluster.assert_nothing_left()
-
-
-def test_its_name_is_enough_in_an_experiment(cluster: Cluster) -> None:
-    text = cluster.config.read_text()
-    cluster.config.write_text(
-        text[: text.index("environment:")] + "environment: {program: javascript, slots: 3}\n"
-    )
-    experiment = load_experiment(cluster.config)
-    assert experiment.environment is not None
-    program, *flags = make_client_argv(experiment, experiment.environment)
-    assert Path(program) == MAIN
-    assert os.access(program, os.X_OK)
-    assert flags == ["--rlx-server", f"localhost:{cluster.rlx_port}", "--num-envs", "3"]
 
 
 @pytest.mark.parametrize(
