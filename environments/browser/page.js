@@ -59,9 +59,10 @@ async function play(client) {
 }
 
 async function connectAndPlay() {
-  const { address, tls, name, slots, token, versions } = settings;
+  const { address, tls, name, slots } = settings;
   const options = {
-    ...SPACES, address, tls, name, slots, token, versions, retry: true, signal: stopping.signal,
+    ...SPACES, address, tls, name, slots, token: find("token").value, retry: true,
+    signal: stopping.signal,
     onLost: (error, sec) => {
       shown.status = `${error.message}; next attempt in ${sec.toFixed(0)} s`;
     },
@@ -86,6 +87,7 @@ async function start() {
     await connectAndPlay();
   } catch (error) {
     shown.status = error.code === "CLOSED" ? "stopped" : error.message;
+    if (error.code === "UNAUTHENTICATED") find("token").hidden = false;
   }
   stopping = null;
 }
@@ -185,7 +187,12 @@ async function main() {
   poles = new CartPoles(settings.slots, settings.seed, settings.maxSteps);
   find("button").onclick = () => (stopping === null ? start() : stopping.abort());
   requestAnimationFrame(draw);
-  await start();
+  if (settings.needsToken) {
+    find("token").hidden = false;
+    shown.status = "paste the token of the server, then press Start";
+  } else {
+    await start();
+  }
 }
 
 main().catch((error) => {
