@@ -12,6 +12,7 @@ LIMITS = {
     "javascript/rlx.js": 450,
     "lua/rlx.lua lua/cartpole.lua": 60,
     "shell/main": 60,
+    "csharp/Rlx.cs": 450,
 }
 # What a line begins with that is a comment alone.
 COMMENTS = {".js": "//", ".lua": "--", ".cs": "//", ".gd": "#", "": "#"}

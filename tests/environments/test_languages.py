@@ -64,6 +64,9 @@ LANGUAGES = {
     ),
     "lua": Language(("lua5.4",), "lua5.4 lua-socket lua-cjson", "LUA"),
     "shell": Language(("bash",), "bash", "BASH", target=4.0, plays_cartpole=False),
+    "csharp": Language(
+        ("mcs", "mono"), "mono-mcs mono-runtime", "MONO", quick=("--retry-sleep", "0", "0.1")
+    ),
 }
 
 

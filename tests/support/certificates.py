@@ -34,11 +34,17 @@ class Authority:
 
     Attributes:
       ca, cert, key, client_cert, client_key: PEM files.
+
+    Args:
+      folder: to write them to.
+      name: beginning of their names.
+      rsa: make keys of RSA, not of elliptic curves.
     """
 
-    def __init__(self, folder: Path, name: str = "own"):
+    def __init__(self, folder: Path, name: str = "own", rsa: bool = False):
         folder.mkdir(exist_ok=True)
-        self._authority = trustme.CA()
+        self._key_type = trustme.KeyType.RSA if rsa else trustme.KeyType.ECDSA
+        self._authority = trustme.CA(key_type=self._key_type)
         paths = (folder / f"{name}-{what}.pem" for what in ("ca", "cert", "key", "cc", "ck"))
         self.ca, self.cert, self.key, self.client_cert, self.client_key = paths
         write_private(self.ca, self._authority.cert_pem.bytes())
@@ -53,6 +59,7 @@ class Authority:
             *(names or ("localhost", "127.0.0.1")),
             not_before=now - 2 * day,
             not_after=now - day if expired else now + days * day,
+            key_type=self._key_type,
         )
         self._write(leaf, self.cert, self.key)
 
