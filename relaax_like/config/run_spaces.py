@@ -1,7 +1,6 @@
 """RUN/spaces.json: the spaces of the first environment that a run was trained in."""
 
 import contextlib
-import os
 from pathlib import Path
 
 from google.protobuf import json_format
@@ -10,6 +9,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.v1 import spaces_pb2
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces_to_message
+from relaax_like.wire.syncing import replace_file
 
 SPACES_NAME = "spaces.json"
 _CURE = (
@@ -48,21 +48,11 @@ def write_run_spaces(run_dir: Path, spaces: RunSpaces) -> None:
       ConfigError: the file cannot be written.
     """
     path = run_dir / SPACES_NAME
-    temporary = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     text = json_format.MessageToJson(
         run_spaces_to_message(spaces), preserving_proto_field_name=True, sort_keys=True
     )
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(run_dir, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(path, f"{text}\n".encode())
     except OSError as error:
         raise ConfigError(
             f"run_dir: {path}: cannot be written: {error.strerror}; remove the cause, or choose "

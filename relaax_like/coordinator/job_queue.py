@@ -13,7 +13,6 @@ import dataclasses
 import itertools
 import json
 import logging
-import os
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -37,7 +36,7 @@ from relaax_like.wire.errors import (
     JournalError,
     ServerUnavailableError,
 )
-from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
+from relaax_like.wire.syncing import TEMPORARY, replace_file
 
 logger = logging.getLogger(__name__)
 
@@ -339,16 +338,7 @@ class JobQueue:
         self._records = 0
 
     def _write_state(self, state: Mapping[str, Any]) -> None:
-        path = self._folder / _STATE_NAME
-        temporary = path.with_name(f"{TEMPORARY}{path.name}")
-        try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(state, file)
-                sync_file(file)
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_path(self._folder)
+        replace_file(self._folder / _STATE_NAME, json.dumps(state).encode())
 
     def _read_state(self) -> int:
         """Reads the file of jobs; returns the index of the first record after it.

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relaax_like.wire.errors import DamagedError, JournalError
-from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
+from relaax_like.wire.syncing import replace_file
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1
@@ -116,15 +116,7 @@ class JournalHead:
             be synced, and a power cut can leave either file.
         """
         self.close()
-        temporary = self.path.with_name(f"{TEMPORARY}{self.path.name}")
-        try:
-            with open(temporary, "wb") as file:
-                file.write(_pack(claim))
-                sync_file(file)
-            os.replace(temporary, self.path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_path(self.path.parent)
+        replace_file(self.path, _pack(claim))
 
     def note(self, claim: Claim) -> None:
         """Overwrites the existing file. The caller has synced what the head claims.

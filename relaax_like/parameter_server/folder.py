@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from relaax_like.wire.errors import SnapshotError
-from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
+from relaax_like.wire.syncing import replace_file
 
 _LOG = logging.getLogger(__name__)
 # What locks a folder of checkpoints.
@@ -77,10 +77,5 @@ def count_start(path: Path) -> int:
         # Larger than any number of starts, so that the number still grows.
         epoch = time.time_ns() // 1_000_000
         _LOG.warning("%s: damaged; continuing with epoch %d", path, epoch)
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
-    with open(temporary, "w", encoding="ascii") as file:
-        file.write(str(epoch))
-        sync_file(file)
-    os.replace(temporary, path)
-    sync_path(path.parent)
+    replace_file(path, str(epoch).encode())
     return epoch

@@ -2,14 +2,13 @@
 
 import json
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import LeasedError, ServerUnavailableError, SnapshotError
-from relaax_like.wire.syncing import TEMPORARY, sync_file, sync_path
+from relaax_like.wire.syncing import replace_file
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1
@@ -146,13 +145,8 @@ class LearnerLease:
         if self._path is None:
             return
         data = {"format": _FORMAT, "term": term, "holder": holder, "address": address}
-        temporary = self._path.with_name(f"{TEMPORARY}{NAME}")
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                json.dump(data, file)
-                sync_file(file)
-            os.replace(temporary, self._path)
-            sync_path(self._path.parent)
+            replace_file(self._path, json.dumps(data).encode())
         except OSError as error:
             raise ServerUnavailableError(
                 f"{self._path}: the lease could not be written: {error}; free disk space or "

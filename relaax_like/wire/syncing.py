@@ -31,3 +31,21 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes a small file, or replaces it: after a crash, it is the old or the new one.
+
+    Raises:
+      OSError: the file cannot be written, and the old one is untouched; or the folder cannot be
+        synced, and a power cut can leave either file.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            sync_file(file)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_path(path.parent)
