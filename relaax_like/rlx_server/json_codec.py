@@ -297,6 +297,13 @@ class JsonCodec:
             truncated = arrays.setdefault("truncated", self._nowhere)
             continues = verb == "reward_and_act"
             arrays.setdefault("terminated", self._nowhere if continues else ~truncated)
+        if running is (verb == "act"):
+            cure = "act is for the first step of an episode, reward_and_act for those after it"
+            raise ProtocolError(
+                f"{verb}: {'an' if running else 'no'} action was given before; {cure}",
+                "OUT_OF_ORDER",
+                verb,
+            )
         renamed = {_PLURALS.get(name, name): array for name, array in arrays.items()}
         return check_step(
             StepArrays(**renamed),
@@ -374,6 +381,7 @@ def _translate(error: Exception) -> ProtocolError:
     if key := _KEY.fullmatch(what):
         path.append(key[2])
         what = "not a key of this message" if key[1] == "contains unknown" else "missing"
+    what = re.sub(r"of length [<>]= (\d+)", r"of \1", what)
     for name, words in _KINDS.items():
         what = re.sub(rf"`([^`]*)\b{name}\b([^`]*)`", rf"`\1{words}\2`", what)
     what = what.replace("`", "").replace(" | ", " or ")

@@ -324,8 +324,22 @@ def test_points_and_pings_have_no_answer(backend):
         assert ("c", 1.0, 7.0) in seen
 
 
-def test_the_end_of_a_session_is_the_servers_text(greeted):
-    answer = greeted.ask({"reward_and_act": {"reward": 1, "observation": [0, 1]}})
-    error = answer["error"]
-    assert (error["code"], error["field"]) == ("OUT_OF_ORDER", "reward")
-    assert "rewards" not in error["message"]
+def test_verbs_out_of_order_are_refused_in_words_of_json(port):
+    reward = {"reward": 1, "observation": [0, 1]}
+    for before, verb, content in (
+        ([], "reward_and_act", reward),
+        ([], "reward_and_reset", {"reward": 1}),
+        ([act([0, 1])], "act", {"observation": [0, 1]}),
+    ):
+        with Lines(port) as lines:
+            lines.ask({"hello": HELLO})
+            for message in before:
+                lines.ask(message)
+            assert refuse(lines.ask({verb: content})) == ("OUT_OF_ORDER", verb)
+
+
+def test_errors_of_arrays_name_the_keys_of_json(greeted):
+    greeted.ask(act([0, 1]))
+    error = greeted.ask({"reward_and_act": {"reward": 1e20, "observation": [0, 1]}})["error"]
+    assert (error["code"], error["field"]) == ("INVALID_FIELD", "reward")
+    assert "rewards: " not in error["message"]
