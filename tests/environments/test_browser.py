@@ -241,4 +241,7 @@ def test_typed_arrays_of_a_browser_are_sent_as_bytes(chromium: Chromium, cluster
         page = chromium.open(url)
         page.wait_for("globalThis.shown")
         images = page.evaluate(BYTES % address)
+        # As a module, too.
+        module = "delete globalThis.rlx, import('./rlx.js?again').then(() => typeof rlx.connect)"
+        assert page.evaluate(module) == "function"
     assert images == [[[0, 1, 2], [253, 254, 255]], [[0] * 3] * 2]

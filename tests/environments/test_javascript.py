@@ -107,6 +107,17 @@ def test_500_steps_are_a_truncation_with_the_final_observation(node: Node) -> No
 # The client and real servers, over both carriers.
 
 
+def test_it_is_a_module_of_both_kinds_in_node(node: Node, tmp_path: Path) -> None:
+    """`require` is what the other tests use."""
+    script = tmp_path / "script.mjs"
+    script.write_text(
+        f"import rlx, {{ connect, RlxError }} from '{FOLDER}/rlx.js';"
+        "console.log(rlx.connect === connect, new RlxError('LOST', 'x').mayRetry);"
+    )
+    done = subprocess.run([node.path, script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("true true\n", "")
+
+
 @pytest.fixture(params=["lines", "web socket"])
 def scheme(node: Node, request: pytest.FixtureRequest) -> str:
     if request.param == "lines":
