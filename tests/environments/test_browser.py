@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from support.certificates import ENVIRONMENT, write_private, write_tokens
+from support.certificates import ENVIRONMENT, Authority, write_private, write_tokens
 from support.chromium import Chromium
 from support.cluster import ROOT, Cluster, Program, find_command, find_free_port
 from support.node import Echo, Left, serve
@@ -214,6 +214,17 @@ def test_a_token_is_pasted_into_the_page(
         # A program that was not given a token: the page asks for one when the server does.
         page = chromium.open(start_page(cluster, address=address)[0])
         page.wait_for(f"globalThis.shown && {button}.textContent === 'Start' && !{field}.hidden")
+
+
+def test_tls_makes_it_a_secure_web_socket(
+    chromium: Chromium, cluster: Cluster, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    with serve(Left, tls=authority.server_tls()) as address:
+        address = address.replace("127.0.0.1", "localhost")
+        url, _ = start_page(cluster, "--tls-ca", authority.ca, address=address)
+        assert f" wss://{address};" in get(url, "/")[1]["Content-Security-Policy"]
+        chromium.open(url).wait_for("globalThis.shown && shown.steps > 10")
 
 
 BYTES = """

@@ -21,6 +21,7 @@ _FLAGS = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
+    "--ignore-certificate-errors",  # of authorities of the tests, which users import
     "--remote-debugging-port=0",
     "--window-size=1000,900",
 )
