@@ -22,8 +22,7 @@ sys.path.append(str(ROOT / "deploy"))
 from check_images import copy_build_context
 
 ENVIRONMENTS = ("OpenAI_Gym", "bandit", "memory")
-# Not started here, as they need other tools: their tests in tests/environments do that.
-PROGRAMS = (*ENVIRONMENTS, "c", "csharp", "javascript", "browser", "lua", "shell")
+PROGRAMS = (*ENVIRONMENTS, "c", "csharp", "javascript", "browser", "godot3", "lua", "shell")
 ALGORITHMS = ("policy_gradient", "policy_gradient_tutorial")
 
 

@@ -13,6 +13,7 @@ LIMITS = {
     "lua/rlx.lua lua/cartpole.lua": 60,
     "shell/main": 60,
     "csharp/Rlx.cs": 450,
+    "godot3/rlx.gd": 200,
 }
 # What a line begins with that is a comment alone.
 COMMENTS = {".js": "//", ".lua": "--", ".cs": "//", ".gd": "#", "": "#"}
