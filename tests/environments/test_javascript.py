@@ -429,6 +429,8 @@ def test_what_no_retry_can_help_is_final(node: Node, code: str) -> None:
 
 
 def test_finished_is_the_end(node: Node) -> None:
+    why = "é" * 5000  # arrives in pieces that end within a character
+    finished = FINISHED.replace(b"enough", why.encode())
     body = """
     const client = await connect(given.options);
     await client.act([1, 1]);
@@ -437,21 +439,26 @@ def test_finished_is_the_end(node: Node) -> None:
     const error = await attempt(client.reconnect(new RlxError("LOST", "lost")));
     return [end, client.finished, later, error.code];
     """
-    with LineServer([ready(), ACTION, FINISHED], [ready()]) as server:
+    with LineServer([ready(), ACTION, finished], [ready()]) as server:
         got = node.run(body, options={**SMALL, "address": server.address})
-        assert got == [None, "enough", [None, None], "LOST"]
+        assert got == [None, why, [None, None], "LOST"]
         assert len(server.received) == 1
 
 
 def test_a_ping_restarts_the_time_of_a_wait(node: Node) -> None:
-    """The answer comes after more pings than the time limit alone would allow."""
     body = """
-    const client = await connect({ ...given.options, timeoutSec: 0.5 });
-    return client.act([1, 1]);
+    const [wait, clear] = [setTimeout, clearTimeout];
+    const counts = { started: 0, cleared: 0 };
+    globalThis.setTimeout = (...args) => (counts.started++, wait(...args));
+    globalThis.clearTimeout = (...args) => (counts.cleared++, clear(...args));
+    const client = await connect(given.options); // two waits: for the connection, for ready
+    return [await client.act([1, 1]), counts];
     """
-    pings = b'{"ping":{}}\n' * 3 + ACTION
-    with LineServer([b'{"ping":{}}\n' + ready("ping"), pings]) as server:
-        assert node.run(body, options={**SMALL, "address": server.address}) == 1
+    pings = b'{"ping":{}}\n' * 3
+    with LineServer([pings + ready("ping"), pings + ACTION]) as server:
+        action, counts = node.run(body, options={**SMALL, "address": server.address})
+    assert action == 1
+    assert counts == {"started": 3 + 6, "cleared": 3 + 6}
 
 
 def test_closing_ends_what_waits(node: Node) -> None:

@@ -126,6 +126,7 @@ class LineServer:
     def _serve(
         self, connection: socket.socket, answers: Sequence[bytes | None], lines: list[dict]
     ) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each piece by itself
         # A client that has seen enough closes.
         with contextlib.suppress(OSError), connection, connection.makefile("rb") as stream:
             for answer in answers:
