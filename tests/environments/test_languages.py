@@ -48,6 +48,7 @@ class Language:
       target: mean return of 100 episodes that shows that it is learned.
       plays_cartpole: or a task of its own.
       quick: flags that shorten the pause before it connects again.
+      slots: flags of one process that plays four times at once; none: four processes do.
     """
 
     tools: tuple[str, ...]
@@ -56,6 +57,7 @@ class Language:
     target: float = 100.0
     plays_cartpole: bool = True
     quick: tuple[str, ...] = ()
+    slots: tuple[str, ...] = ()
 
 
 LANGUAGES = {
@@ -65,7 +67,11 @@ LANGUAGES = {
     "lua": Language(("lua5.4",), "lua5.4 lua-socket lua-cjson", "LUA"),
     "shell": Language(("bash",), "bash", "BASH", target=4.0, plays_cartpole=False),
     "csharp": Language(
-        ("mcs", "mono"), "mono-mcs mono-runtime", "MONO", quick=("--retry-sleep", "0", "0.1")
+        ("mcs", "mono"),
+        "mono-mcs mono-runtime",
+        "MONO",
+        quick=("--retry-sleep", "0", "0.1"),
+        slots=("--num-envs", "4"),
     ),
     "godot3": Language(
         ("godot3-server",), "godot3-server", "GODOT", quick=("--retry-sleep", "0", "0.1")
@@ -369,10 +375,11 @@ def serve_learner(folder: Path, target: float, state_size: int) -> Iterator[int]
 
 
 def test_it_is_learned_from(name: str, start: Start, tmp_path: Path) -> None:
-    target = LANGUAGES[name].target
+    target, slots = LANGUAGES[name].target, LANGUAGES[name].slots
     state_size = 4 if LANGUAGES[name].plays_cartpole else 1
     with serve_learner(tmp_path, target, state_size) as port:
-        processes = [start(name, "--rlx-server", f"localhost:{port}") for _ in range(4)]
+        flags = ("--rlx-server", f"localhost:{port}", *slots)
+        processes = [start(name, *flags) for _ in range(1 if slots else 4)]
         ended = [finish(process, 100) for process in processes]
     for code, out, err in ended:
         assert (code, err) == (0, "")
