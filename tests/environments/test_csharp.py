@@ -157,7 +157,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(driver: Path, *arguments: object, text: str = "") -> list[str]:
     argv = ["mono", driver, *map(str, arguments)]
-    done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 def run(*argv: object, cwd: Path) -> tuple[int, list[str], str]:
     env = {**os.environ, "LC_ALL": "en_US.UTF-8", "LANG": "en_US.UTF-8", "XDG_DATA_HOME": str(cwd)}
     done = subprocess.run(
-        [*map(str, argv)], cwd=cwd, env=env, capture_output=True, text=True, timeout=60
+        [*map(str, argv)], cwd=cwd, env=env, capture_output=True, text=True, timeout=100
     )
     return done.returncode, done.stdout.splitlines()[2:], done.stderr
 
