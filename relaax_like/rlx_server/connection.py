@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+import string
 import time
 import traceback
 from collections import deque
@@ -23,6 +24,7 @@ from relaax_like.rlx_server.session import PENDING, PREPARING_SEC, Session
 from relaax_like.rlx_server.web_socket import WebSocket
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ProtocolError
+from relaax_like.wire.framing import HEADER
 from relaax_like.wire.tls import HANDSHAKE
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ _MIN_REST_SEC = 0.1
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _LINGER_SEC = 2.0
 _ABORT_SEC = 10.0
+_TEXT = frozenset(string.printable.encode())
 # A longer silence is reported.
 _STALL_SEC = 10.0
 # Interval of pings to a waiting client.
@@ -51,15 +54,16 @@ _SESSION_LIMIT = f"the spaces of the hello and {_KEY} limit them"
 
 
 def choose_carrier(carrier: Carrier, allowed_origins: Collection[str]) -> Carrier:
-    """Chooses by the first byte, which no length of a frame has if it is a character.
+    """Chooses by the first bytes, which no length of a first frame has if they are text.
 
     Args:
       carrier: holds what has arrived.
       allowed_origins: of pages that can connect.
     """
-    if carrier.peek(1) == b"{":
-        return Lines(carrier)
-    return WebSocket(carrier, allowed_origins) if carrier.peek(1).isupper() else carrier
+    start = carrier.peek(HEADER.size)
+    if not all(character in _TEXT for character in start):
+        return carrier
+    return WebSocket(carrier, allowed_origins) if start[:1].isupper() else Lines(carrier)
 
 
 class Connection(asyncio.BufferedProtocol):

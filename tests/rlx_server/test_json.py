@@ -10,6 +10,7 @@ from support.rlx import RecordingAgent, serve_rlx
 
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.rlx_server.json_codec import JsonCodec
+from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 HELLO = {"name": "w", "observation": {"box": [2]}, "action": {"discrete": 3}}
@@ -343,3 +344,20 @@ def test_errors_of_arrays_name_the_keys_of_json(greeted):
     error = greeted.ask({"reward_and_act": {"reward": 1e20, "observation": [0, 1]}})["error"]
     assert (error["code"], error["field"]) == ("INVALID_FIELD", "reward")
     assert "rewards: " not in error["message"]
+
+
+@pytest.mark.parametrize("text", ["hello", "[1]", " \n{", "nc?"])
+def test_other_text_is_answered_with_text(port, text):
+    with Lines(port) as lines:
+        assert refuse(lines.ask(text))[0] in ("MALFORMED", "INVALID_FIELD")
+
+
+def test_blanks_before_the_hello_are_skipped(port):
+    with Lines(port) as lines:
+        assert "ready" in lines.ask("\n  \r\n " + json.dumps({"hello": HELLO}))
+
+
+@pytest.mark.parametrize("length", [b"\x45\0\0\0", b"\x20\0\0\0", b"\x7f\xff\xff\xff"])
+def test_a_length_that_looks_like_text_at_first_is_one_of_a_frame(client, length):
+    client.socket.sendall(length + b"abc")
+    assert client.receive().error.code == rlx_pb2.MALFORMED
