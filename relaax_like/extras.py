@@ -9,8 +9,8 @@ from relaax_like.wire.errors import ConfigError
 
 # Extra of pyproject.toml -> modules that it installs.
 _MODULES = {
-    "server": "grpc grpc_health honcho numba prometheus_client psutil pydantic yaml rich "
-    "tensorboard tensorflow threadpoolctl typer uvloop",
+    "server": "grpc grpc_health honcho msgspec numba prometheus_client psutil pydantic yaml rich "
+    "tensorboard tensorflow threadpoolctl typer uvloop websockets",
     "envs": "ale_py gymnasium Box2D mujoco pygame",
     "mirror": "fsspec s3fs",
     "plot": "imageio imageio_ffmpeg matplotlib",
