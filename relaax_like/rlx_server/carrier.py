@@ -41,6 +41,8 @@ class Carrier(abc.ABC):
     Attributes:
       is_text: whether its messages are text; None: the first one, which decides it, has not come.
       skips_pings: whether pings of the client need not be yielded.
+      is_known: whether the hello of the client was accepted; set by the owner.
+      controls: number of frames without a part of a message in what was split last.
 
     Args:
       before: the carrier that it replaces, with what has arrived; None: none.
@@ -49,7 +51,8 @@ class Carrier(abc.ABC):
     is_text: bool | None
 
     def __init__(self, before: "Carrier | None" = None) -> None:
-        self.skips_pings = False
+        self.skips_pings = self.is_known = False
+        self.controls = 0
         # Bytes [start, end) have arrived, but are not processed yet.
         self._data: bytearray = bytearray(FIRST_BYTES) if before is None else before._data
         self._start: int = 0 if before is None else before._start

@@ -39,6 +39,8 @@ _MAX_QUEUED = 100
 # stays small, however fast it sends.
 _REST_FACTOR = 10.0
 _MIN_REST_SEC = 0.1
+# So does one that sends more pings of its carrier than these at once.
+_FEW_CONTROLS = 4
 # A peer that vanished silently is noticed after 30 + 3 * 10 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 _LINGER_SEC = 2.0
@@ -167,6 +169,9 @@ class Connection(asyncio.BufferedProtocol):
             self._closing = True
             self._transport.close()
             return
+        if self._carrier.controls > _FEW_CONTROLS:
+            self._resting = True
+            self._server.loop.call_later(_MIN_REST_SEC, self._end_rest)
         self._next()
         self._carrier.make_room(self._reserve)
 
@@ -358,6 +363,7 @@ class Connection(asyncio.BufferedProtocol):
                 "received a TLS handshake, but this server does not use TLS; connect without "
                 "tls_ca, or configure TLS in the `security` section of the server's YAML file"
             )
+        carrier.is_known = self.session.greeted
         carrier.skips_pings = self._greeted and self.session.has_feature(PING)
         for body in carrier.split(self._limit):
             # Complete messages only: occasional single bytes do not keep a connection alive.

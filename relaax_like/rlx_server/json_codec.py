@@ -26,10 +26,12 @@ from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.framing import PROTOCOL_VERSION
 from relaax_like.wire.ndarray import message_to_ndarray
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces, space_to_message
+from relaax_like.wire.spaces import ACTION, MAX_LEAVES, OBSERVATION, Spaces, space_to_message
 
 Uint32 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _MAX_HELLO_BYTES = 1 << 20
+_MAX_KEYS = 16 * MAX_LEAVES  # of a hello: more than the most leaves need
+_DIGITS = re.compile(rb"[0-9]{400}")  # what takes long to read, and no number needs
 _NUMBER_BYTES = 32  # most that a number needs, with the comma
 _LEAF_BYTES = 512
 _MORE_BYTES = 1 << 14
@@ -119,10 +121,16 @@ class JsonCodec:
     def read(self, body: Body, running: bool, check: Callable[[str], None]) -> Received:
         """See `Codec`."""
         text = bytes(body)
-        if self._greeting is None and len(text) > _MAX_HELLO_BYTES:
+        is_hello = self._greeting is None
+        if is_hello and len(text) > _MAX_HELLO_BYTES:
             raise ProtocolError(
                 f"received a hello of {len(text)} bytes, expected at most {_MAX_HELLO_BYTES}; "
                 "shorten it, for example the bounds of large boxes"
+            )
+        if is_hello and (text.count(b":") > _MAX_KEYS or _DIGITS.search(text)):
+            raise ProtocolError(
+                f"received more than {_MAX_KEYS} keys, or a number of 400 digits or more; send "
+                "fewer and shorter ones"
             )
         try:
             message = self._decoder.decode(text)
@@ -155,16 +163,8 @@ class JsonCodec:
 
     def write_ready(self, ready: rlx_pb2.Ready) -> bytes:
         """See `Codec`."""
-        return _encode(
-            {
-                "ready": {
-                    "session": ready.session,
-                    "features": list(ready.features),
-                    "max_message_bytes": ready.max_message_bytes,
-                    "protocol_version": ready.protocol_version,
-                }
-            }
-        )
+        written = {field.name: value for field, value in ready.ListFields()}
+        return _encode({"ready": {**written, "features": list(ready.features)}})
 
     def write_actions(
         self, actions: Arrays, version: int, step_id: int, timings: Mapping[str, int]
@@ -216,20 +216,16 @@ class JsonCodec:
             name: {leaf: space_to_message(space) for leaf, space in leaves.items()}
             for name, leaves in spaces.items()
         }
+        same = ("protocol_version", "token", "max_wait_ms", "versions", "agents", "games")
         try:
             return rlx_pb2.Hello(
-                protocol_version=hello.protocol_version,
                 client_name=hello.name,
                 slots=1 if self._slots is None else self._slots,
                 observation_spaces=messages[OBSERVATION],
                 action_spaces=messages[ACTION],
                 mode=hello.mode.upper(),
-                token=hello.token,
                 features=sorted(hello.features),
-                max_wait_ms=hello.max_wait_ms,
-                versions=hello.versions,
-                agents=hello.agents,
-                games=hello.games,
+                **{name: getattr(hello, name) for name in same},
             )
         except ValueError as error:  # a text that protobuf does not take
             raise InvalidInputError(f"hello: {error}; use plain text", "hello") from None

@@ -70,6 +70,7 @@ class WebSocket(Carrier):
         data = bytes(self._data[self._start : self._end])
         self._start = self._end = 0
         self._held += len(data)
+        self.controls = 0
         if self._head is not None:
             data = self._read_head(data)
         if not data:
@@ -77,7 +78,6 @@ class WebSocket(Carrier):
         protocol = self._protocol
         protocol.max_message_size = limit.nbytes
         protocol.receive_data(data)
-        controls = 0
         for event in protocol.events_received():
             if isinstance(event, Request):
                 self._open(event)
@@ -87,8 +87,8 @@ class WebSocket(Carrier):
                 if (body := self._add(event)) is not None:
                     yield body
                 continue
-            controls += 1
-            if controls > _MAX_CONTROLS:
+            self.controls += 1
+            if self.controls > _MAX_CONTROLS:
                 raise ProtocolError(
                     f"received more than {_MAX_CONTROLS} control frames at once, expected few; do "
                     "not send pings before the answers to earlier ones",
@@ -144,7 +144,9 @@ class WebSocket(Carrier):
         """See `Carrier`."""
         if self._held > self._reserved:
             more, self._reserved = self._held - self._reserved, self._held
-            if reserve(more) and self._held > FIRST_BYTES and len(self._data) < _READ_BYTES:
+            # An unknown peer is read in small pieces, however much it sends.
+            is_long = self.is_known and self._held > FIRST_BYTES
+            if reserve(more) and is_long and len(self._data) < _READ_BYTES:
                 self._data = bytearray(_READ_BYTES)
 
     def release(self) -> None:
@@ -156,6 +158,7 @@ class WebSocket(Carrier):
         """See `Carrier`."""
         super().drop()
         self._parts, self._held = [], 0
+        self._protocol = ServerProtocol(logger=_quiet)  # the old one holds what has arrived
 
     def _read_head(self, data: bytes) -> bytes:
         """Adds to the head of the request; returns all that has arrived, once it is complete."""

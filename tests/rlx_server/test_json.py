@@ -361,3 +361,12 @@ def test_blanks_before_the_hello_are_skipped(port):
 def test_a_length_that_looks_like_text_at_first_is_one_of_a_frame(client, length):
     client.socket.sendall(length + b"abc")
     assert client.receive().error.code == rlx_pb2.MALFORMED
+
+
+@pytest.mark.parametrize(
+    "space",
+    [{f"{number}": {} for number in range(20_000)}, {"box": [int("9" * 500)]}],
+    ids=["keys", "digits"],
+)
+def test_a_hello_that_is_dear_to_read_is_refused_before_that(lines, space):
+    assert refuse(lines.ask({"hello": HELLO | {"observation": space}})) == ("MALFORMED", "")

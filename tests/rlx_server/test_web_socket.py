@@ -320,3 +320,34 @@ def test_a_page_of_another_origin_is_refused_by_a_library_too(port):
     with pytest.raises(InvalidStatus) as caught:
         connect(f"ws://127.0.0.1:{port}", origin="https://example.org").__enter__()
     assert caught.value.response.status_code == 403
+
+
+def test_who_sends_many_pings_at_once_is_answered_later(backend):
+    servers = []
+    with serve_rlx(backend, prepare=servers.append) as port, Raw(port) as raw:
+        raw.ask(HELLO)
+        raw.socket.sendall(make_frame(PING, b"p") * 20 + make_frame(TEXT, ACT))
+        (connection,) = servers[0].connections
+        wait_until(lambda: connection._resting, "its pause")
+        for _ in range(20):
+            assert raw.receive() == (PONG, b"p")
+        assert "action" in json.loads(raw.receive()[1])
+        wait_until(lambda: not connection._resting, "the end of its pause")
+        assert "action" in raw.ask(b'{"reward_and_act": {"reward": 1, "observation": [0, 1]}}')
+
+
+def test_what_a_closed_connection_has_sent_is_not_kept(port):
+    from relaax_like.rlx_server.carrier import Limit
+    from relaax_like.rlx_server.frames import Frames
+    from relaax_like.rlx_server.web_socket import WebSocket
+
+    carrier = WebSocket(Frames(), ())
+    for data in (make_request(), make_frame(TEXT, length=1 << 14)):
+        view = carrier.get_buffer()
+        view[: len(data)] = data
+        carrier.add(len(data))
+        assert list(carrier.split(Limit(1 << 20, ""))) == []
+    assert not carrier.is_empty
+    carrier.drop()
+    assert carrier.is_empty
+    assert not carrier._protocol.reader.buffer
