@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
-from relaax_like.rlx_server.admission import MAX_HELLO_BYTES, Newcomer
+from relaax_like.rlx_server.admission import Newcomer
 from relaax_like.rlx_server.carrier import Carrier, Limit
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.codec import Body
@@ -346,8 +346,6 @@ class Connection(asyncio.BufferedProtocol):
         if nbytes := self.session.max_message_bytes:
             return Limit(nbytes, _SESSION_LIMIT)
         longest = self.session.codec.max_hello_bytes
-        if self._carrier.is_text is None:
-            longest = MAX_HELLO_BYTES
         reason = f"a hello has at most {longest} bytes, and no message more than {_KEY}"
         return Limit(min(longest, self._server.max_message_bytes), reason)
 
