@@ -66,7 +66,7 @@ class Backend:
         """Forgets them."""
 
     def close(self) -> None:
-        """Has nothing to release."""
+        """Does nothing: there is nothing to release."""
 
 
 @pytest.mark.parametrize("oddity", ["", *broken_clients.ODDITIES])

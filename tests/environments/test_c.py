@@ -1408,7 +1408,7 @@ int main(void)
 def read(
     compiler: str, sanitize: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[Sequence[bytes]], list[str]]:
-    """Has messages read, each out of memory of just its size; returns a line for each."""
+    """Lets the program read messages, each from memory of exactly its size; returns its lines."""
     flags = (*sanitize, "-Wno-unused-function")
     target = build(tmp_path_factory.mktemp("read"), READ, compiler, flags)
 
