@@ -49,8 +49,8 @@ class OnlineHelper:
 
     Each environment step is counted once: those of a discarded rollout with the next request, those
     of the unfinished rollout when the helper is closed. If the learner keeps requests, the steps of
-    discarded and refused rollouts are reported as not learned from instead, and their episodes are
-    left out.
+    discarded, refused and unfinished rollouts are reported as not learned from instead, and their
+    episodes are left out.
 
     Attributes:
       discarded_rollouts: number of complete rollouts discarded because learning was too slow.
@@ -330,12 +330,13 @@ class OnlineHelper:
         self._processor.refresh_soon()
 
     def close(self) -> None:
-        """Forgets the unfinished rollout; its steps, and episodes that ended in it, still count.
+        """Drops the unfinished rollout.
 
         Raises:
           Exception: an error of the learner; see `Learner.submit`.
         """
-        env_steps = self._take_env_steps(self.unfinished_steps)
+        self._drop(self.unfinished_steps)
+        env_steps = self._take_env_steps(0)
         if self._is_known or self._episodes or env_steps or self._unlearned:
             reports = self._take_reports(env_steps)
             if self.counts_steps:

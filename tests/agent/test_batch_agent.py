@@ -12,7 +12,7 @@ from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.prediction import TASK, Prediction
-from relaax_like.core.records import Episode
+from relaax_like.core.records import Episode, Playing
 from relaax_like.experience.rollout import Executed
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.transition import Transition
@@ -22,9 +22,9 @@ SLOTS = 2
 
 
 class RecordingProcessor:
-    keeps_requests = False
-
     """Keeps what is submitted; the test says when it has been learned from."""
+
+    keeps_requests = False
 
     name = "processor"
 
@@ -32,6 +32,7 @@ class RecordingProcessor:
         self.submitted = []
         self.counted = []  # steps of each that was submitted
         self.reported = []
+        self.unlearned = []  # steps of each report of a player
         self.refreshes = 0
         self.state_shapes = state_shapes or {}
         self.reward_columns = {"reward": slice(0, 1)}
@@ -48,6 +49,7 @@ class RecordingProcessor:
 
     def report(self, episodes, env_steps):
         self.reported.append((list_ended(episodes), env_steps))
+        self.unlearned += [r.unlearned_steps for r in episodes if isinstance(r, Playing)]
 
     def refresh_soon(self):
         self.refreshes += 1
@@ -260,6 +262,23 @@ def test_unfinished_and_discarded_steps_are_reported_at_the_end_once():
     assert processor.reported == [([], 3 * SLOTS)]
     agent.close()
     assert len(processor.reported) == 1
+
+
+def test_steps_of_an_agent_that_leaves_are_not_learned_from_if_the_learner_keeps_requests():
+    processor = RecordingProcessor()
+    processor.keeps_requests = True
+    agent = make_agent(processor, 2)
+    agent.observe(observe(0))
+    for step in range(3):
+        predict(agent, step)
+        ended = {"episodes": [Episode(1.0, 3)]} if step == 2 else {}
+        agent.observe(observe(step), **end((ended != {}, 0)), **ended)
+        if step == 1:
+            processor.submitted[0][2]()
+    agent.close()
+    assert processor.counted == [2 * SLOTS]
+    assert processor.reported == [([], 0)]
+    assert [report for report in processor.unlearned if report] == [SLOTS]
 
 
 def test_of_the_episodes_of_discarded_rollouts_the_newest_are_reported(monkeypatch):
