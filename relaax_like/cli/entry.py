@@ -61,4 +61,4 @@ def _run(name: str) -> None:
     except KeyboardInterrupt:  # while libraries are being loaded
         sys.exit(128 + signal.SIGINT)
     gc.enable()
-    module.main()
+    module.app()

@@ -48,10 +48,5 @@ def serve(
     return run_learner(experiment)
 
 
-def main() -> None:
-    """Runs the command."""
-    app()
-
-
 if __name__ == "__main__":
-    main()
+    app()

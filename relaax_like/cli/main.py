@@ -542,10 +542,5 @@ def doctor() -> int:
     return run_checks()
 
 
-def main() -> None:
-    """Runs the command."""
-    app()
-
-
 if __name__ == "__main__":
-    main()
+    app()

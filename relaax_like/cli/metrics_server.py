@@ -42,10 +42,5 @@ def serve(
     return run_metrics_server(experiment)
 
 
-def main() -> None:
-    """Runs the command."""
-    app()
-
-
 if __name__ == "__main__":
-    main()
+    app()

@@ -55,10 +55,5 @@ def serve(
     return run_parameter_server(experiment, overrides)
 
 
-def main() -> None:
-    """Runs the command."""
-    app()
-
-
 if __name__ == "__main__":
-    main()
+    app()

@@ -43,10 +43,5 @@ def serve(
     return run_rlx_server(experiment, overrides)
 
 
-def main() -> None:
-    """Runs the command."""
-    app()
-
-
 if __name__ == "__main__":
-    main()
+    app()

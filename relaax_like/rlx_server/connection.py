@@ -51,6 +51,9 @@ _STALL_SEC = 10.0
 # Interval of pings to a waiting client.
 _PING_SEC = 5.0
 _MAX_UNWANTED = 4 << 20
+# What closing connections still receive goes here, and nobody reads it; they rest after each read.
+_unwanted_buffer = memoryview(bytearray(1 << 16))
+_UNWANTED_REST_SEC = 0.01
 _KEY = "relaax-rlx-server.max_message_bytes"
 _SESSION_LIMIT = f"the spaces of the hello and {_KEY} limit them"
 
@@ -142,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         There is always room: uvloop crashes if a transport is closed or paused in here, so anything
         that can do so is done when bytes have arrived.
         """
-        return self._carrier.get_buffer()
+        return _unwanted_buffer if self._closing else self._carrier.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
         """Processes the bytes that have arrived."""
@@ -151,7 +154,11 @@ class Connection(asyncio.BufferedProtocol):
             self._unwanted += nbytes
             if self._unwanted > _MAX_UNWANTED:
                 self.abort()
+            else:
+                self._rest(_UNWANTED_REST_SEC)
             return
+        # Otherwise 32 reads of an unknown peer that sends much would follow each other.
+        gets_turns = not self.session.greeted and nbytes == len(self._carrier.get_buffer())
         self._carrier.add(nbytes)
         if self._resting:  # uvloop starts to read although reading was paused at the start
             self._set_reading()
@@ -170,8 +177,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         if self._carrier.controls > _FEW_CONTROLS:
-            self._resting = True
-            self._server.loop.call_later(_MIN_REST_SEC, self._end_rest)
+            self._rest(_MIN_REST_SEC)
+        elif gets_turns:
+            self._rest(0.0)
         self._next()
         self._carrier.make_room(self._reserve)
 
@@ -382,10 +390,10 @@ class Connection(asyncio.BufferedProtocol):
     def _set_reading(self) -> None:
         """Reads only while no message waits for its turn, no answer is unread, and no pause is on.
 
-        After the last message, reads everything that the client still had in transit.
+        After the last message, reads what the client still had in transit.
         """
-        waits = self._resting or self._queue or self.unread_since is not None
-        wanted = self._closing or not waits
+        waits = not self._closing and (self._queue or self.unread_since is not None)
+        wanted = not (waits or self._resting)
         if wanted != self._reading and self._transport is not None:
             self._reading = wanted
             if wanted:
@@ -393,9 +401,16 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._transport.pause_reading()
 
+    def _rest(self, delay_sec: float) -> None:
+        """Reads nothing for a while."""
+        self._resting = True
+        self._set_reading()
+        self._server.loop.call_later(delay_sec, self._end_rest)
+
     def _end_rest(self) -> None:
         self._resting = False
         if self._transport is None or self._closing:
+            self._set_reading()
             return
         self.buffer_updated(0)  # processes what has arrived meanwhile
         if self._client_done and not (self._queue or self._busy or self._closing):

@@ -176,6 +176,46 @@ def test_a_client_whose_points_are_dropped_rests_before_its_next_message():
     asyncio.run(play())
 
 
+def test_of_an_unknown_client_each_turn_of_the_loop_reads_once():
+    async def check():
+        session = Listener()
+        session.greeted, session.max_message_bytes = False, 0
+        connection, transport = make_connection(session)
+        reads = 0
+        feed(connection, HEADER.pack(1 << 20))
+        while transport.reading and reads < 2:
+            view = connection.get_buffer(-1)
+            connection.buffer_updated(len(view))
+            reads += 1
+        assert reads == 1
+        await wait_until_reading(transport)
+
+    asyncio.run(check())
+
+
+def test_a_closing_connection_reads_with_pauses_and_not_for_ever():
+    async def check():
+        connection, transport = make_connection(Listener())
+        feed(connection, HEADER.pack(1 << 30))
+        assert transport.written  # an error
+        received = 0
+        while not transport.aborted:
+            await wait_until_reading(transport)
+            view = connection.get_buffer(-1)
+            connection.buffer_updated(len(view))
+            received += len(view)
+            assert not transport.reading or transport.aborted
+        assert received <= 5 << 20
+
+    asyncio.run(check())
+
+
+async def wait_until_reading(transport):
+    async with asyncio.timeout(20):
+        while not transport.reading:
+            await asyncio.sleep(0.001)
+
+
 def test_a_hello_of_more_than_16_mib_is_refused_when_it_is_announced(backend):
     with serve_rlx(backend, max_message_bytes=64 << 20) as port, RawClient(port) as client:
         client.socket.sendall(HEADER.pack((16 << 20) + 1))

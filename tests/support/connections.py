@@ -16,7 +16,7 @@ class Transport:
     """Notes what a connection does with it."""
 
     def __init__(self):
-        self.reading = True
+        self.reading, self.aborted = True, False
         self.written = b""
 
     def write(self, data):
@@ -30,6 +30,12 @@ class Transport:
 
     def resume_reading(self):
         self.reading = True
+
+    def can_write_eof(self):
+        return False
+
+    def abort(self):
+        self.aborted = True
 
     def close(self):
         """Nothing to close."""
@@ -60,6 +66,9 @@ class Listener:
     def receive(self, body, received_at):
         self.bodies.append(bytes(body))
         return self._answer
+
+    def write_error(self, error):
+        return str(error).encode()
 
     def close(self):
         """Nothing to close."""
