@@ -1,5 +1,6 @@
 """OnlineHelper: an agent's side of one ComputationTask; submits each rollout once."""
 
+import copy
 import logging
 import math
 import threading
@@ -103,12 +104,8 @@ class OnlineHelper:
         is_urgent: bool = False,
         overlap: bool = False,
     ):
-        self.discarded_rollouts = 0
-        self.discarded_steps = 0
-        self.refused_rollouts = 0
         self.counts_steps = True
         self._processor = processor
-        self._slots = slots
         self._steps = steps
         self._ahead = max(ahead, _URGENT_AHEAD) if is_urgent else ahead
         self._is_urgent = is_urgent
@@ -116,22 +113,27 @@ class OnlineHelper:
         self._on_learned = on_learned
         self._max_wait_sec = max_wait_sec
         self.client = client
-        self._refused_in_a_row = 0
-        self._name = processor.name_agent()
-        self._player = f"{processor.name}/{client}/{self._name}"
-        agents = make_agent_ids(self._player, slots)
         self.overridden = overridden
         self._max_segment_sec = max_segment_sec
-        self._due_at = 0.0  # of the unfinished rollout
         self._overlap = overlap
-        self._buffer = RolloutBuffer(steps, agents, overridden, overlap)
+        self._begin(slots)
+
+    def _begin(self, slots: int) -> None:
+        """Makes all that changes, for k slots."""
+        self.discarded_rollouts = self.discarded_steps = self.refused_rollouts = 0
+        self._slots = slots
+        self._refused_in_a_row = 0
+        self._name = self._processor.name_agent()
+        self._player = f"{self._processor.name}/{self.client}/{self._name}"
+        agents = make_agent_ids(self._player, slots)
+        self._due_at = 0.0  # of the unfinished rollout
+        self._buffer = RolloutBuffer(self._steps, agents, self.overridden, self._overlap)
         self._episodes: list[EpisodeReport] = []
         self._is_known = False  # as a player
         self._unlearned = 0  # steps that are only reported
         self._uncounted = 0  # steps of discarded rollouts, to be counted with the next request
         # Two counters, each with one writer, so no lock is needed.
-        self._submitted = 0
-        self._learned = 0
+        self._submitted = self._learned = 0
         self._wait_until = 0.0
         self._progress = threading.Event()
 
@@ -398,21 +400,8 @@ class OnlineHelper:
             self._uncounted += env_steps
 
     def _make_for_slot(self) -> "OnlineHelper":
-        helper = OnlineHelper(
-            self._processor,
-            1,
-            self._steps,
-            ahead=self._ahead,
-            on_learned=self._on_learned,
-            max_wait_sec=self._max_wait_sec,
-            client=self.client,
-            overridden=self.overridden,
-            max_segment_sec=self._max_segment_sec,
-            is_replayed=self._is_replayed,
-            is_urgent=self._is_urgent,
-            overlap=self._overlap,
-        )
-        helper.counts_steps = self.counts_steps
+        helper = copy.copy(self)
+        helper._begin(1)
         return helper
 
     def _note_learned(self) -> None:
