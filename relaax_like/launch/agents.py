@@ -33,12 +33,11 @@ from relaax_like.launch.learners import (
 from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
-from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
+from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost, SlotSpec
 from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.supervision.process import EXIT_USAGE, Shutdown, without_native_stderr
 from relaax_like.wire.errors import ConfigError, ProtocolError, RelaaxError, ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity
-from relaax_like.wire.spaces import Spaces
 
 if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
@@ -174,19 +173,17 @@ class _LearningHost(BatchHost):
         super().__init__(config, make_processors, agent_class, *others)
         self._compared = actors if agent_class is SimpleRLAgent else {}
 
-    def make_slot_agents(
-        self, observation_spaces: Spaces, action_spaces: Spaces, slots: int, **options: Any
-    ) -> SlotAgents:
+    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
         """Builds one agent for all slots; see `BatchHost`.
 
         Raises:
           ProtocolError: the policy can choose actions that the environment does not have; or see
             `BatchHost.make_slot_agents`, also for the other errors.
         """
-        agents = super().make_slot_agents(observation_spaces, action_spaces, slots, **options)
+        agents = super().make_slot_agents(spec)
         for actor in self._compared.values():
             try:
-                actor.expect_actions(action_spaces)
+                actor.expect_actions(spec.action_spaces)
             except ConfigError as error:
                 agents.close()
                 raise ProtocolError(str(error), "SPACE_MISMATCH", "action_spaces") from error

@@ -25,7 +25,7 @@ from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.episodes import EpisodeMeter
-from relaax_like.rlx_server.hosting import AgentHost, BatchHost
+from relaax_like.rlx_server.hosting import AgentHost, BatchHost, SlotSpec
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.run_folders.versions import keep_versions
@@ -82,12 +82,7 @@ class LocalAgents:
         self.waiting_sec = 0.0
         if isinstance(host, BatchHost):
             host.on_ready = self._ready.set
-        self._agents = host.make_slot_agents(
-            *self.spaces,
-            slots.slots,
-            client_id=name,
-            exploit=exploit,
-        )
+        self._agents = host.make_slot_agents(SlotSpec(*self.spaces, slots.slots, name, exploit))
         self.has_state = isinstance(self._agents, BatchSlots)
 
     def step(

@@ -16,6 +16,7 @@ from relaax_like.config.run_spaces import find_run_spaces
 from relaax_like.config.spaces import describe_mismatch
 from relaax_like.launch.saved_policy import SavedPolicy
 from relaax_like.rlx_server.batch_slots import BatchSlots
+from relaax_like.rlx_server.hosting import SlotSpec
 from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import ConfigError, InvalidInputError
@@ -171,13 +172,8 @@ class Policy:
                 )
             agents.close()
             self._agents = None  # also if no others can be made
-        self._agents = self._saved.host.make_slot_agents(
-            self._observations.spaces,
-            self._actions.spaces,
-            slots,
-            client_id="policy",
-            exploit=True,
-        )
+        spec = SlotSpec(self._observations.spaces, self._actions.spaces, slots, "policy", True)
+        self._agents = self._saved.host.make_slot_agents(spec)
         self._starts = True
         self._ended = np.zeros(slots, np.bool_)
         return self._agents

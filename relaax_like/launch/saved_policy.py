@@ -81,7 +81,7 @@ class SavedPolicy:
     """Agents of a run's algorithm that act with a snapshot. A context manager.
 
         with SavedPolicy(experiment, "best", "serve") as policy:
-            agents = policy.host.make_slot_agents(..., exploit=True)
+            agents = policy.host.make_slot_agents(SlotSpec(..., exploit=True))
 
     Agents must be made with `exploit=True`: then nothing is learned.
 

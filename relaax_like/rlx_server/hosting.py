@@ -5,7 +5,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
-from typing import Any
+from typing import Any, NamedTuple
 
 from relaax_like.agent.agent import Agent
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
@@ -44,6 +44,26 @@ _START_WAIT_SEC = 5.0
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
 
 
+class SlotSpec(NamedTuple):
+    """The slots that agents are made for.
+
+    Attributes:
+      observation_spaces: leaf -> space.
+      action_spaces: leaf -> space.
+      slots: k.
+      client_id: of the agents.
+      exploit: choose the best actions; learn nothing.
+      max_wait_sec: longest time from a step to its answer; None: no limit.
+    """
+
+    observation_spaces: Spaces
+    action_spaces: Spaces
+    slots: int
+    client_id: str
+    exploit: bool = False
+    max_wait_sec: float | None = None
+
+
 class AgentHost(abc.ABC):
     """Makes the agents that serve a client.
 
@@ -59,35 +79,19 @@ class AgentHost(abc.ABC):
 
     def make_agents(self, greeting: Greeting) -> SlotAgents:
         """Builds the agents of a greeted client; see `make_slot_agents`."""
-        return self.make_slot_agents(
+        spec = SlotSpec(
             greeting.observation_spaces,
             greeting.action_spaces,
             greeting.slots,
-            client_id=make_client_id(greeting.client_name),
-            exploit=greeting.exploit,
-            max_wait_sec=greeting.max_wait_sec,
+            make_client_id(greeting.client_name),
+            greeting.exploit,
+            greeting.max_wait_sec,
         )
+        return self.make_slot_agents(spec)
 
     @abc.abstractmethod
-    def make_slot_agents(
-        self,
-        observation_spaces: Spaces,
-        action_spaces: Spaces,
-        slots: int,
-        *,
-        client_id: str,
-        exploit: bool = False,
-        max_wait_sec: float | None = None,
-    ) -> SlotAgents:
+    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
         """Builds the agents of k slots.
-
-        Args:
-          observation_spaces: leaf -> space.
-          action_spaces: leaf -> space.
-          slots: k.
-          client_id: of the agents.
-          exploit: choose the best actions; learn nothing.
-          max_wait_sec: longest time from a step to its answer; None: no limit.
 
         Raises:
           ProtocolError: SPACE_MISMATCH, when the algorithm cannot use the spaces.
@@ -148,23 +152,15 @@ class BatchHost(AgentHost):
         self._processors: Mapping[str, ComputationDataProcessor] = {}
         self._predict: Callable[[Sequence[Request]], list[Prediction]] = self._predict_by_task
 
-    def make_slot_agents(
-        self,
-        observation_spaces: Spaces,
-        action_spaces: Spaces,
-        slots: int,
-        *,
-        client_id: str,
-        exploit: bool = False,
-        max_wait_sec: float | None = None,
-    ) -> SlotAgents:
+    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
         """Builds one agent for all slots; see `AgentHost`, also for the errors."""
-        _validate_spaces(self._config, observation_spaces, action_spaces, exploit)
+        _validate_spaces(self._config, spec)
+        observation_spaces = spec.observation_spaces
         processors = self._get_processors()
-        if not exploit:
+        if not spec.exploit:
             _validate_privileged(processors.values(), observation_spaces)
         length = self._config.observation_history
-        history = ObservationHistory(length, slots) if length > 1 else None
+        history = ObservationHistory(length, spec.slots) if length > 1 else None
         # Inputs that the client does not send are made by the agent.
         shapes = {
             name: (*shape[:-1], shape[-1] // length) if history else shape
@@ -176,18 +172,20 @@ class BatchHost(AgentHost):
             name: shape for name, shape in shapes.items() if shape != observation_spaces[name].shape
         }
         return BatchSlots(
-            lambda on_ready: self.make_agent(slots, not exploit, on_ready, client_id, max_wait_sec),
+            lambda on_ready: self.make_agent(
+                spec.slots, not spec.exploit, on_ready, spec.client_id, spec.max_wait_sec
+            ),
             processors[self._main_task],
-            action_spaces,
+            spec.action_spaces,
             reshaped,
             lambda: self.on_ready(),
-            exploit,
+            spec.exploit,
             history,
             _find_starts(self._config, observation_spaces),
             self._takes_holes(self._main_task),
             self._takes_executed(self._main_task),
             any(_has_hindsight(get_task_plan(self._config, task)) for task in processors),
-            Ranges(self.ranges, observation_spaces, action_spaces),
+            Ranges(self.ranges, observation_spaces, spec.action_spaces),
         )
 
     def make_agent(
@@ -359,46 +357,34 @@ class PlainHost(AgentHost):
         self._agent_class = agent_class
         self._make_client = make_client
 
-    def make_slot_agents(
-        self,
-        observation_spaces: Spaces,
-        action_spaces: Spaces,
-        slots: int,
-        *,
-        client_id: str,
-        exploit: bool = False,
-        max_wait_sec: float | None = None,
-    ) -> SlotAgents:
+    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
         """Builds one plain agent per slot; see `AgentHost`, also for the errors."""
-        if max_wait_sec is not None:
+        if spec.max_wait_sec is not None:
             raise InvalidInputError(
                 "max_wait_ms: the agents of this algorithm run their own code (agent.py), which "
                 "can block; connect without max_wait_ms, or derive Agent from BatchAgent",
                 "max_wait_ms",
             )
-        _validate_spaces(self._config, observation_spaces, action_spaces, exploit)
-        clients = [self._make_client(f"{client_id}-{slot}") for slot in range(slots)]
-        if exploit:
+        _validate_spaces(self._config, spec)
+        clients = [self._make_client(f"{spec.client_id}-{slot}") for slot in range(spec.slots)]
+        if spec.exploit:
             clients = [ReadOnlyClient(client) for client in clients]
 
         def make_agent(client: ParameterServerClient) -> Any:
             agent = self._agent_class(self._config, client)
-            agent.exploit = exploit
+            agent.exploit = spec.exploit
             return agent
 
-        ranges = Ranges(self.ranges, observation_spaces, action_spaces)
-        return PlainSlots(
-            make_agent, clients, observation_spaces, action_spaces, not exploit, ranges
-        )
+        spaces = spec.observation_spaces, spec.action_spaces
+        ranges = Ranges(self.ranges, *spaces)
+        return PlainSlots(make_agent, clients, *spaces, not spec.exploit, ranges)
 
 
-def _validate_spaces(
-    config: Any, observation_spaces: Spaces, action_spaces: Spaces, exploit: bool
-) -> None:
+def _validate_spaces(config: Any, spec: SlotSpec) -> None:
     try:
-        config.validate_spaces(observation_spaces, action_spaces)
+        config.validate_spaces(spec.observation_spaces, spec.action_spaces)
     except InvalidInputError as error:
-        text = describe_mismatch(error) if exploit else str(error)
+        text = describe_mismatch(error) if spec.exploit else str(error)
         raise ProtocolError(text, "SPACE_MISMATCH", error.field) from error
 
 

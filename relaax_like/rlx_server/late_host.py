@@ -3,11 +3,10 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.greeting import Greeting
-from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.rlx_server.hosting import AgentHost, SlotSpec
 from relaax_like.rlx_server.session import PREPARING_SEC
 from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import (
@@ -17,7 +16,7 @@ from relaax_like.wire.errors import (
     ProtocolError,
     ServerUnavailableError,
 )
-from relaax_like.wire.spaces import RunSpaces, Spaces
+from relaax_like.wire.spaces import RunSpaces
 
 # Longest time that a hello waits for parameter server and learner to start: clients wait 60 s,
 # unless they are pinged.
@@ -56,9 +55,7 @@ class LateHost(AgentHost):
             self._prepare(None if greeting.exploit else spaces, PREPARING_SEC)
         return super().make_agents(greeting)
 
-    def make_slot_agents(
-        self, observation_spaces: Spaces, action_spaces: Spaces, slots: int, **options: Any
-    ) -> SlotAgents:
+    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
         """Builds the agents of k slots; the first client that trains defines the run's spaces.
 
         Blocks until parameter server and learner are ready, for about 45 s at most.
@@ -71,9 +68,8 @@ class LateHost(AgentHost):
             parameter server and this server do not trust each other; this server cannot load its
             algorithm, and ends; or the client exploits, and the spaces are not known yet.
         """
-        spaces = RunSpaces(observation_spaces, action_spaces)
-        host = self._prepare(None if options.get("exploit") else spaces, _HOLD_SEC)
-        return host.make_slot_agents(*spaces, slots, **options)
+        spaces = RunSpaces(spec.observation_spaces, spec.action_spaces)
+        return self._prepare(None if spec.exploit else spaces, _HOLD_SEC).make_slot_agents(spec)
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Answers the requests of batch-native agents; see `AgentHost.predict`."""

@@ -18,7 +18,7 @@ from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn import NoisyDense
 from relaax_like.nn.module import as_tf_variable
 from relaax_like.nn.runtime import tf
-from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.hosting import BatchHost, SlotSpec
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -148,7 +148,7 @@ def test_steps_that_somebody_else_decides_are_accepted_and_absent_slots_are_not(
     host = BatchHost(config, lambda: {TASK: processor})
     try:
         slots = host.make_slot_agents(
-            config.observation_spaces, config.action_spaces, 1, client_id="x", exploit=False
+            SlotSpec(config.observation_spaces, config.action_spaces, 1, client_id="x")
         )
         assert set(slots.unsupported) == {"present"}
         assert "plan cannot learn from such steps" in slots.unsupported["present"]

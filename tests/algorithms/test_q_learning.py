@@ -17,7 +17,7 @@ from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn.module import as_tf_variable
 from relaax_like.nn.runtime import tf
-from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.hosting import BatchHost, SlotSpec
 from relaax_like.wire.errors import ConfigError
 
 TABLE = [[0.0, 0.0], [2.0, 4.0], [6.0, 1.0]]
@@ -146,6 +146,7 @@ def test_slots_that_skip_steps_need_rollouts_that_do_not_overlap(name, unsupport
     host = BatchHost(config, lambda: {TASK: processor})
     try:
         spaces = config.observation_spaces, config.action_spaces
-        assert set(host.make_slot_agents(*spaces, 1, client_id="x").unsupported) == unsupported
+        slots = host.make_slot_agents(SlotSpec(*spaces, 1, client_id="x"))
+        assert set(slots.unsupported) == unsupported
     finally:
         host.close()

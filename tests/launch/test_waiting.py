@@ -18,7 +18,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_spaces import SPACES_NAME, read_run_spaces
 from relaax_like.launch.waiting import make_proposer, wait_for_spaces
-from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.rlx_server.hosting import AgentHost, SlotSpec
 from relaax_like.rlx_server.late_host import LateHost
 from relaax_like.wire.errors import (
     ConfigError,
@@ -204,8 +204,8 @@ def test_a_damaged_file_is_refused_by_name(experiment: Experiment) -> None:
 class Told(AgentHost):
     """A host that says which spaces its agents were made for."""
 
-    def make_slot_agents(self, observation_spaces, action_spaces, slots, **kept):  # type: ignore
-        return observation_spaces, kept.get("exploit", False)
+    def make_slot_agents(self, spec: SlotSpec) -> Any:
+        return spec.observation_spaces, spec.exploit
 
 
 def make_host(agreed: RunSpaces | None, asked: list[RunSpaces | None]) -> LateHost:
@@ -244,11 +244,13 @@ def test_a_client_that_exploits_proposes_nothing() -> None:
     host = make_host(None, asked)
 
     with pytest.raises(ServerUnavailableError, match="no environment has connected"):
-        host.make_slot_agents(*CARTPOLE, 1, client_id="a", exploit=True)
+        host.make_slot_agents(SlotSpec(*CARTPOLE, 1, client_id="a", exploit=True))
     with pytest.raises(ProtocolError, match="not these") as raised:
-        host.make_slot_agents(*PENDULUM, 1, client_id="b")
+        host.make_slot_agents(SlotSpec(*PENDULUM, 1, client_id="b"))
     assert raised.value.code == "SPACE_MISMATCH"
-    host.make_slot_agents(*CARTPOLE, 1, client_id="c")
-    host.make_slot_agents(*PENDULUM, 1, client_id="d")  # refused by the host that was made
+    host.make_slot_agents(SlotSpec(*CARTPOLE, 1, client_id="c"))
+    host.make_slot_agents(
+        SlotSpec(*PENDULUM, 1, client_id="d")
+    )  # that host refuses it
 
     assert asked == [None, PENDULUM, CARTPOLE]

@@ -21,7 +21,7 @@ from relaax_like.launch.evaluation import evaluate_snapshot, evaluation_to_dict,
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.replayed import make_table
 from relaax_like.replay import Hindsight
-from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.hosting import BatchHost, SlotSpec
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -152,7 +152,7 @@ def test_a_terminated_episode_needs_its_last_observation(hindsight, exploit) -> 
     host = BatchHost(config, lambda: {TASK: processor})
     try:
         spaces = config.observation_spaces, config.action_spaces
-        slots = host.make_slot_agents(*spaces, 2, client_id="x", exploit=exploit)
+        slots = host.make_slot_agents(SlotSpec(*spaces, 2, client_id="x", exploit=exploit))
         seen = {name: np.zeros((2, 3), np.float32) for name in config.observation_spaces}
         slots.observe(Transition(observations=seen))
         slots.decide(host.predict([slots.request()])[0])

@@ -15,7 +15,7 @@ from relaax_like.core.records import LearnRequest
 from relaax_like.experience.rollout import Executed, Rollout, RolloutBuffer, make_agent_ids
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.replayed import make_table
-from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.hosting import BatchHost, SlotSpec
 from relaax_like.rlx_server.transition import Transition
 
 SLOTS, STEPS = 2, 3
@@ -56,7 +56,7 @@ def test_they_are_steps_like_all_others_with_the_executed_actions(history: int) 
     )
     host = BatchHost(config, lambda: {TASK: processor})
     slots: Any = host.make_slot_agents(
-        config.observation_spaces, config.action_spaces, SLOTS, client_id="x"
+        SlotSpec(config.observation_spaces, config.action_spaces, SLOTS, client_id="x")
     )
     assert "executed" not in slots.unsupported
     carried_out = []
