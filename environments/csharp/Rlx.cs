@@ -86,11 +86,8 @@ public class RlxSpace {
     }
 
     /// One of n integers, from start.
-    public static RlxSpace Discrete(int n, int start = 0) {
-        var space = new RlxSpace("discrete", n, new int[0], "int64");
-        space.Json["start"] = start;
-        return space;
-    }
+    public static RlxSpace Discrete(long n, long start = 0) =>
+        new RlxSpace("discrete", n, new int[0], "int64") { Json = { ["start"] = start } };
 
     /// Integers; component i is 0 to n[i] - 1.
     public static RlxSpace MultiDiscrete(int[] n, int[] shape = null) {
@@ -184,7 +181,7 @@ public class RlxAnswer {
     public readonly List<RlxEpisode> Episodes = new List<RlxEpisode>();
     /// Not null: why the training has ended. Stop, and do not connect again.
     public string Finished;
-    public long Version;
+    public ulong Version;
     /// All that came, for example "timings", and "versions" of slots.
     public IDictionary<string, object> Json;
 
@@ -241,6 +238,7 @@ public class RlxJson {
     object ReadNumber() {
         string digits = TakeMatch(Number).Value;
         if (long.TryParse(digits, NumberStyles.Float, Plain, out long integer)) return integer;
+        if (ulong.TryParse(digits, NumberStyles.None, Plain, out ulong large)) return large;
         if (double.TryParse(digits, NumberStyles.Float, Plain, out double number)
             && !double.IsInfinity(number)) return number;
         throw Fail("a smaller number");
@@ -556,7 +554,7 @@ public class RlxClient : IDisposable {
                     Score = Convert.ToDouble(one["score"]), Length = (long)one["length"] });
         if (Finished != null) Dispose();
         else if (isActionDue) {
-            answer.Version = (long)json["version"];
+            answer.Version = Convert.ToUInt64(json["version"]);
             answer.Actions = actions.ToDictionary(pair => pair.Key, pair => pair.Value.Read(
                 pair.Key == "" ? json["action"] : ((Map)json["action"])[pair.Key], slots,
                 pair.Key == "" ? "action" : "action." + pair.Key));
