@@ -322,7 +322,10 @@ def examples(
 def new(
     folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.")],
     language: Annotated[
-        str, typer.Option(help="python, or json: lines of JSON without a library.")
+        str,
+        typer.Option(
+            help="python, js, csharp, cpp, c, gdscript, or json: lines of JSON without a library."
+        ),
     ] = "python",
     observation: Annotated[
         str, typer.Option(metavar="SPACE", help='Such as {"box": [4]}; see docs/json.md.')

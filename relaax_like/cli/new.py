@@ -1,65 +1,34 @@
 """`relaax new`: the folder of an environment of the user's own, which runs at once."""
 
 import json
+import math
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from string import Template
+from typing import Any
+
+import numpy as np
 
 from relaax_like.rlx_server.json_spaces import read_spaces
 from relaax_like.shipped import ENVIRONMENTS, get_shipped_folder
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, MultiDiscrete, Space, Spaces
+from relaax_like.wire.spaces import (
+    ACTION,
+    OBSERVATION,
+    Space,
+    Spaces,
+    messages_to_spaces,
+    space_to_message,
+)
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,60}")
-_PLACEHOLDER = re.compile(r"__(NAME|LANGUAGE|PROGRAM|(?:OBSERVATION|ACTION)(?:_JSON)?)__")
-
-
-class Language(NamedTuple):
-    """What is written for a language.
-
-    Attributes:
-      title: its name.
-      program: the file that users change.
-      write: writes a space as the language's templates need it; the text is as the user gave it.
-      library: files of `environments` that are copied.
-    """
-
-    title: str
-    program: str
-    write: Callable[[Spaces, bool, str], str]
-    library: tuple[str, ...] = ()
-
-
-def _write_literal(spaces: Spaces, is_plain: bool, text: str) -> str:
-    return repr(json.loads(text))
-
-
-def _write_python(spaces: Spaces, is_plain: bool, text: str) -> str:
-    leaves = {name: _write_leaf(space) for name, space in spaces.items()}
-    if is_plain:
-        return next(iter(leaves.values()))
-    return "{" + ", ".join(f"{name!r}: {leaf}" for name, leaf in leaves.items()) + "}"
-
-
-def _write_leaf(space: Space) -> str:
-    """Writes the call that makes a leaf."""
-    fields = {"dtype": repr(space.dtype), "shape": repr(space.shape)}
-    for name, value in vars(space).items():
-        if isinstance(space, Box) and name in ("low", "high") and value is not None:
-            fields[name] = re.sub(r"\binf\b", 'float("inf")', repr(value.tolist()))
-        elif name in ("n", "start", "starts") and value:
-            fields[name] = repr(value)
-    if not isinstance(space, Box | MultiDiscrete):
-        fields.pop("shape" if "n" in fields else "", None)
-    return f"{type(space).__name__}({', '.join(f'{k}={v}' for k, v in fields.items())})"
-
-
-LANGUAGES: Mapping[str, Language] = {
-    "python": Language("Python", "main", _write_python),
-    "json": Language("lines of JSON, in Python without a library", "main", _write_literal),
-}
+_PLACEHOLDER = re.compile(r"__(NAME|LANGUAGE|PROGRAM|(?:OBSERVATION|ACTION)(?:_JSON|_VALUE)?)__")
+# Beside a language's templates: its name, the file that users change, what else is copied, names of
+# leaves that it cannot have, and how it spells spaces; without `forms`, as JSON.
+_LANGUAGE = "language.json"
 
 
 def write_environment(folder: Path, language: str, observation: str, action: str) -> int:
@@ -67,7 +36,7 @@ def write_environment(folder: Path, language: str, observation: str, action: str
 
     Args:
       folder: to make; its name is that of the environment.
-      language: a key of `LANGUAGES`.
+      language: a folder of `environments/templates`.
       observation: the space, as docs/json.md spells it.
       action: the same for actions.
 
@@ -75,20 +44,31 @@ def write_environment(folder: Path, language: str, observation: str, action: str
       ConfigError: the folder exists or cannot be written, its name or the language is not allowed,
         or a text is not a space.
     """
-    if language not in LANGUAGES:
-        raise ConfigError(f"--language: {language!r:.40}, expected one of {', '.join(LANGUAGES)}")
+    templates = get_shipped_folder(ENVIRONMENTS) / "templates"
+    known = {file.parent.name: file for file in sorted(templates.glob(f"*/{_LANGUAGE}"))}
+    if language not in known:
+        raise ConfigError(f"--language: {language!r:.40}, expected one of {', '.join(known)}")
     if not _NAME.fullmatch(folder.name):
         raise ConfigError(
             f"NAME: {folder.name!r:.80}, expected a letter, then letters, digits, _ and -"
         )
-    chosen = LANGUAGES[language]
-    words = {"NAME": folder.name, "LANGUAGE": chosen.title, "PROGRAM": chosen.program}
+    spelling = json.loads(known[language].read_text("utf-8"))
+    program = spelling["program"]
+    words = {"NAME": folder.name, "LANGUAGE": spelling["title"], "PROGRAM": program}
     for name, text in ((OBSERVATION, observation), (ACTION, action)):
-        spaces, is_plain, text = _read_space(name, text)
-        words |= {name.upper(): chosen.write(spaces, is_plain, text), f"{name.upper()}_JSON": text}
+        words |= _spell(name, spelling, *_read_space(name, text))
+    sources = [templates / name for name in ("README.md", "experiment.yaml")]
+    sources += [file for file in known[language].parent.iterdir() if file.is_file()]
     try:
         folder.mkdir(parents=True)
-        _write_files(folder, language, words)
+        for source in sources:
+            target = folder / source.name.replace("experiment", folder.name)
+            text = source.read_text("utf-8")
+            target.write_text(_PLACEHOLDER.sub(lambda found: words[found[1]], text), "utf-8")
+        for path in spelling["library"]:
+            shutil.copy(templates.parent / path, folder)
+        (folder / _LANGUAGE).unlink()
+        (folder / "main").chmod(0o755)
     except FileExistsError:
         raise ConfigError(
             f"{folder} already exists, and nothing is overwritten; choose another name"
@@ -97,24 +77,8 @@ def write_environment(folder: Path, language: str, observation: str, action: str
         raise ConfigError(f"{folder}: {error.strerror or error}; choose another folder") from None
     print(f"wrote {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     print(f"try it:\n    cd {folder}\n    relaax run {folder.name}.yaml")
-    print(f"then put your environment into {chosen.program}; README.md says more")
+    print(f"then put your environment into {program}; README.md says more")
     return 0
-
-
-def _write_files(folder: Path, language: str, words: Mapping[str, str]) -> None:
-    shipped = get_shipped_folder(ENVIRONMENTS)
-    templates = shipped / "templates"
-    sources = [templates / "README.md", templates / "experiment.yaml"]
-    for source in [*sources, *sorted((templates / language).iterdir())]:
-        if source.is_dir():
-            continue
-        target = folder / source.name.replace("experiment", folder.name)
-        text = source.read_text(encoding="utf-8")
-        target.write_text(_PLACEHOLDER.sub(lambda found: words[found[1]], text), "utf-8")
-        if source.name == "main":
-            target.chmod(0o755)
-    for path in LANGUAGES[language].library:
-        shutil.copy(shipped / path, folder)
 
 
 def _read_space(name: str, text: str) -> tuple[Spaces, bool, str]:
@@ -123,9 +87,68 @@ def _read_space(name: str, text: str) -> tuple[Spaces, bool, str]:
         written: Any = json.loads(text)
         if not isinstance(written, dict):
             raise ValueError("not an object")
-        return *read_spaces(written, name), json.dumps(written)
+        spaces, is_plain = read_spaces(written, name)
+        messages = {leaf: space_to_message(space) for leaf, space in spaces.items()}
+        messages_to_spaces(messages, name)  # as the server will check them
+        return spaces, is_plain, json.dumps(written, allow_nan=False)
     except (InvalidInputError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"--{name}: {text!r:.80}: {error}; write a space as docs/json.md does, such as "
             "'{\"box\": [4]}' or '{\"discrete\": 2}'"
         ) from None
+
+
+def _spell(
+    name: str, spelling: Mapping[str, Any], spaces: Spaces, is_plain: bool, text: str
+) -> Iterator[tuple[str, str]]:
+    """Yields the placeholders of a space, with what replaces each of them.
+
+    Raises:
+      ConfigError: the language does not have such a space.
+    """
+    yield f"{name.upper()}_JSON", text
+    yield name.upper(), text
+    for leaf, space in spaces.items():
+        for what in _find_unsupported(leaf, space, spelling):
+            raise ConfigError(
+                f"--{name}: {leaf:.60}: {what} cannot be written in {spelling['title']}; change it"
+            )
+    for suffix, form in spelling.get("forms", {}).items():
+        one = {leaf: _spell_leaf(leaf, space, spelling, form) for leaf, space in spaces.items()}
+        entry, around = Template(form["leaf"]), Template(form["plain" if is_plain else "named"])
+        leaves = [entry.substitute(name=leaf, leaf=text) for leaf, text in one.items()]
+        whole = around.substitute(leaves="".join(leaves), leaf=next(iter(one.values())))
+        yield f"{name.upper()}{suffix}", whole
+
+
+def _find_unsupported(leaf: str, space: Space, spelling: Mapping[str, Any]) -> Iterator[str]:
+    if leaf in spelling.get("refused", ()):
+        yield "this name"
+    if space.dtype not in spelling.get("types", {space.dtype: ""}):
+        yield f"dtype {space.dtype}"
+    for field in fields(space) if "forms" in spelling else ():
+        form = spelling["forms"][""][type(space).__name__]
+        words = ("$dtype", "$type") if field.name == "dtype" else (f"${field.name}",)
+        if not any(map(form.count, words)) and getattr(space, field.name) != field.default:
+            yield field.name
+
+
+def _spell_leaf(leaf: str, space: Space, spelling: Mapping[str, Any], form: Any) -> str:
+    words: dict[str, Any] = {
+        "name": leaf,
+        "type": spelling.get("types", {}).get(space.dtype),
+        "axes": len(space.shape),
+        "count": math.prod(space.shape),
+    }
+    for name, value in vars(space).items():
+        if value is None or isinstance(value, int | str):
+            words[name] = spelling["none"] if value is None else value
+            continue
+        numbers = (np.ravel(value) + 0).tolist()  # + 0: numbers instead of booleans
+        texts = [repr(number).replace("inf", spelling["infinity"]) for number in numbers]
+        kind = "list"
+        if isinstance(value, np.ndarray):
+            kind = "same" if len(set(texts)) == 1 else "bound"
+        words |= {"numbers": ", ".join(texts), "number": texts[0] if texts else ""}
+        words[name] = Template(spelling[kind]).substitute(words)
+    return Template(form[type(space).__name__]).substitute(words)

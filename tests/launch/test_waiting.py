@@ -249,8 +249,6 @@ def test_a_client_that_exploits_proposes_nothing() -> None:
         host.make_slot_agents(SlotSpec(*PENDULUM, 1, client_id="b"))
     assert raised.value.code == "SPACE_MISMATCH"
     host.make_slot_agents(SlotSpec(*CARTPOLE, 1, client_id="c"))
-    host.make_slot_agents(
-        SlotSpec(*PENDULUM, 1, client_id="d")
-    )  # that host refuses it
+    host.make_slot_agents(SlotSpec(*PENDULUM, 1, client_id="d"))  # that host refuses it
 
     assert asked == [None, PENDULUM, CARTPOLE]
