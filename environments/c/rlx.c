@@ -61,14 +61,14 @@ static rlx_status distrust(rlx_client *client, const char *what) {
 }
 
 /* Writing. A message is written from its end to its beginning, as the length of each part stands
- * before it. So `put_*` writes before `at`. What does not fit is left out. */
+ * before it. Without an `end`, `put_*` only count its bytes. */
 
-typedef struct { uint8_t *begin, *at, *end; bool full; } writer;
+typedef struct { uint8_t *end; size_t size; } writer;
 typedef void putter(const rlx_client *client, writer *to, const void *what);
 
 static void put_raw(writer *to, const void *data, size_t size) {
-    to->full |= (size_t)(to->at - to->begin) < size;
-    if (!to->full && size) memcpy(to->at -= size, data, size);
+    to->size += size;
+    if (to->end && size) memcpy(to->end - to->size, data, size);
 }
 
 static void put_varint(writer *to, uint64_t value) {
@@ -84,37 +84,37 @@ static void put_number(writer *to, int field, uint64_t value) {
     if (value) put_varint(to, value), put_varint(to, KEY(field, VARINT));
 }
 
-/* Makes what stands from `at` to `end` the content of a field. */
-static void put_length(writer *to, int field, const uint8_t *end) {
-    put_varint(to, (uint64_t)(end - to->at));
+/* Makes what was written after the `last` bytes the content of a field. */
+static void put_length(writer *to, int field, size_t last) {
+    put_varint(to, to->size - last);
     put_varint(to, KEY(field, BYTES));
 }
 
 static void put_text(writer *to, int field, const char *text) {
-    const uint8_t *end = to->at;
+    size_t last = to->size;
     put_raw(to, text, strlen(text));
-    put_length(to, field, end);
+    put_length(to, field, last);
 }
 
 static void put_list(writer *to, int field, const int64_t *list, size_t count) {
-    const uint8_t *end = to->at;
+    size_t last = to->size;
     for (size_t i = count; i-- > 0;) put_varint(to, (uint64_t)list[i]);
-    if (count) put_length(to, field, end);
+    if (count) put_length(to, field, last);
 }
 
 /* Writes an NdArray: [slots, leaf->shape], or [leaf->shape] if `slots` is 0. It is the value of a
  * field, or of an entry of a map if the leaf has a name and `slots` is not 0. */
 static void put_array(writer *to, int field, const rlx_leaf *leaf, int slots, const void *data) {
-    const uint8_t *end = to->at;
+    size_t last = to->size;
     int64_t shape[RLX_MAX_AXES + 1] = {slots};
     size_t axes = (size_t)leaf->axes, count = leaf->count * (size_t)(slots ? slots : 1);
     memcpy(shape + !!slots, leaf->shape, axes * sizeof *shape);
     put_raw(to, data, count * leaf->item_size);
-    put_length(to, 3, end);
+    put_length(to, 3, last);
     put_list(to, 2, shape, axes + !!slots);
     put_text(to, 1, leaf->dtype);
-    put_length(to, leaf->name && slots ? 2 : field, end);
-    if (leaf->name && slots) put_text(to, 1, leaf->name), put_length(to, field, end);
+    put_length(to, leaf->name && slots ? 2 : field, last);
+    if (leaf->name && slots) put_text(to, 1, leaf->name), put_length(to, field, last);
 }
 
 static void put_column(writer *to, int field, const char *dtype, int slots, const void *data) {
@@ -132,7 +132,7 @@ static void put_leaves(writer *to, int field, const rlx_leaf *leaf, int count, i
 /* Writes entries of a map: the leaf's name -> Space. */
 static void put_spaces(writer *to, int field, const rlx_leaf *leaf, int count) {
     for (leaf += count; count-- > 0;) {
-        const uint8_t *end = to->at;
+        size_t last = to->size;
         leaf--;
         put_number(to, 7, (uint64_t)leaf->start);
         if (leaf->n) put_list(to, 6, leaf->n, leaf->count);
@@ -141,9 +141,9 @@ static void put_spaces(writer *to, int field, const rlx_leaf *leaf, int count) {
         put_list(to, 3, leaf->shape, (size_t)leaf->axes);
         put_text(to, 2, leaf->dtype);
         put_number(to, 1, leaf->kind);
-        put_length(to, 2, end);
+        put_length(to, 2, last);
         put_text(to, 1, leaf->name);
-        put_length(to, field, end);
+        put_length(to, field, last);
     }
 }
 
@@ -157,7 +157,7 @@ static void put_hello(const rlx_client *client, writer *to, const void *nothing)
     put_number(to, 3, (uint64_t)client->slots);
     put_text(to, 2, client->name);
     put_number(to, 1, 1); /* the version of the protocol */
-    put_length(to, 1, to->end);
+    put_length(to, 1, 0);
 }
 
 static void put_step(const rlx_client *client, writer *to, const void *what) {
@@ -171,12 +171,12 @@ static void put_step(const rlx_client *client, writer *to, const void *what) {
         put_column(to, 2, "float64", slots, step->rewards);
     }
     if (step->observes) put_leaves(to, 1, client->observations, count, slots, NULL);
-    put_length(to, 2, to->end);
+    put_length(to, 2, 0);
 }
 
 static void put_ping(const rlx_client *client, writer *to, const void *nothing) {
     (void)client, (void)nothing;
-    put_length(to, PING, to->end);
+    put_length(to, PING, 0);
 }
 
 /* Reading. Nothing that is received is trusted: each length is compared with what is there. */
@@ -184,12 +184,11 @@ static void put_ping(const rlx_client *client, writer *to, const void *nothing) 
 typedef struct { const uint8_t *at; size_t size; bool bad; } bytes; /* bad: not a message */
 
 static bytes split(bytes *in, uint64_t size) {
-    bytes out = {.at = in->at, .size = (size_t)size};
     in->bad |= size > in->size;
     if (in->bad) return (bytes){.bad = true};
     in->at += size;
     in->size -= (size_t)size;
-    return out;
+    return (bytes){.at = in->at - size, .size = (size_t)size};
 }
 
 static uint64_t read_varint(bytes *in) {
@@ -208,17 +207,12 @@ static uint64_t read_varint(bytes *in) {
  * message. The content of a VARINT is to be read as one. */
 static uint64_t read_field(bytes *in, bytes *content) {
     if (in->bad || !in->size) return 0;
-    uint64_t key = read_varint(in), size = 0;
-    bytes rest = *in;
-    switch (key & 7) {
-    case VARINT: read_varint(&rest); size = rest.bad ? UINT64_MAX : in->size - rest.size; break;
-    case FIXED64: size = 8; break;
-    case FIXED32: size = 4; break;
-    case BYTES: size = read_varint(in); break;
-    default: in->bad = true; /* a group: no message of this protocol has one */
-    }
-    in->bad |= !(key >> 3); /* there is not a field 0 */
-    *content = split(in, size);
+    uint64_t key = read_varint(in), type = key & 7, size = type == FIXED64 ? 8 : 4;
+    if (type == BYTES) size = read_varint(in);
+    *content = type == VARINT ? *in : split(in, size);
+    if (type == VARINT) read_varint(in), content->size -= in->size;
+    /* There is not a field 0, and no message of this protocol has a group. */
+    in->bad |= key < 8 || !(type <= BYTES || type == FIXED32);
     return in->bad ? 0 : key;
 }
 
@@ -236,15 +230,13 @@ static void copy_text(char *to, size_t size, bytes in) {
 /* Returns a number of an array; 0 for a float of 16 bits. */
 static double get_number(const rlx_leaf *leaf, const void *data, size_t index) {
     size_t size = leaf->item_size;
-    const uint8_t *at = (const uint8_t *)data + size * index;
-    uint64_t bits = 0, sign = *leaf->dtype == 'i' ? 1ull << (8 * size - 1) : 0;
-    double number;
-    float single;
-    memcpy(&bits, at, size);
-    memcpy(&number, &bits, 8);
-    memcpy(&single, &bits, 4);
-    if (strstr(leaf->dtype, "float")) return size == 8 ? number : size == 4 ? (double)single : 0;
-    return sign ? (double)(int64_t)((bits ^ sign) - sign) : (double)bits;
+    union { uint64_t bits; int64_t integer; double number; float single; } value = {0};
+    memcpy(&value, (const uint8_t *)data + size * index, size);
+    if (strstr(leaf->dtype, "float"))
+        return size == 8 ? value.number : size == 4 ? (double)value.single : 0;
+    uint64_t sign = *leaf->dtype == 'i' ? 1ull << (8 * size - 1) : 0;
+    value.bits = (value.bits ^ sign) - sign;
+    return sign ? (double)value.integer : (double)value.bits;
 }
 
 /* Whether a received number is in its space; one of a BOX is clipped to the bounds. */
@@ -314,18 +306,25 @@ static long move_plain(rlx_client *client, bool sends, uint8_t *at, size_t size)
     return sends ? send(client->socket, at, size, MSG_NOSIGNAL) : recv(client->socket, at, size, 0);
 }
 
-/* Reads until the input has so many bytes. Only what has arrived is taken for there. */
-static rlx_status fill(rlx_client *client, size_t size, double deadline) {
-    while (client->input_bytes < size) {
-        long got = client->move(client, false, client->input + client->input_bytes,
-                                client->input_size - client->input_bytes);
-        if (got == 0) return lose(client, "the server closed the connection");
-        if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return RLX_LATE;
-        if (got < 0 && errno != EINTR) return lose(client, strerror(errno));
-        if (got > 0) client->input_bytes += (size_t)got;
-        if (client->input_bytes < size && now() > deadline) return RLX_LATE;
+/* Sends or receives until so many bytes are done. Returns 0, or what went wrong, as errno says it:
+ * EAGAIN: it takes too long; EPIPE: the server has closed the connection. */
+static int move_all(rlx_client *client, bool sends, uint8_t *data, size_t size, size_t *done,
+                    double deadline) {
+    while (*done < size) {
+        long moved = client->move(client, sends, data + *done, size - *done);
+        if (moved > 0) *done += (size_t)moved;
+        if (moved == 0) return EPIPE;
+        if (moved < 0 && errno != EINTR) return errno == EWOULDBLOCK ? EAGAIN : errno;
+        if (*done < size && now() > deadline) return EAGAIN;
     }
-    return RLX_OK;
+    return 0;
+}
+
+/* Reads until the input has so many bytes; RLX_LATE: they have not come in time. */
+static rlx_status fill(rlx_client *client, size_t size, double deadline) {
+    int error = move_all(client, false, client->input, size, &client->input_bytes, deadline);
+    if (!error || error == EAGAIN) return error ? RLX_LATE : RLX_OK;
+    return lose(client, error == EPIPE ? "the server closed the connection" : strerror(error));
 }
 
 static rlx_status take_error(rlx_client *client, bytes in) {
@@ -345,19 +344,15 @@ static rlx_status take_error(rlx_client *client, bytes in) {
 static rlx_status receive(rlx_client *client, uint64_t wanted, bytes *out) {
     for (uint64_t kind = 0; kind != wanted;) {
         double deadline = now() + client->timeout_sec;
-        const uint8_t *at = client->input;
-        bytes content, in = {.at = at + HEADER_BYTES};
-        client->input_bytes -= client->input_used;
-        memmove(client->input, at + client->input_used, client->input_bytes);
-        client->input_used = 0;
+        bytes content, in = {.at = client->input + HEADER_BYTES};
         rlx_status status = fill(client, HEADER_BYTES, deadline);
         if (status) return status;
-        for (int i = 0; i < HEADER_BYTES; i++) in.size = in.size << 8 | at[i];
+        for (int i = 0; i < HEADER_BYTES; i++) in.size = in.size << 8 | client->input[i];
         if (in.size > client->input_size - HEADER_BYTES)
             return distrust(client, "a message longer than any answer");
         status = fill(client, HEADER_BYTES + in.size, deadline);
         if (status) return status;
-        client->input_used = HEADER_BYTES + in.size;
+        client->input_bytes = 0;
         kind = 0;
         for (uint64_t key; (key = read_field(&in, &content));)
             if ((key & 7) == BYTES && key >> 3 <= PING) kind = key >> 3, *out = content;
@@ -376,38 +371,29 @@ static rlx_status lose_late(rlx_client *client, rlx_status status) {
     return status == RLX_LATE ? lose(client, why) : status;
 }
 
-/* Writes a message at the end of the output, which grows until there is room, and sends it. */
 static rlx_status send_message(rlx_client *client, putter *put, const void *what) {
-    double deadline = now() + client->timeout_sec;
-    writer to = {.full = true};
-    while (to.full) {
-        uint8_t *end = client->output + client->output_size, *larger;
-        to = (writer){client->output, end, end, false};
-        put(client, &to, what);
-        for (size_t i = 0, length = (size_t)(end - to.at); i < HEADER_BYTES; i++)
-            put_raw(&to, &(uint8_t){(uint8_t)(length >> 8 * i)}, 1);
-        if (!to.full && (size_t)(end - to.at) - HEADER_BYTES <= client->max_message_bytes) break;
-        larger = to.full ? realloc(client->output, 2 * client->output_size) : NULL;
-        if (!larger)
-            return fail(client, RLX_INVALID, "a message of %zu bytes, but %s reads at most %zu; "
-                        "use smaller arrays, or raise its relaax-rlx-server.max_message_bytes",
-                        (size_t)(end - to.at), client->address, client->max_message_bytes);
-        client->output = larger;
-        client->output_size *= 2;
+    writer to = {0};
+    put(client, &to, what);
+    size_t length = to.size, size = length + HEADER_BYTES, sent = 0;
+    bool fits = length <= client->max_message_bytes;
+    if (fits && size > client->output_size) {
+        free(client->output);
+        client->output = malloc(size);
+        client->output_size = client->output ? size : 0;
     }
-    while (to.at < to.end) {
-        long sent = client->move(client, true, to.at, (size_t)(to.end - to.at));
-        if (sent > 0) to.at += sent;
-        if (sent < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) {
-            /* The server says why before it closes; that is worth more than "broken pipe". */
-            bytes last;
-            rlx_status status;
-            while (!(status = receive(client, ACTIONS, &last))) continue;
-            return lose_late(client, status);
-        }
-        if (now() > deadline) return lose_late(client, RLX_LATE);
-    }
-    return RLX_OK;
+    if (!fits || !client->output)
+        return fail(client, RLX_INVALID, "a message of %zu bytes, but %s reads at most %zu; "
+                    "use smaller arrays, or raise its relaax-rlx-server.max_message_bytes",
+                    length, client->address, client->max_message_bytes);
+    to = (writer){.end = client->output + size};
+    put(client, &to, what);
+    for (int i = 0; i < HEADER_BYTES; i++) put_raw(&to, &(uint8_t){(uint8_t)(length >> 8 * i)}, 1);
+    int error = move_all(client, true, client->output, size, &sent, now() + client->timeout_sec);
+    rlx_status status = error ? RLX_LATE : RLX_OK;
+    /* The server says why before it closes; that is worth more than "broken pipe". */
+    for (bytes last; error && error != EAGAIN && !(status = receive(client, ACTIONS, &last));)
+        continue;
+    return lose_late(client, status);
 }
 
 /* Connects to one address; returns 0 or what went wrong, as errno says it. */
@@ -463,18 +449,17 @@ static bool measure(rlx_leaf *leaf, int leaves, int slots, size_t *total) {
 }
 
 static rlx_status prepare(rlx_client *client) {
-    size_t input_size = MAX_REST_BYTES + 64 * (size_t)client->slots, output_size = 4096;
+    size_t input_size = MAX_REST_BYTES + 64 * (size_t)client->slots, seen = 0;
     rlx_close(client);
     client->finished = false;
     if (client->slots < 1
-        || !measure(client->observations, client->num_observations, client->slots, &output_size)
+        || !measure(client->observations, client->num_observations, client->slots, &seen)
         || !measure(client->actions, client->num_actions, client->slots, &input_size))
         return fail(client, RLX_INVALID, "slots, observations, actions: expected 1 slot or more, "
                     "leaves with a dtype such as float32, data, n if discrete, at most %d axes, "
                     "and 64 MiB", RLX_MAX_AXES);
     client->input = malloc(client->input_size = input_size);
-    client->output = malloc(client->output_size = output_size);
-    if (client->input && client->output) return RLX_OK;
+    if (client->input) return RLX_OK;
     return fail(client, RLX_INVALID, "not enough memory for the arrays of all leaves");
 }
 
@@ -613,5 +598,5 @@ void rlx_close(rlx_client *client) {
     free(client->output);
     free(client->input);
     client->output = client->input = NULL;
-    client->input_bytes = client->input_used = client->features = 0;
+    client->input_bytes = client->output_size = client->features = 0;
 }

@@ -108,7 +108,7 @@ typedef struct rlx_client {
     bool reward_due;
     int num_episodes;
     uint8_t *output, *input;
-    size_t max_message_bytes, output_size, input_size, input_bytes, input_used;
+    size_t max_message_bytes, output_size, input_size, input_bytes;
     long (*move)(struct rlx_client *, bool sends, uint8_t *at, size_t size);
     rlx_status (*exchange)(struct rlx_client *, const rlx_step *step);
 } rlx_client;

@@ -137,13 +137,13 @@ static rlx_status start_tls(rlx_more *more, const char *host) {
 static void put_hello_more(const rlx_client *client, writer *to, const void *nothing) {
     const rlx_more *more = (const rlx_more *)client;
     for (int i = more->games ? client->slots : 0; i-- > 0;) put_varint(to, more->games[i]);
-    if (more->games) put_length(to, 12, to->end);
+    if (more->games) put_length(to, 12, 0);
     for (int i = more->agents ? client->slots : 0; i-- > 0;) put_text(to, 11, more->agents[i]);
     for (int i = more->num_versions; i-- > 0;) {
-        const uint8_t *end = to->at;
+        size_t last = to->size;
         put_text(to, 2, more->versions[i].value);
         put_text(to, 1, more->versions[i].name);
-        put_length(to, 10, end);
+        put_length(to, 10, last);
     }
     put_number(to, 9, (uint64_t)more->max_wait_ms);
     put_hello(client, to, nothing);
@@ -431,8 +431,8 @@ static void put_point(const rlx_client *client, writer *to, const void *what) {
     if (!isnan(told->x)) put_raw(to, &told->x, 8), put_varint(to, KEY(3, FIXED64));
     put_raw(to, &told->y, 8), put_varint(to, KEY(2, FIXED64));
     put_text(to, 1, told->curve);
-    put_length(to, 1, to->end);
-    put_length(to, 3, to->end);
+    put_length(to, 1, 0);
+    put_length(to, 3, 0);
 }
 
 rlx_status rlx_send_point(rlx_more *more, const char *curve, double y, double x) {
