@@ -21,8 +21,6 @@ from support.node import FOLDER, Echo, Left, LineServer, Node, ready, serve
 from support.rlx import RecordingAgent
 from support.wire import serve as serve_recorded
 
-from relaax_like.client_checks.checks import FAILED, PASSED, Setting
-from relaax_like.client_checks.run import check_client
 from relaax_like.wire.security import Tokens
 
 MAIN = FOLDER / "main"
@@ -505,30 +503,6 @@ def test_what_is_not_an_rlx_server_is_one_clear_error(node: Node, case: str) -> 
         )
     assert (error["code"], error["mayRetry"]) == ("MALFORMED", False)
     assert server.address in error["message"]
-
-
-# What `relaax check-client` sees.
-
-CHECKED = Path(__file__).parents[1] / "support" / "checked_client.js"
-# Masks, agents and versions of slots: of servers that have them. A time limit is tested above.
-UNSEEN = {"hello.max_wait", "hello.agents", "features.masks", "features.slot_versions"}
-
-
-def test_all_that_it_can_send_passes_the_checks(node: Node, scheme: str) -> None:
-    carrier = "ws" if scheme else "lines"
-    program = [node.path, *(node.flags or ()), str(CHECKED), str(FOLDER), carrier]
-    program += ["--token", ENVIRONMENT]
-    results = check_client(Setting(program, token=ENVIRONMENT, silence_sec=8.0))
-    assert [one for one in results if one.outcome == FAILED] == []
-    assert {one.id for one in results if one.outcome != PASSED} == UNSEEN
-
-
-@pytest.mark.parametrize("slots", [1, 3])
-def test_the_program_passes_the_checks(node: Node, slots: int) -> None:
-    program = [str(MAIN), "--num-envs", str(slots), "--max-episode-steps", "40"]
-    results = check_client(Setting(program))
-    assert [one for one in results if one.outcome == FAILED] == []
-    assert sum(one.outcome == PASSED for one in results) > 70
 
 
 # The program.

@@ -8,6 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from websockets.sync.client import connect
 
@@ -68,8 +69,26 @@ class Tab:
         return f"the page shows {self.evaluate('document.body && document.body.innerText')!r}"
 
 
+def open_tab(browser: str, url: str) -> Tab:
+    """Opens a page in front of the others.
+
+    Args:
+      browser: `url` of a `Chromium`.
+      url: of the page.
+    """
+    link = Tab(browser)
+    try:
+        target = link.call("Target.createTarget", url=url)["targetId"]
+    finally:
+        link.close()
+    return Tab(f"ws://{urlsplit(browser).netloc}/devtools/page/{target}")
+
+
 class Chromium:
     """A browser with a profile of its own. A context manager.
+
+    Attributes:
+      url: of its DevTools.
 
     Args:
       folder: for the profile.
@@ -89,16 +108,15 @@ class Chromium:
         try:
             pattern = r"DevTools listening on ws://([\d.]+:\d+)/(\S+)"
             found = wait_until(lambda: re.search(pattern, self._log.read_text()), self._log)
-            self._address = found[1]
-            self._browser = self._add(Tab(f"ws://{found[1]}/{found[2]}"))
+            self.url = f"ws://{found[1]}/{found[2]}"
         except BaseException:
             self.close()
             raise
 
     def open(self, url: str) -> Tab:
         """Opens a page in front of the others."""
-        target = self._browser.call("Target.createTarget", url=url)["targetId"]
-        return self._add(Tab(f"ws://{self._address}/devtools/page/{target}"))
+        self._tabs.append(open_tab(self.url, url))
+        return self._tabs[-1]
 
     def close(self) -> None:
         """Ends the browser and all its processes."""
@@ -116,7 +134,3 @@ class Chromium:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _add(self, tab: Tab) -> Tab:
-        self._tabs.append(tab)
-        return tab

@@ -1,0 +1,167 @@
+"""The clients of all languages, by the same measures: the table of environments/README.md.
+
+`RELAAX_REQUIRE_LUA=1`, and so on, turns a missing tool from a skip into a failure.
+"""
+
+# covers PE8, X13, R18, R19
+
+import contextlib
+import functools
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from support import counters, drivers, page_program
+from support.certificates import ENVIRONMENT, Authority
+from support.chromium import Chromium
+from support.cluster import ROOT
+from support.drivers import Setup
+from support.node import find_tool
+
+from relaax_like.client_checks.checks import CHECKS, FAILED, PASSED, Check, Setting
+from relaax_like.client_checks.run import check_client
+from relaax_like.client_checks.scenarios import SCENARIOS
+
+README = ROOT / "environments" / "README.md"
+# Client -> program, package and part of a variable for `find_tool`; the client's programs.
+TOOLS = {
+    "Python": [],
+    "C": [("cc", "g++ libc6-dev", "CC")],
+    "C++": [("c++", "g++ libc6-dev", "CC")],
+    "C#": [("mcs", "mono-mcs", "MONO"), ("mono", "mono-runtime", "MONO")],
+    "JavaScript": [("node", "nodejs", "NODE")],
+    "page": [],
+    "GDScript": [("godot3-server", "godot3-server", "GODOT")],
+    "Lua": [("lua5.4", "lua5.4 lua-socket lua-cjson", "LUA")],
+    "shell": [("bash", "bash", "BASH")],
+}
+_QUICK = ("--retry-sleep", "0.3", "0.6")
+PROGRAMS = {
+    "Python": [
+        ["bandit/main"],
+        ["OpenAI_Gym/main", "--env", "CartPole-v1", "--num-envs", "3", *_QUICK],
+    ],
+    "C": [["c/main", "--num-envs", "2", *_QUICK]],
+    "C++": [["c/main", "--cpp", *_QUICK]],
+    "C#": [["csharp/main", "--num-envs", "2", *_QUICK]],
+    "JavaScript": [["javascript/main", "--num-envs", "2", *_QUICK]],
+    "page": [],
+    "GDScript": [["godot3/main", *_QUICK]],
+    "Lua": [["lua/main"]],
+    "shell": [["shell/main"]],
+}
+HAVE_TLS = ("Python", "C", "C++", "C#", "JavaScript", "page")
+TLS = "TLS"
+SILENCE_SEC = 8.0  # drivers give up a silent server after 4 s
+PLAIN, FEATURES, FORMS = list(SCENARIOS)[:3]
+END, TOKEN = "the end at once", "a wrong token"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    with Chromium(tmp_path_factory.mktemp("chromium")) as chromium:
+        yield chromium
+
+
+@contextlib.contextmanager
+def serve_folder(folder: Path) -> Iterator[str]:
+    """Serves the files of a folder; gives the URL."""
+    handler = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=folder)) as web:
+        Thread(target=web.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{web.server_address[1]}/"
+        web.shutdown()
+
+
+@pytest.fixture(params=TOOLS)
+def language(request: pytest.FixtureRequest) -> str:
+    """A client whose tools are here."""
+    for program, package, variable in TOOLS[request.param]:
+        find_tool(program, package, f"RELAAX_REQUIRE_{variable}")
+    return request.param
+
+
+@pytest.fixture
+def setup(language: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
+    """The driver of the client."""
+    if language != "page":
+        yield drivers.build(language, tmp_path)
+        return
+    chromium = request.getfixturevalue("chromium")
+    with serve_folder(drivers.build_page(tmp_path)) as url:
+        yield Setup((chromium.url, url), "page", numbers_steps=True, wanted=drivers.ALL_FEATURES)
+
+
+def list_programs(language: str, setup: Setup) -> list[list[str]]:
+    """Returns the shipped programs of a client, compiled."""
+    if language == "page":
+        return [[sys.executable, page_program.__file__, setup.argv[0]]]
+    programs = [[str(README.parent / path), *flags] for path, *flags in PROGRAMS[language]]
+    for program in programs if language in ("C", "C++", "C#") else ():
+        subprocess.run([*program, "--help"], check=True, capture_output=True, timeout=200)
+    return programs
+
+
+def check_all(language: str, setup: Setup, folder: Path) -> tuple[list[Check], set[str]]:
+    """Checks the shipped programs, and the library with all that it can send.
+
+    Returns:
+      All results; and what passed, with TLS as one of it.
+    """
+    authority = Authority(folder / "authority", rsa=True)  # Mono knows no others
+    driver = [sys.executable, counters.__file__, setup.write()]
+    token = Setting([*driver, "--token", ENVIRONMENT], token=ENVIRONMENT, silence_sec=SILENCE_SEC)
+    files = map(str, (authority.cert, authority.key, authority.ca))
+    calls: list[tuple[Setting, Sequence[str]]] = [
+        (token, (PLAIN, FORMS, "silence", TOKEN)),
+        (Setting([*driver, "--all"]), (FEATURES,)),
+        *((Setting(program), tuple(SCENARIOS)) for program in list_programs(language, setup)),
+    ]
+    if language in HAVE_TLS:
+        calls.append((Setting([*driver, "--tls", *files]), (END,)))
+    with ThreadPoolExecutor(len(calls)) as pool:
+        results = list(pool.map(lambda call: check_client(*call), calls))
+    passed = {one.id for found in results for one in found if one.outcome == PASSED}
+    if language in HAVE_TLS and any(
+        one.id == "finished.early" for one in results[-1] if one.outcome == PASSED
+    ):
+        passed.add(TLS)
+    return [one for found in results for one in found], passed
+
+
+def read_table() -> tuple[list[str], list[tuple[str, list[str], dict[str, str]]]]:
+    """Returns the clients of the table, and its rows: feature, checks, client -> cell."""
+    _, _, section = README.read_text().partition("## What each client does\n")
+    lines = [line for line in section.partition("\n## ")[0].splitlines() if line.startswith("|")]
+    head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    clients = [name.partition("]")[0].lstrip("[") for name in head[2:]]
+    return clients, [
+        (feature, checks.replace("`", "").split(), dict(zip(clients, cells, strict=True)))
+        for feature, checks, *cells in rows
+    ]
+
+
+def test_the_table_names_all_clients_and_known_checks() -> None:
+    clients, rows = read_table()
+    assert clients == list(TOOLS)
+    for feature, checks, cells in rows:
+        assert set(checks) <= {*CHECKS, TLS}, feature
+        assert set(cells.values()) <= {"yes", "-"}, feature
+
+
+def test_each_cell_of_a_client_is_what_the_checks_see(
+    language: str, setup: Setup, tmp_path: Path
+) -> None:
+    results, passed = check_all(language, setup, tmp_path)
+    assert [one for one in results if one.outcome == FAILED] == []
+    wrong = {}
+    for feature, checks, cells in read_table()[1]:
+        missing = [one for one in checks if one not in passed]
+        if cells[language] != ("-" if missing else "yes"):
+            wrong[feature] = missing
+    assert wrong == {}
