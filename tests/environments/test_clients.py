@@ -1,4 +1,4 @@
-"""The clients of all languages, by the same measures: the table of environments/README.md.
+"""The clients of all languages: the table of environments/README.md, and recorded conversations.
 
 `RELAAX_REQUIRE_LUA=1`, and so on, turns a missing tool from a skip into a failure.
 """
@@ -7,6 +7,7 @@
 
 import contextlib
 import functools
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,18 +15,27 @@ from concurrent.futures import ThreadPoolExecutor
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
+import numpy as np
 import pytest
 from support import counters, drivers, page_program
 from support.certificates import ENVIRONMENT, Authority
 from support.chromium import Chromium
 from support.cluster import ROOT
+from support.doors import message_to_json
 from support.drivers import Setup
 from support.node import find_tool
+from support.replay_server import ReplayServer
+from support.wire import FOLDER as RECORDED
+from support.wire import read_conversation
 
 from relaax_like.client_checks.checks import CHECKS, FAILED, PASSED, Check, Setting
 from relaax_like.client_checks.run import check_client
 from relaax_like.client_checks.scenarios import SCENARIOS
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.ndarray import message_to_ndarray
+from relaax_like.wire.spaces import message_to_space
 
 README = ROOT / "environments" / "README.md"
 # Client -> program, package and part of a variable for `find_tool`; the client's programs.
@@ -165,3 +175,43 @@ def test_each_cell_of_a_client_is_what_the_checks_see(
         if cells[language] != ("-" if missing else "yes"):
             wrong[feature] = missing
     assert wrong == {}
+
+
+# Those of clients; the others are errors that no client of ours makes.
+CONVERSATIONS = sorted([*RECORDED.glob("python-*.txt"), *RECORDED.glob("c-*.txt")])
+IN_PROTOBUF = ("Python", "C", "C++")
+
+
+def test_recorded_conversations_are_played(language: str, setup: Setup) -> None:
+    """Each client says what was recorded of another one, and reads the recorded answers."""
+    assert len(CONVERSATIONS) > 10
+    for path in CONVERSATIONS:
+        with ReplayServer(read_conversation(path)) as server:
+            with drivers.start(setup, server.address) as driver:
+                for sent, recorded in zip(server.sent, server.answers, strict=True):
+                    call = json.loads(message_to_json(sent))
+                    call.get("hello", {}).pop("features", None)
+                    check_answer(driver.ask(call), recorded, server.sent[0].hello)
+            server.check_said()
+        assert server.is_text == (language not in IN_PROTOBUF)
+
+
+def check_answer(
+    answer: dict[str, Any], recorded: rlx_pb2.ServerMessage, hello: rlx_pb2.Hello
+) -> None:
+    if recorded.HasField("ready"):
+        assert "ready" in answer
+    elif recorded.HasField("error"):
+        code = rlx_pb2.ErrorCode.Name(recorded.error.code)
+        assert drivers.find_code(answer["error"]) == code
+    else:
+        wanted = recorded.actions
+        ended = [(one.slot, one.score, one.length) for one in wanted.episodes]
+        came = answer.get("episodes", ())
+        assert [(one["slot"], one["score"], one["length"]) for one in came] == ended
+        spaces = {name: message_to_space(one, name) for name, one in hello.action_spaces.items()}
+        given = drivers.to_arrays(answer.get("action") or {}, spaces, hello.slots)
+        assert given.keys() == wanted.actions.keys()
+        for name, array in given.items():
+            np.testing.assert_array_equal(array, message_to_ndarray(wanted.actions[name], name))
+            assert answer["version"] == wanted.version

@@ -244,7 +244,10 @@ def _to_words(message: Mapping[str, Any], spaces: dict[str, dict[str, Space]]) -
         return f"{kind} {content[0]['y']}"
     if kind == "hello":
         words = [kind, content["name"], content.get("token") or "-", content["slots"]]
-        words += [int(content.get("mode") == "exploit"), int("masks" in content["features"])]
+        words += [
+            int(content.get("mode") == "exploit"),
+            int("masks" in content.get("features", ())),
+        ]
         for name in ("observation", "action"):
             spaces[name], _ = read_spaces(content[name], name)
             words.append(len(spaces[name]))
