@@ -94,15 +94,8 @@ class SteppingAgent(Protocol):
     what the last `step` before the state would have returned.
     """
 
-    def step(
-        self,
-        observations: Any = None,
-        rewards: Any = None,
-        terminated: Any = None,
-        truncated: Any = None,
-        final_observations: Any = None,
-        success: Any = None,
-    ) -> Any:
+    @property
+    def step(self) -> Callable[..., Any]:
         """Returns an object with `actions` (`[k, ...]`; None at the end) and `finished` (str)."""
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, cast
 
-from relaax_like.rlx_server.admission import Newcomer
 from relaax_like.rlx_server.carrier import Carrier, Limit
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.codec import Body
@@ -28,6 +27,7 @@ from relaax_like.wire.framing import HEADER
 from relaax_like.wire.tls import HANDSHAKE
 
 if TYPE_CHECKING:
+    from relaax_like.rlx_server.handshakes import Handshake
     from relaax_like.rlx_server.server import RlxServer
 
 logger = logging.getLogger(__name__)
@@ -92,13 +92,14 @@ class Connection(asyncio.BufferedProtocol):
       handshake: the TLS handshake that it replaces; None: no TLS.
     """
 
-    def __init__(self, server: "RlxServer", session: Session, handshake: Newcomer | None = None):
+    def __init__(self, server: "RlxServer", session: Session, handshake: "Handshake | None" = None):
         self.session = session
         self.address = ""
         self.last_heard = time.monotonic()
         self.unread_since: float | None = None
         self._server = server
         self._handshake = handshake
+        self._is_plain = handshake is not None and handshake.is_plain
         self._transport: asyncio.Transport | None = None
         self._carrier: Carrier = Frames()
         self._chosen = False  # whether the carrier is that of the client
@@ -369,6 +370,8 @@ class Connection(asyncio.BufferedProtocol):
                 "received a TLS handshake, but this server does not use TLS; connect without "
                 "tls_ca, or configure TLS in the `security` section of the server's YAML file"
             )
+        if self._is_plain:
+            raise ProtocolError("this server uses TLS; set tls_ca, or connect with wss://")
         carrier.is_known = self.session.greeted
         carrier.skips_pings = self._greeted and self.session.has_feature(PING)
         for body in carrier.split(self._limit):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from relaax_like.rlx_server.client_log import ClientLog
 from relaax_like.wire.errors import ProtocolError
+from relaax_like.wire.tls import HANDSHAKE
 
 if TYPE_CHECKING:
     from relaax_like.rlx_server.server import RlxServer
@@ -24,6 +25,7 @@ class Handshake(asyncio.Protocol):
 
     Attributes:
       address: of the peer, without the port.
+      is_plain: whether the peer does not use TLS; its `Connection` sends it the error.
 
     Args:
       server: that accepted the connection.
@@ -32,6 +34,7 @@ class Handshake(asyncio.Protocol):
 
     def __init__(self, server: "RlxServer", options: dict[str, Any]):
         self.address = ""
+        self.is_plain = False
         self._server = server
         self._options = options
         self._socket: socket.socket | None = None
@@ -66,14 +69,33 @@ class Handshake(asyncio.Protocol):
         try:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.is_plain = await self._read_first_byte() != HANDSHAKE[:1]
+            options = {} if self.is_plain else self._options
             await server.loop.connect_accepted_socket(
-                lambda: server.make_connection(self), self._socket, **self._options
+                lambda: server.make_connection(self), self._socket, **options
             )
         except OSError as error:
             self._socket.close()
             self._log(error)
         finally:
             server.admission.leave(self)
+
+    async def _read_first_byte(self) -> bytes:
+        """Returns it without taking it out of the socket.
+
+        Raises:
+          OSError: none came in time, the peer has hung up, or was turned away.
+        """
+        assert self._socket is not None
+        readable = asyncio.Event()
+        self._server.loop.add_reader(self._socket, readable.set)
+        try:
+            await asyncio.wait_for(readable.wait(), self._options["ssl_handshake_timeout"])
+        finally:
+            self._server.loop.remove_reader(self._socket)
+        if first := self._socket.recv(1, socket.MSG_PEEK):
+            return first
+        raise ConnectionResetError
 
     def _log(self, error: OSError) -> None:
         """Writes why the handshake failed; a peer that only hangs up is not worth a line."""

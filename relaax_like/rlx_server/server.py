@@ -15,7 +15,7 @@ from relaax_like.agent.online_helper import AGENT_SHARE
 from relaax_like.config.address import Address
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import MAX_SERVED_CLIENTS, ServedClient
-from relaax_like.rlx_server.admission import Admission, Newcomer
+from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, LogBudget, shorten
 from relaax_like.rlx_server.connection import Connection
 from relaax_like.rlx_server.handshakes import Handshake
@@ -169,7 +169,7 @@ class RlxServer:
         self.run(self._sweep())
         return int(self._server.sockets[0].getsockname()[1])
 
-    def make_connection(self, handshake: Newcomer | None = None) -> Connection:
+    def make_connection(self, handshake: Handshake | None = None) -> Connection:
         """Makes the protocol object that serves a new connection.
 
         Args:

@@ -36,7 +36,10 @@ _REFUSALS = {
         "WebSocket at this address.\n",
     ),
 }
-_BAD_REQUEST = ("400 Bad Request", "This is not the opening of a WebSocket.\n")
+_BAD_REQUEST = (
+    "400 Bad Request",
+    "This is not the opening of a WebSocket, or this server uses TLS (wss://).\n",
+)
 _CLOSE_CODES = {
     "OVERLOADED": CloseCode.TRY_AGAIN_LATER,
     "UNAVAILABLE": CloseCode.GOING_AWAY,
