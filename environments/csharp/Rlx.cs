@@ -554,7 +554,7 @@ public class RlxClient : IDisposable {
                     Score = Convert.ToDouble(one["score"]), Length = (long)one["length"] });
         if (Finished != null) Dispose();
         else if (isActionDue) {
-            answer.Version = Convert.ToUInt64(json["version"]);
+            answer.Version = json["version"] is ulong large ? large : (ulong)(long)json["version"];
             answer.Actions = actions.ToDictionary(pair => pair.Key, pair => pair.Value.Read(
                 pair.Key == "" ? json["action"] : ((Map)json["action"])[pair.Key], slots,
                 pair.Key == "" ? "action" : "action." + pair.Key));
