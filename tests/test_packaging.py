@@ -22,7 +22,17 @@ sys.path.append(str(ROOT / "deploy"))
 from check_images import copy_build_context
 
 ENVIRONMENTS = ("OpenAI_Gym", "bandit", "memory")
-PROGRAMS = (*ENVIRONMENTS, "c", "csharp", "javascript", "browser", "godot3", "lua", "shell")
+PROGRAMS = (
+    *ENVIRONMENTS,
+    "c",
+    "csharp",
+    "javascript",
+    "browser",
+    "godot3",
+    "godot4",
+    "lua",
+    "shell",
+)
 ALGORITHMS = ("policy_gradient", "policy_gradient_tutorial")
 
 

@@ -30,12 +30,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with Chromium(tmp_path_factory.mktemp("chromium")) as chromium:
-        yield chromium
-
-
 def start_page(cluster: Cluster, *flags: object, address: str = "") -> tuple[str, Program]:
     address = address or f"localhost:{cluster.rlx_port}"
     argv = [sys.executable, MAIN, "--rlx-server", address, *flags]

@@ -14,6 +14,7 @@ LIMITS = {
     "shell/main": 60,
     "csharp/Rlx.cs": 450,
     "godot3/rlx.gd": 200,
+    "godot4/rlx.gd": 200,
 }
 # What a line begins with that is a comment alone.
 COMMENTS = {".js": "//", ".lua": "--", ".cs": "//", ".gd": "#", "": "#"}

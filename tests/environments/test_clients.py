@@ -6,27 +6,24 @@
 # covers PE8, X13, R18, R19
 
 import contextlib
-import functools
 import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
 from support import counters, drivers, page_program
 from support.certificates import ENVIRONMENT, Authority
-from support.chromium import Chromium
 from support.cluster import ROOT
 from support.doors import message_to_json
-from support.drivers import Setup
+from support.drivers import Driver, Setup
 from support.node import find_tool
 from support.replay_server import ReplayServer
+from support.web_server import serve_folder
 from support.wire import FOLDER as RECORDED
 from support.wire import read_conversation
 
@@ -46,7 +43,8 @@ TOOLS = {
     "C#": [("mcs", "mono-mcs", "MONO"), ("mono", "mono-runtime", "MONO")],
     "JavaScript": [("node", "nodejs", "NODE")],
     "page": [],
-    "GDScript": [("godot3-server", "godot3-server", "GODOT")],
+    "Godot 3": [("godot3-server", "godot3-server", "GODOT")],
+    "Godot 4": [],
     "Lua": [("lua5.4", "lua5.4 lua-socket lua-cjson", "LUA")],
     "shell": [("bash", "bash", "BASH")],
 }
@@ -60,32 +58,18 @@ PROGRAMS = {
     "C++": [["c/main", "--cpp", *_QUICK]],
     "C#": [["csharp/main", "--num-envs", "2", *_QUICK]],
     "JavaScript": [["javascript/main", "--num-envs", "2", *_QUICK]],
-    "page": [],
-    "GDScript": [["godot3/main", *_QUICK]],
+    "page": [["--num-envs", "2"]],
+    "Godot 3": [["godot3/main", *_QUICK]],
+    "Godot 4": [["--num-envs", "2", *_QUICK]],
     "Lua": [["lua/main"]],
     "shell": [["shell/main"]],
 }
-HAVE_TLS = ("Python", "C", "C++", "C#", "JavaScript", "page")
+HAVE_TLS = ("Python", "C", "C++", "C#", "JavaScript", "page", "Godot 4")
+PAGES = ("page", "Godot 4")
 TLS = "TLS"
 SILENCE_SEC = 8.0  # drivers give up a silent server after 4 s
 PLAIN, FEATURES, FORMS = list(SCENARIOS)[:3]
 END, TOKEN = "the end at once", "a wrong token"
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
-    with Chromium(tmp_path_factory.mktemp("chromium")) as chromium:
-        yield chromium
-
-
-@contextlib.contextmanager
-def serve_folder(folder: Path) -> Iterator[str]:
-    """Serves the files of a folder; gives the URL."""
-    handler = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=folder)) as web:
-        Thread(target=web.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{web.server_address[1]}/"
-        web.shutdown()
 
 
 @pytest.fixture(params=TOOLS)
@@ -99,18 +83,29 @@ def language(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def setup(language: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setup]:
     """The driver of the client."""
-    if language != "page":
+    if language not in PAGES:
         yield drivers.build(language, tmp_path)
         return
     chromium = request.getfixturevalue("chromium")
-    with serve_folder(drivers.build_page(tmp_path)) as url:
-        yield Setup((chromium.url, url), "page", numbers_steps=True, wanted=drivers.ALL_FEATURES)
+    for name in ("driver", "game"):
+        (tmp_path / name).mkdir()
+        drivers.write_page(language, name, tmp_path / name)
+    with serve_folder(tmp_path) as url:
+        # The client for Godot numbers steps by itself.
+        yield Setup(
+            (chromium.url, f"{url}driver/"),
+            "page",
+            numbers_steps=language == "page",
+            wanted=drivers.ALL_FEATURES,
+        )
 
 
 def list_programs(language: str, setup: Setup) -> list[list[str]]:
     """Returns the shipped programs of a client, compiled."""
-    if language == "page":
-        return [[sys.executable, page_program.__file__, setup.argv[0]]]
+    if language in PAGES:
+        browser, url = setup.argv
+        page = "browser" if language == "page" else url.replace("driver", "game")
+        return [[sys.executable, page_program.__file__, browser, page, *PROGRAMS[language][0]]]
     programs = [[str(README.parent / path), *flags] for path, *flags in PROGRAMS[language]]
     for program in programs if language in ("C", "C++", "C#") else ():
         subprocess.run([*program, "--help"], check=True, capture_output=True, timeout=200)
@@ -127,14 +122,20 @@ def check_all(language: str, setup: Setup, folder: Path) -> tuple[list[Check], s
     driver = [sys.executable, counters.__file__, setup.write()]
     token = Setting([*driver, "--token", ENVIRONMENT], token=ENVIRONMENT, silence_sec=SILENCE_SEC)
     files = map(str, (authority.cert, authority.key, authority.ca))
+    # Pages start slowly, and Godot's takes much memory: few at a time, and each scenario once.
+    is_heavy = language in PAGES
+    shown = (FEATURES, FORMS, "silence", TOKEN) if is_heavy else ()
+    titles = [title for title in SCENARIOS if title not in shown]
     calls: list[tuple[Setting, Sequence[str]]] = [
         (token, (PLAIN, FORMS, "silence", TOKEN)),
         (Setting([*driver, "--all"]), (FEATURES,)),
-        *((Setting(program), tuple(SCENARIOS)) for program in list_programs(language, setup)),
+        *((Setting(program), titles) for program in list_programs(language, setup)),
     ]
     if language in HAVE_TLS:
         calls.append((Setting([*driver, "--tls", *files]), (END,)))
-    with ThreadPoolExecutor(len(calls)) as pool:
+    if is_heavy:
+        calls = [(setting, (title,)) for setting, several in calls for title in several]
+    with ThreadPoolExecutor(4 if is_heavy else len(calls)) as pool:
         results = list(pool.map(lambda call: check_client(*call), calls))
     passed = {one.id for found in results for one in found if one.outcome == PASSED}
     if language in HAVE_TLS and any(
@@ -164,9 +165,12 @@ def test_the_table_names_all_clients_and_known_checks() -> None:
         assert set(cells.values()) <= {"yes", "-"}, feature
 
 
+@pytest.mark.timeout(300)
 def test_each_cell_of_a_client_is_what_the_checks_see(
-    language: str, setup: Setup, tmp_path: Path
+    language: str, setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # All steps are played, also on a busy machine: what follows from an action shows in many.
+    monkeypatch.setattr("relaax_like.client_checks.scenarios._PLAY_SEC", 60.0)
     results, passed = check_all(language, setup, tmp_path)
     assert [one for one in results if one.outcome == FAILED] == []
     wrong = {}
@@ -185,15 +189,26 @@ IN_PROTOBUF = ("Python", "C", "C++")
 def test_recorded_conversations_are_played(language: str, setup: Setup) -> None:
     """Each client says what was recorded of another one, and reads the recorded answers."""
     assert len(CONVERSATIONS) > 10
-    for path in CONVERSATIONS:
-        with ReplayServer(read_conversation(path)) as server:
-            with drivers.start(setup, server.address) as driver:
-                for sent, recorded in zip(server.sent, server.answers, strict=True):
-                    call = json.loads(message_to_json(sent))
-                    call.get("hello", {}).pop("features", None)
-                    check_answer(driver.ask(call), recorded, server.sent[0].hello)
-            server.check_said()
-        assert server.is_text == (language not in IN_PROTOBUF)
+    with contextlib.ExitStack() as stack:
+        page: drivers.Page | None = None
+        for path in CONVERSATIONS:
+            with ReplayServer(read_conversation(path)) as server:
+                if language in PAGES:
+                    page = page or stack.enter_context(drivers.Page(setup, ""))
+                    page.address = server.address
+                    play(page, server)
+                else:
+                    with drivers.start(setup, server.address) as driver:
+                        play(driver, server)
+                server.check_said()
+            assert server.is_text == (language not in IN_PROTOBUF)
+
+
+def play(driver: Driver, server: ReplayServer) -> None:
+    for sent, recorded in zip(server.sent, server.answers, strict=True):
+        call = json.loads(message_to_json(sent))
+        call.get("hello", {}).pop("features", None)
+        check_answer(driver.ask(call), recorded, server.sent[0].hello)
 
 
 def check_answer(

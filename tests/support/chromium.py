@@ -69,16 +69,17 @@ class Tab:
         return f"the page shows {self.evaluate('document.body && document.body.innerText')!r}"
 
 
-def open_tab(browser: str, url: str) -> Tab:
+def open_tab(browser: str, url: str, in_window: bool = False) -> Tab:
     """Opens a page in front of the others.
 
     Args:
       browser: `url` of a `Chromium`.
       url: of the page.
+      in_window: in a window of its own, so that no other page hides it.
     """
     link = Tab(browser)
     try:
-        target = link.call("Target.createTarget", url=url)["targetId"]
+        target = link.call("Target.createTarget", url=url, newWindow=in_window)["targetId"]
     finally:
         link.close()
     return Tab(f"ws://{urlsplit(browser).netloc}/devtools/page/{target}")

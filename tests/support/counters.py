@@ -24,7 +24,8 @@ from relaax_like.rlx_server.json_spaces import read_spaces
 from relaax_like.wire.spaces import ACTION
 from support.drivers import Driver, Setup, find_code, start, to_arrays
 
-SLOTS = 2
+# With more slots fewer steps show what follows from an action.
+SLOTS = 4
 OBSERVATION = {
     "count": {"box": [2]},
     "image": {"box": [2, 3], "dtype": "uint8"},
@@ -45,13 +46,14 @@ class Counters:
 
     def __init__(self) -> None:
         self.counts = [random.random() for _ in range(SLOTS)]
+        self.totals = [0.0] * SLOTS  # of the speed in the episode
         self.steps = [0] * SLOTS
         self.knobs, self.keys = np.zeros((2, SLOTS, 2), int)
 
     def observe(self) -> dict[str, Any]:
         rows = range(SLOTS)
         return {
-            "count": [[self.counts[i], self.steps[i]] for i in rows],
+            "count": [[self.counts[i], self.totals[i]] for i in rows],
             "image": [[[i, 0, 255], [10 * self.steps[i], 1, 2]] for i in rows],
             "gear": [self.steps[i] % 3 - 1 for i in rows],
             "dials": self.knobs[:, ::-1].tolist(),
@@ -63,6 +65,7 @@ class Counters:
         for i in filter(present.__getitem__, range(SLOTS)):
             speed = float(np.clip(action["speed"][i, 0], 0, 1))
             self.counts[i] += speed * (1 if action["up"][i] else -0.2)
+            self.totals[i] += speed
             self.steps[i] += 1
             self.knobs[i], self.keys[i] = action["knobs"][i], action["keys"][i]
         terminated = [count > 3 for count in self.counts]
@@ -77,7 +80,7 @@ class Counters:
             step["final_observation"] = self.observe()
             step["success"] = [terminated[i] if i in ended else None for i in range(SLOTS)]
         for i in ended:
-            self.counts[i], self.steps[i] = random.random(), 0
+            self.counts[i], self.totals[i], self.steps[i] = random.random(), 0.0, 0
         return {**step, "observation": self.observe()}
 
 
@@ -108,14 +111,14 @@ def play(driver: Driver, setup: Setup, arguments: argparse.Namespace) -> int:
             step = counters.step(given, present)
             if "executed" in features and arguments.all:
                 executed = {name: array.tolist() for name, array in given.items()}
-                step |= {"executed": executed, "overridden": [False, True]}
+                step |= {"executed": executed, "overridden": [False, True] * 2}
             ended = "final_observation" in step
             if ended and "scalars" in setup.sends:
                 driver.send({"scalars": [{"name": "count", "y": counters.counts[0]}]})
             if ended and "ping" in setup.sends and "ping" in features:
                 driver.send({"ping": {}})
         if "present" in features and arguments.all:
-            step["present"] = present = [True, random.random() < 0.8]
+            step["present"] = present = [True, random.random() < 0.8] * 2
         if "step_id" in features and setup.numbers_steps:
             number += 1
             step["step_id"] = number

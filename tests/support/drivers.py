@@ -22,6 +22,7 @@ import numpy as np
 from relaax_like.rlx_server.json_spaces import read_spaces
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from support import godot4
 from support.chromium import Tab, open_tab
 from support.cluster import ROOT
 
@@ -84,7 +85,7 @@ def build(language: str, folder: Path) -> Setup:
     if language == "JavaScript":
         argv = ("node", str(_FOLDER / "driver.js"), str(CLIENTS / "javascript"))
         return Setup(argv, numbers_steps=True, wanted=ALL_FEATURES)
-    if language == "GDScript":
+    if language == "Godot 3":
         for path in (_FOLDER / "driver.gd", CLIENTS / "godot3" / "rlx.gd"):
             shutil.copy(path, folder)
         env = {"LC_ALL": "en_US.UTF-8", "LANG": "en_US.UTF-8", "XDG_DATA_HOME": str(folder)}
@@ -102,15 +103,26 @@ def build(language: str, folder: Path) -> Setup:
     return Setup(argv, "shell", numbers_steps=True, wanted=ALL_FEATURES, sends=())
 
 
-def build_page(folder: Path) -> Path:
-    """Makes a folder of a page in which the driver in JavaScript runs."""
-    pages = folder / "page"
-    pages.mkdir()
+def write_page(language: str, name: str, folder: Path) -> None:
+    """Writes a page: `name` is "driver", or "game" for the project of the folder."""
+    if language == "Godot 4":
+        files = read_godot4()
+        if name == "driver":
+            files["driver4.gd"] = (_FOLDER / "driver4.gd").read_bytes()
+            files["cartpole.tscn"] = files["cartpole.tscn"].replace(b"cartpole.gd", b"driver4.gd")
+        godot4.make_page(folder, files)
+        return
     for path in (_FOLDER / "driver.js", CLIENTS / "javascript" / "rlx.js"):
-        shutil.copy(path, pages)
+        shutil.copy(path, folder)
     scripts = "".join(f'<script src="{name}"></script>' for name in ("rlx.js", "driver.js"))
-    (pages / "index.html").write_text(f"<!doctype html>{scripts}")
-    return pages
+    (folder / "index.html").write_text(f"<!doctype html>{scripts}")
+
+
+def read_godot4() -> dict[str, bytes]:
+    """Returns the files of the project for Godot 4."""
+    suffixes = (".gd", ".tscn", ".godot")
+    paths = (CLIENTS / "godot4").iterdir()
+    return {path.name: path.read_bytes() for path in paths if path.suffix in suffixes}
 
 
 def _compile(language: str, folder: Path) -> str:
@@ -149,7 +161,7 @@ class Driver(Protocol):
 def start(setup: Setup, address: str, ca: str = "") -> Driver:
     """Starts a driver for the server at an address."""
     if setup.kind == "page":
-        return _Page(setup, address, ca)
+        return Page(setup, address, ca)
     return _Program(setup, address, ca)
 
 
@@ -206,25 +218,34 @@ class _Program:
         return answer
 
 
-class _Page:
-    def __init__(self, setup: Setup, address: str, ca: str):
-        browser, url = setup.argv
-        self._tab: Tab = open_tab(browser, url)
-        self._rest = f"{json.dumps(address)}, {json.dumps(ca)}"
-        self._tab.wait_for("typeof call === 'function'")
+class Page:
+    """A driver in a page of a browser. A context manager.
 
-    def __enter__(self) -> "Driver":
+    Attributes:
+      address: of the server; another one can be set before a hello.
+      tab: the page.
+    """
+
+    def __init__(self, setup: Setup, address: str, ca: str = ""):
+        browser, url = setup.argv
+        self.tab: Tab = open_tab(browser, url, in_window=True)
+        self.address = address
+        self._ca = ca
+        self.tab.wait_for("typeof call === 'function'")
+
+    def __enter__(self) -> "Page":
         return self
 
     def __exit__(self, *unused: object) -> None:
-        self._tab.call("Page.close")
-        self._tab.close()
+        self.tab.call("Page.close")
+        self.tab.close()
 
     def send(self, message: Mapping[str, Any]) -> None:
         self.ask(message)
 
     def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        answer: dict[str, Any] = self._tab.evaluate(f"call({json.dumps(message)}, {self._rest})")
+        parts = ", ".join(map(json.dumps, (message, self.address, self._ca)))
+        answer: dict[str, Any] = self.tab.evaluate(f"call({parts})")
         return answer
 
 

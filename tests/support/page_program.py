@@ -1,8 +1,10 @@
-"""The page of environments/browser as a program: it starts `main`, and opens the page in a browser.
+"""A page as a program, which ends when the page has ended; in a window of a browser that runs.
 
-    python page_program.py URL_OF_DEVTOOLS --rlx-server HOST:PORT --name NAME
+    python page_program.py URL_OF_DEVTOOLS browser --rlx-server HOST:PORT --name NAME
+    python page_program.py URL_OF_DEVTOOLS URL --rlx-server HOST:PORT --name NAME
 
-Its exit status is the one that a program would have which ends as the page does.
+The page is that of environments/browser, served by its `main`; or one of `support/godot4.py`, at
+URL, which takes the flags from its address.
 """
 
 import signal
@@ -16,29 +18,39 @@ from support.chromium import open_tab
 from support.cluster import ROOT
 
 MAIN = ROOT / "environments" / "browser" / "main"
-CONTINUES = ("connecting to", "playing at")
+# The exit status that a program would have; null: it continues.
+STATUS = """(() => {
+  const status = globalThis.shown ? shown.status : "";
+  if (status.startsWith("finished: ")) return 0;
+  if (/^$|^connecting to|^playing at|; next attempt in /.test(status)) return null;
+  return document.getElementById("token").hidden ? 1 : 2;
+})()"""
+GODOT_STATUS = "globalThis.exitStatus === undefined ? null : exitStatus"
+
+
+def watch(browser: str, url: str, expression: str) -> int:
+    """Opens a page, and returns its exit status when it has one."""
+    tab = open_tab(browser, url, in_window=True)
+    try:
+        while True:
+            status = tab.evaluate(expression)
+            if status is not None:
+                return int(status)
+            time.sleep(0.05)
+    finally:
+        tab.call("Page.close")
+        tab.close()
 
 
 def main() -> int:
-    browser, *flags = sys.argv[1:]
-    argv = [sys.executable, str(MAIN), *flags, "--num-envs", "2"]
+    browser, page, *flags = sys.argv[1:]
+    if page != "browser":
+        return watch(browser, f"{page}#{' '.join(flags)}", GODOT_STATUS)
+    argv = [sys.executable, str(MAIN), *flags]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        tab = open_tab(browser, process.stdout.readline().split()[-1])
-        try:
-            tab.wait_for("globalThis.shown && shown.status")
-            while True:
-                status = tab.evaluate("shown.status")
-                if status.startswith("finished: "):
-                    return 0
-                if not status.startswith(CONTINUES) and "; next attempt in" not in status:
-                    print(status)
-                    return 1 if tab.evaluate("document.getElementById('token').hidden") else 2
-                time.sleep(0.05)
-        finally:
-            tab.call("Page.close")
-            tab.close()
+        return watch(browser, process.stdout.readline().split()[-1], STATUS)
     finally:
         process.kill()
         process.communicate()
