@@ -4,7 +4,9 @@
 """
 
 import contextlib
+import os
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from threading import Thread
@@ -68,14 +70,25 @@ def test_it_is_learned_from(chromium: Chromium, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "match"),
-    [("--env Pong", "--env: unknown"), ("--name", "--name: expected a value"),
-     ("--num-envs 0", "--num-envs: expected 1 or more"),
-     ("--token-file /no/file", "/no/file: cannot be read")],
-)  # fmt: skip
+    [("--env Pong", "--env: unknown"), ("--token-file /no/file", "/no/file: cannot be read")],
+)
 def test_wrong_flags_end_it(chromium: Chromium, tmp_path: Path, flags: str, match: str) -> None:
     with open_project(chromium, tmp_path, drivers.read_godot4(), flags) as page:
         status, (line,) = wait_for_exit(page)
     assert (status, match in line) == (2, True)
+
+
+def test_the_program_starts_godot_with_the_project_and_the_flags() -> None:
+    """The engine itself is not there: `echo` takes its place."""
+    flags = ["--name", "a b"]
+    for godot, status, out, err in (
+        ("echo", 0, f"--headless --path {FOLDER} -- --name a b\n", ""),
+        ("no-godot", 2, "", "godot4: no Godot 4 'no-godot'; install it, or name the program"),
+    ):
+        env = {**os.environ, "GODOT4": godot}
+        done = subprocess.run([FOLDER / "main", *flags], env=env, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (status, out)
+        assert done.stderr.startswith(err)
 
 
 GAME = """

@@ -37,7 +37,8 @@ class Setup:
     """How a driver is started, and what its client can do.
 
     Attributes:
-      argv: the program; the server's address and the authority of TLS follow.
+      argv: the program; the server's address and the authority of TLS follow. Of a page: URLs of
+        the browser's DevTools and of the page.
       kind: how it is called: "json", "words" or "shell" on standard input, "port" over TCP, "page"
         in a browser.
       env: more of the environment.
