@@ -105,11 +105,9 @@ def test_the_wheel_has_all_that_is_used_at_run_time(wheel: Path) -> None:
         assert {"config.py", "model.py", "agent.py", "policy_gradient.yaml"} <= inside
     assert "relaax_like/algorithms/policy_gradient_tutorial/pg.Procfile" in files
     assert "relaax_like/environments/OpenAI_Gym/gym_client.py" in files
-    for name in ("c/rlx.c", "c/rlx.h", "c/rlx_more.c", "c/rlx.hpp", "c/cartpole.cpp"):
-        assert f"relaax_like/environments/{name}" in files
+    for name in ("rlx_wire.c", "rlx_wire.h", "rlx.c", "rlx.h", "rlx_more.c", "rlx.hpp"):
+        assert f"relaax_like/environments/c/{name}" in files
     assert "relaax_like/environments/javascript/rlx.js" in files
-    for name in ("c/rlx.c", "c/rlx.h", "c/rlx_more.c", "c/rlx.hpp", "c/cartpole.cpp"):
-        assert f"relaax_like/environments/{name}" in files
     for name in ("javascript/rlx.js", "templates/python/main", "browser/index.html"):
         assert f"relaax_like/environments/{name}" in files
     assert "relaax_like/client_checks/checks.txt" in files

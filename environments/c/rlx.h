@@ -1,4 +1,5 @@
 /* A client of an rlx server in C99, for one environment; rlx_more.h adds what few of them need.
+ * rlx.c includes rlx_wire.c, which is needed, too, but not compiled by itself.
  *
  *     float state[4];
  *     int64_t choice, choices[] = {2};
@@ -23,9 +24,7 @@
 #ifndef RLX_H
 #define RLX_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "rlx_wire.h"
 
 /* RLX_FINISHED: the training has ended, not with an error; `text` says what ended it.
  * RLX_UNAVAILABLE: the server cannot be reached, was lost, did not answer in time, or asked to
@@ -81,6 +80,8 @@ typedef struct {
 } rlx_step;
 
 typedef struct rlx_client {
+    rlx_wire wire; /* private; first, for rlx_more.c */
+
     /* Settings; change them between rlx_init and rlx_connect. */
     const char *address; /* "HOST:PORT" or "[IPV6]:PORT"; without a port 7001 */
     const char *name;    /* for the server's log: 1 to 100 bytes of UTF-8, no control characters */
@@ -92,8 +93,6 @@ typedef struct rlx_client {
     bool sends_finals; /* rlx_reward_and_reset sends the final observation; for hindsight */
     double timeout_sec, connect_timeout_sec; /* longest wait for an answer or ping, default: 60; for
                                               * the connection, default: 10 */
-    const char *const *wanted; /* names of features, sorted; default: hello_ping and ping */
-    int num_wanted;            /* at most 32; 0: no features */
 
     /* Results. */
     double score;    /* of the newest ended episode: its sum of rewards */
@@ -103,14 +102,10 @@ typedef struct rlx_client {
     char field[256]; /* the field that the server found wrong; can be empty */
 
     /* Private. */
-    int socket;
-    uint32_t features; /* bit i: wanted[i] is on */
     bool reward_due;
     int num_episodes;
-    uint8_t *output, *input;
-    size_t max_message_bytes, output_size, input_size, input_bytes;
-    long (*move)(struct rlx_client *, bool sends, uint8_t *at, size_t size);
-    rlx_status (*exchange)(struct rlx_client *, const rlx_step *step);
+    size_t max_message_bytes;
+    rlx_status (*exchange)(struct rlx_client *, const rlx_step *step); /* NULL: that of rlx.c */
 } rlx_client;
 
 /* Sets up a client, without connecting; rlx_connect checks the arguments. All of them must stay
@@ -140,14 +135,6 @@ rlx_status rlx_reward_and_truncate(rlx_client *client, double reward, int succes
 /* Sends what happened in all slots, and requests their next actions: the verbs for several
  * slots. */
 rlx_status rlx_exchange(rlx_client *client, const rlx_step *step);
-
-/* Reports that the environment is alive while its next step takes minutes: the server
- * disconnects a client that sends nothing for 600 s, its default. Does nothing if the server
- * does not support it. */
-rlx_status rlx_ping(rlx_client *client);
-
-/* Whether the server supports a feature that was asked for. */
-bool rlx_has(const rlx_client *client, const char *feature);
 
 /* Closes the connection and frees all memory; the server discards an unfinished episode.
  * Idempotent, and allowed after any status. `text`, `code` and `field` keep their values. */

@@ -256,7 +256,7 @@ class Client {
     }
 
     /* Reports that the environment is alive. */
-    void ping() { check(rlx_ping(core())); }
+    void ping() { check(rlx_ping(&more_)); }
     /* Sends a point of a curve; without x, at the newest global_t. */
     void point(const std::string& curve, double y,
                double x = std::numeric_limits<double>::quiet_NaN()) {
@@ -264,7 +264,7 @@ class Client {
     }
     void close() { rlx_more_close(&more_); }
 
-    bool has(const char* feature) const { return rlx_has(&more_.client, feature); }
+    bool has(const char* feature) const { return rlx_has(&more_, feature); }
     bool finished() const { return more_.client.finished; }
     std::string text() const { return more_.client.text; }
     double score() const { return more_.client.score; }

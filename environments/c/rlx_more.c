@@ -7,30 +7,14 @@
 #include <openssl/x509v3.h>
 #endif
 
-/* As `move_plain`, but not beyond the deadline, if there is one. */
-static long move_in_time(rlx_client *client, bool sends, uint8_t *at, size_t size) {
-    double deadline = ((rlx_more *)client)->deadline, left = deadline - now();
-    if (deadline == 0) return move_plain(client, sends, at, size);
-    errno = EAGAIN;
-    if (left <= 0) return -1;
-    limit(client, left);
-    long moved = move_plain(client, sends, at, size);
-    int error = errno;
-    limit(client, client->timeout_sec);
-    errno = error;
-    return moved;
-}
-
 /* TLS. */
 
 #ifdef RLX_TLS
 /* OpenSSL itself would end the program by SIGPIPE when the server has closed. */
 static int transfer(BIO *bio, bool sends, char *data, int size) {
-    long moved;
-    do moved = move_in_time(BIO_get_data(bio), sends, (uint8_t *)data, (size_t)size);
-    while (moved < 0 && errno == EINTR);
+    long moved = move_plain(BIO_get_data(bio), sends, (uint8_t *)data, (size_t)size);
     BIO_clear_retry_flags(bio);
-    if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+    if (moved < 0 && (errno == EAGAIN || errno == EINTR))
         BIO_set_flags(bio, BIO_FLAGS_SHOULD_RETRY | (sends ? BIO_FLAGS_WRITE : BIO_FLAGS_READ));
     return (int)moved;
 }
@@ -46,16 +30,13 @@ static long control_bio(BIO *bio, int command, long number, void *pointer) {
     return command == BIO_CTRL_FLUSH;
 }
 
-static long move_tls(rlx_client *client, bool sends, uint8_t *at, size_t size) {
-    rlx_more *more = (rlx_more *)client;
-    double deadline = more->deadline;
+static long move_tls(rlx_wire *wire, bool sends, uint8_t *at, size_t size) {
+    rlx_more *more = (rlx_more *)wire;
     int some = size > 1 << 20 ? 1 << 20 : (int)size;
-    if (deadline == 0) more->deadline = now() + client->timeout_sec;
     errno = 0;
     ERR_clear_error();
     int moved = sends ? SSL_write(more->tls, at, some) : SSL_read(more->tls, at, some);
     int error = errno, kind = SSL_get_error(more->tls, moved);
-    more->deadline = deadline;
     if (moved > 0 || kind == SSL_ERROR_ZERO_RETURN) return moved > 0 ? moved : 0;
     bool waits = kind == SSL_ERROR_WANT_READ || kind == SSL_ERROR_WANT_WRITE;
     errno = waits ? EAGAIN : error ? error : EPROTO;
@@ -66,7 +47,7 @@ static void stop_tls(rlx_more *more) {
     SSL_free(more->tls);
     BIO_meth_free(more->tls_method);
     more->tls = more->tls_method = NULL;
-    more->client.move = move_in_time;
+    more->client.wire.move = move_plain;
 }
 
 static const char *find_tls_error(const rlx_more *more, char text[256]) {
@@ -91,7 +72,7 @@ static bool prepare_tls(rlx_more *more, const char *host) {
     more->tls = bio ? SSL_new(context) : NULL;
     SSL_CTX_free(context);
     if (!more->tls) return BIO_free(bio), false;
-    BIO_set_data(bio, &more->client);
+    BIO_set_data(bio, &more->client.wire);
     BIO_set_init(bio, 1);
     SSL_set_bio(more->tls, bio, bio);
     SSL_set_verify(more->tls, SSL_VERIFY_PEER, NULL);
@@ -109,20 +90,19 @@ static rlx_status start_tls(rlx_more *more, const char *host) {
         return fail(client, RLX_INVALID, "tls_ca: '%.200s', tls_cert: '%.200s', tls_key: '%.200s': "
                     "%s; expected PEM files", more->tls_ca, more->tls_cert ? more->tls_cert : "",
                     more->tls_key ? more->tls_key : "", find_tls_error(more, text));
-    more->deadline = now() + client->connect_timeout_sec;
-    errno = 0;
+    client->wire.deadline = now() + client->connect_timeout_sec;
     int done = SSL_connect(more->tls), kind = SSL_get_error(more->tls, done);
-    more->deadline = 0;
-    client->move = move_tls;
+    client->wire.move = move_tls;
     if (done == 1) return RLX_OK;
     if (kind == SSL_ERROR_SSL)
         return fail(client, RLX_REFUSED, "the rlx server %s: the TLS handshake failed (%s); check "
                     "tls_ca, the address, and whether the server uses TLS", client->address,
                     find_tls_error(more, text));
-    return lose(client, "no TLS handshake; does it use TLS, or require tls_cert and tls_key?");
+    return fail(client, RLX_UNAVAILABLE, "lost the rlx server %s: no TLS handshake; does it use "
+                "TLS, or require tls_cert and tls_key?", client->address);
 }
 #else
-static void stop_tls(rlx_more *more) { more->client.move = move_in_time; }
+static void stop_tls(rlx_more *more) { more->client.wire.move = move_plain; }
 
 static rlx_status start_tls(rlx_more *more, const char *host) {
     (void)host;
@@ -134,7 +114,7 @@ static rlx_status start_tls(rlx_more *more, const char *host) {
 
 /* The hello. */
 
-static void put_hello_more(const rlx_client *client, writer *to, const void *nothing) {
+static void put_hello_more(const rlx_client *client, writer *to, const void *features) {
     const rlx_more *more = (const rlx_more *)client;
     for (int i = more->games ? client->slots : 0; i-- > 0;) put_varint(to, more->games[i]);
     if (more->games) put_length(to, 12, 0);
@@ -146,7 +126,7 @@ static void put_hello_more(const rlx_client *client, writer *to, const void *not
         put_length(to, 10, last);
     }
     put_number(to, 9, (uint64_t)more->max_wait_ms);
-    put_hello(client, to, nothing);
+    put_hello(client, to, features);
 }
 
 /* A feature, whether to ask for it, and the setting that is refused where the server lacks it. */
@@ -169,6 +149,22 @@ static void list_features(const rlx_more *more, feature features[NUM_FEATURES]) 
         {"versions", more->num_versions > 0, NULL},
     };
     memcpy(features, all, sizeof all);
+}
+
+static void read_features(rlx_more *more, const feature features[NUM_FEATURES], bytes ready) {
+    bytes content;
+    for (uint64_t key; (key = read_field(&ready, &content));)
+        for (int i = 0; key == KEY(4, BYTES) && i < NUM_FEATURES; i++)
+            if (features[i].wanted && equals(content, features[i].name))
+                more->features |= 1u << i;
+}
+
+bool rlx_has(const rlx_more *more, const char *name) {
+    feature features[NUM_FEATURES];
+    list_features(more, features);
+    for (int i = 0; i < NUM_FEATURES; i++)
+        if (more->features >> i & 1 && !strcmp(features[i].name, name)) return true;
+    return false;
 }
 
 static rlx_status validate(rlx_more *more) {
@@ -195,19 +191,19 @@ static void reset(rlx_more *more) {
     more->episodes = NULL;
     more->versions_by_slot = NULL;
     more->executed = more->unanswered = false;
-    more->deadline = 0;
-    more->step_id = 0;
+    more->step_id = more->features = 0;
 }
 
 rlx_status rlx_more_connect(rlx_more *more) {
     rlx_client *client = &more->client;
     feature features[NUM_FEATURES];
+    const char *wanted[NUM_FEATURES + 1] = {NULL};
     char host[256];
+    bytes ready;
+    int num_wanted = 0;
     list_features(more, features);
-    client->num_wanted = 0;
-    for (int i = 0; i < NUM_FEATURES; i++)
-        if (features[i].wanted) more->wanted[client->num_wanted++] = features[i].name;
-    client->wanted = more->wanted;
+    for (int i = NUM_FEATURES; i-- > 0;)
+        if (features[i].wanted) wanted[num_wanted++] = features[i].name;
     rlx_status status = validate(more);
     if (!status) status = prepare(client);
     if (status) return status;
@@ -218,9 +214,10 @@ rlx_status rlx_more_connect(rlx_more *more) {
         return fail(client, RLX_INVALID, "slots: %d, but not enough memory", client->slots);
     status = open_connection(client, host);
     if (!status) status = start_tls(more, host);
-    if (!status) status = greet(client, put_hello_more);
+    if (!status) status = greet(client, put_hello_more, wanted, &ready);
+    if (!status) read_features(more, features, ready);
     for (int i = 0; !status && i < NUM_FEATURES; i++)
-        if (features[i].wanted && features[i].setting && !rlx_has(client, features[i].name))
+        if (features[i].wanted && features[i].setting && !rlx_has(more, features[i].name))
             status = fail(client, RLX_INVALID, "%s: the server at %s does not support it; update "
                           "the server, or do not set it", features[i].setting, client->address);
     if (status) drop_connection(client);
@@ -273,7 +270,7 @@ static void put_masks(writer *to, int field, const rlx_client *client, const boo
         rlx_leaf mask = {.name = leaf->name, .dtype = "bool", .axes = 1, .item_size = 1};
         for (size_t j = 0; leaf->n && j < leaf->count; j++) mask.count += (size_t)leaf->n[j];
         mask.shape[0] = (int64_t)mask.count;
-        if (masks[i]) put_array(to, field, &mask, client->slots, masks[i]);
+        if (masks[i]) put_leaf(to, field, &mask, client->slots, masks[i]);
     }
 }
 
@@ -281,18 +278,16 @@ static void put_step_more(const rlx_client *client, writer *to, const void *what
     const rlx_more *more = (const rlx_more *)client;
     const rlx_step *step = what;
     int slots = client->slots;
+    const int64_t shape[] = {slots};
     if (step->sends_finals) put_masks(to, 12, client, more->final_masks);
     if (step->observes) put_masks(to, 11, client, more->masks);
     if (more->executed) {
         const bool *overridden = slots == 1 ? &more->executed : more->overridden;
-        if (overridden) put_column(to, 10, "bool", slots, overridden);
+        if (overridden) put_array(to, 10, "bool", shape, 1, overridden, (size_t)slots);
         put_leaves(to, 9, client->actions, client->num_actions, slots, NULL);
     }
-    if (more->present) put_column(to, 8, "bool", slots, more->present);
-    if (more->step_id) {
-        put_raw(to, &more->step_id, 8);
-        put_varint(to, KEY(7, FIXED64));
-    }
+    if (more->present) put_array(to, 8, "bool", shape, 1, more->present, (size_t)slots);
+    if (more->step_id) put_raw(to, &more->step_id, 8), put_varint(to, KEY(7, FIXED64));
     put_step(client, to, what);
 }
 
@@ -340,10 +335,11 @@ static bool read_more(rlx_more *more, bytes in, uint64_t *step_id, bool *finishe
 /* Waits for the answer to the newest step; answers to earlier ones are dropped. */
 static rlx_status receive_answer(rlx_more *more, bytes *in) {
     rlx_client *client = &more->client;
+    double soft = more->answer_timeout_sec, deadline = soft > 0 ? now() + soft : 0;
     for (;;) {
         uint64_t step_id;
         bool finished;
-        rlx_status status = receive(client, ACTIONS, in);
+        rlx_status status = receive(client, ACTIONS, deadline, in);
         if (status) return status;
         if (!read_more(more, *in, &step_id, &finished))
             return distrust(client, "an invalid message");
@@ -364,7 +360,7 @@ static rlx_status fail_late(rlx_more *more, const rlx_step *step) {
                 (unsigned long long)more->step_id, more->answer_timeout_sec,
                 !step->observes ? "begin the next episode with rlx_act"
                 : absent ? "call the next verb"
-                : rlx_has(client, "executed")
+                : rlx_has(more, "executed")
                     ? "do what is safe and report it with rlx_executed"
                     : "do what is safe, call rlx_reconnect and begin a new episode");
 }
@@ -376,23 +372,20 @@ static rlx_status exchange_more(rlx_client *client, const rlx_step *step) {
     if (status) return status;
     if (more->unanswered && !more->executed)
         return fail(client, RLX_INVALID, "the last step was not answered in time; %s",
-                    rlx_has(client, "executed") ? "report what was carried out with rlx_executed"
+                    rlx_has(more, "executed") ? "report what was carried out with rlx_executed"
                                                 : "call rlx_reconnect and begin a new episode");
-    if ((more->masks || more->final_masks) && !rlx_has(client, "masks"))
+    if ((more->masks || more->final_masks) && !rlx_has(more, "masks"))
         return fail(client, RLX_INVALID, "masks: not set before connecting; set them, and connect");
-    if (more->present && !rlx_has(client, "present"))
+    if (more->present && !rlx_has(more, "present"))
         return fail(client, RLX_INVALID, "present, rlx_reward_and_skip: the agents of the server "
                     "at %s cannot use it; do not use it", client->address);
     more->step_id += more->max_wait_ms > 0;
-    more->deadline = 0;
     status = send_message(client, put_step_more, step);
     if (status == RLX_INVALID) return status;
     more->executed = more->unanswered = false;
-    bool soft = more->answer_timeout_sec > 0;
-    if (soft) more->deadline = now() + more->answer_timeout_sec;
     if (!status) status = receive_answer(more, &in);
-    if (status == RLX_LATE && soft) return fail_late(more, step);
-    return status ? lose_late(client, status) : take(client, step, in);
+    if (status == RLX_LATE) return fail_late(more, step);
+    return status ? status : take(client, step, in);
 }
 
 rlx_status rlx_executed(rlx_more *more) {
@@ -400,7 +393,7 @@ rlx_status rlx_executed(rlx_more *more) {
     if (!client->reward_due)
         return fail(client, RLX_INVALID, "rlx_executed: there is no action that it could replace; "
                     "call it after a verb that requested one");
-    if (!rlx_has(client, "executed"))
+    if (!rlx_has(more, "executed"))
         return fail(client, RLX_INVALID, "rlx_executed: the agents of the server at %s cannot use "
                     "it; %s", client->address,
                     more->unanswered ? "call rlx_reconnect and begin a new episode"
@@ -436,8 +429,18 @@ static void put_point(const rlx_client *client, writer *to, const void *what) {
 }
 
 rlx_status rlx_send_point(rlx_more *more, const char *curve, double y, double x) {
-    if (more->client.socket < 0) return RLX_OK;
+    if (more->client.wire.socket < 0) return RLX_OK;
     return send_message(&more->client, put_point, &(point){curve, y, x});
+}
+
+static void put_ping(const rlx_client *client, writer *to, const void *nothing) {
+    (void)client, (void)nothing;
+    put_length(to, PING, 0);
+}
+
+rlx_status rlx_ping(rlx_more *more) {
+    if (more->client.wire.socket < 0 || !rlx_has(more, "ping")) return RLX_OK;
+    return send_message(&more->client, put_ping, NULL);
 }
 
 static void print_line(const char *line) { puts(line), fflush(stdout); }
@@ -448,7 +451,6 @@ void rlx_more_init(rlx_more *more, const char *address, const char *name, rlx_le
     clock_gettime(CLOCK_REALTIME, &time);
     *more = (rlx_more){.min_sleep_sec = 1, .max_sleep_sec = 10, .report = print_line};
     rlx_init(&more->client, address, name, observations, num_observations, actions, num_actions);
-    more->client.move = move_in_time;
     more->client.exchange = exchange_more;
     more->random = (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec
                    + ((uint64_t)getpid() << 40);

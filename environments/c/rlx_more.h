@@ -1,6 +1,6 @@
-/* What few environments need, on top of rlx.h: reconnecting, TLS, limits of time for each step,
- * human and safety decisions, absent slots, masks, names of agents, points of curves. rlx_more.c
- * includes rlx.c, so compile it instead of rlx.c.
+/* What few environments need, on top of rlx.h: reconnecting, TLS, pings, limits of time for each
+ * step, human and safety decisions, absent slots, masks, names of agents, points of curves.
+ * rlx_more.c includes rlx.c, so compile it instead of rlx.c.
  *
  *     rlx_more more;
  *     rlx_more_init(&more, "localhost:7001", "my_game", observations, 2, &action, 1);
@@ -70,9 +70,7 @@ typedef struct {
 
     /* Private. */
     bool executed, unanswered;
-    uint64_t step_id, random;
-    double deadline;
-    const char *wanted[16];
+    uint64_t step_id, random, features;
     void *tls, *tls_method;
 } rlx_more;
 
@@ -98,6 +96,14 @@ rlx_status rlx_executed(rlx_more *more);
  * observations mean nothing. It counts for the last action, as does the reward of the next verb.
  * For one slot. */
 rlx_status rlx_reward_and_skip(rlx_more *more, double reward);
+
+/* Reports that the environment is alive while its next step takes minutes: the server
+ * disconnects a client that sends nothing for 600 s, its default. Does nothing if the server
+ * does not support it. */
+rlx_status rlx_ping(rlx_more *more);
+
+/* Whether the server supports a feature that was asked for. */
+bool rlx_has(const rlx_more *more, const char *feature);
 
 /* Sends a point of a curve, whose name has 1 to 200 characters; x is NaN: the newest global_t. The
  * server does not answer, and drops what is invalid, or more than 2 000 per second. */

@@ -628,7 +628,8 @@ def count_code_lines(*names: str) -> int:
 
 
 def test_the_libraries_are_small() -> None:
-    assert count_code_lines("rlx.h", "rlx.c") <= 580
+    assert count_code_lines("rlx_wire.h", "rlx_wire.c") <= 180
+    assert count_code_lines("rlx.h", "rlx.c") <= 400
     assert count_code_lines("rlx_more.h", "rlx_more.c") <= 450
     assert count_code_lines("rlx.hpp") <= 450
 
@@ -683,7 +684,7 @@ int main(int argc, char **argv)
         if (!strcmp(verb, "version")) status = (int)more.version;
         if (!strcmp(verb, "by_slot")) status = (int)more.versions_by_slot[0];
         if (!strcmp(verb, "length")) status = (int)more.episodes[0].length;
-        if (!strcmp(verb, "ping")) status = (int)rlx_ping(client);
+        if (!strcmp(verb, "ping")) status = (int)rlx_ping(&more);
         if (!strcmp(verb, "points")) {
             status = (int)rlx_send_point(&more, "speed", 1.5, 0.0 / 0.0);
             status += (int)rlx_send_point(&more, "height", -2, 7);
@@ -884,6 +885,25 @@ def test_a_server_that_pings_is_waited_for(verbs: Any) -> None:
     with RawServer([READY, *pings, ACTION], pause_sec=0.2, one_message=True) as server:
         called = verbs(server.address, "connect act", "0.4")
     assert [int(status) for status, *_ in called] == [OK, OK]
+
+
+def test_a_flood_of_pings_does_not_make_a_limited_wait_longer(verbs: Any) -> None:
+    pings = frame(ping=rlx_pb2.Ping()) * 100_000
+
+    def flood(listener: socket.socket) -> None:
+        with contextlib.suppress(ConnectionError), listener.accept()[0] as connection:
+            connection.recv(1 << 16)
+            connection.sendall(make_limited()[0])
+            while True:
+                connection.sendall(pings)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=flood, args=(listener,), daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        called = verbs(address, "connect act", "20", "0.3")
+        thread.join(30)
+    assert [int(status) for status, *_ in called] == [OK, LATE]
 
 
 def test_points_of_curves_are_sent(verbs: Any) -> None:
@@ -1327,6 +1347,50 @@ def test_messages_longer_than_the_server_reads_are_refused_at_once(verbs: Any) -
     )
 
 
+WIRE = r"""
+#include "rlx_wire.c"
+#include <stdio.h>
+
+int main(int argc, char **argv)
+{
+    rlx_wire wire = {.socket = -1, .move = move_plain, .input = malloc(100), .input_size = 100};
+    writer count = {0};
+    bytes in, text;
+    char got[100];
+    if (argc != 3 || !wire.input || open_wire(&wire, argv[1], argv[2], 10))
+        return 1;
+    put_text(&count, 1, "there");
+    writer to = begin_frame(&wire, count.size);
+    put_text(&to, 1, "there");
+    if (send_frame(&wire, &to) || receive_frame(&wire, &in))
+        return 2;
+    if (read_field(&in, &text) != KEY(2, BYTES))
+        return 3;
+    copy_text(got, sizeof got, text);
+    puts(got);
+    free(wire.input);
+    free(wire.output);
+    close_socket(&wire);
+    return 0;
+}
+"""
+
+
+def test_frames_and_protobuf_need_no_other_file(
+    start: Start, compiler: str, sanitize: tuple[str, ...], tmp_path: Path
+) -> None:
+    for name in ("rlx_wire.h", "rlx_wire.c"):
+        shutil.copy(FOLDER / name, tmp_path)
+    source, target = tmp_path / "alone.c", tmp_path / "alone"
+    source.write_text(WIRE)
+    argv = [compiler, *FLAGS, *sanitize, "-Wno-unused-function", "-o", target, source, "-lm"]
+    subprocess.run(argv, check=True, timeout=200)
+    with RawServer([b"\0\0\0\4\x12\2ok"]) as server:
+        got = finish(start(target, *server.address.split(":")))
+    assert got == (0, "ok\n", "")
+    assert server.received == [b"\n\5there"]
+
+
 READ = r"""
 #include "rlx.c"
 
@@ -1334,9 +1398,9 @@ static uint8_t *message;
 static size_t message_size, message_read;
 
 /* Has sent all, and receives the message. */
-static long pretend(rlx_client *client, bool sends, uint8_t *at, size_t size)
+static long pretend(rlx_wire *wire, bool sends, uint8_t *at, size_t size)
 {
-    (void)client;
+    (void)wire;
     if (sends)
         return (long)size;
     size_t part = message_size - message_read < size ? message_size - message_read : size;
@@ -1348,11 +1412,11 @@ static long pretend(rlx_client *client, bool sends, uint8_t *at, size_t size)
 /* Gives the client just the memory that the message needs: a byte beyond it is noticed. */
 static void rewind_message(rlx_client *client)
 {
-    free(client->input);
-    client->input = malloc(message_size);
-    client->input_size = message_size;
-    client->input_bytes = message_read = 0;
-    client->socket = 100000;
+    free(client->wire.input);
+    client->wire.input = malloc(message_size);
+    client->wire.input_size = message_size;
+    client->wire.input_bytes = message_read = 0;
+    client->wire.socket = 100000;
     client->score = client->num_episodes = client->finished = client->reward_due = 0;
     client->text[0] = 0;
 }
@@ -1368,7 +1432,7 @@ int main(void)
     rlx_init(&client, "nowhere", "read", &seen, 1, &done, 1);
     if (prepare(&client))
         return 1;
-    client.move = pretend;
+    client.wire.move = pretend;
     uint8_t header[4];
     while (fread(header, 1, 4, stdin) == 4) {
         message_size = 4 + ((size_t)header[0] << 24 | (size_t)header[1] << 16
@@ -1378,7 +1442,8 @@ int main(void)
         if (fread(message + 4, 1, message_size - 4, stdin) != message_size - 4)
             return 1;
         rewind_message(&client);
-        rlx_status status = greet(&client, put_hello);
+        bytes ready;
+        rlx_status status = greet(&client, put_hello, (const char *[]){NULL}, &ready);
         int kind = status ? 3 : 1;
         if (strstr(client.text, "at the wrong time")) {
             action = 0;

@@ -151,7 +151,7 @@ static void hello(const char *address, const char *ca)
     const char *comma = "";
     printf("{\"ready\":{\"features\":[");
     for (int i = 0; i < 4; i++)
-        if (rlx_has(&more.client, names[i])) {
+        if (rlx_has(&more, names[i])) {
             printf("%s\"%s\"", comma, names[i]);
             comma = ",";
         }
@@ -225,7 +225,7 @@ int main(int argc, char **argv)
     for (;;) {
         const char *kind = read_word();
         if (!strcmp(kind, "hello")) hello(argv[1], argc > 2 ? argv[2] : NULL);
-        else if (!strcmp(kind, "ping")) rlx_ping(&more.client);
+        else if (!strcmp(kind, "ping")) rlx_ping(&more);
         else if (!strcmp(kind, "scalars")) rlx_send_point(&more, "count", read_number(), 0.0 / 0.0);
         else step();
         fflush(stdout);
