@@ -371,7 +371,9 @@ class Connection(asyncio.BufferedProtocol):
                 "tls_ca, or configure TLS in the `security` section of the server's YAML file"
             )
         if self._is_plain:
-            raise ProtocolError("this server uses TLS; set tls_ca, or connect with wss://")
+            raise ProtocolError(
+                "this server uses TLS: set tls_ca; in a page, wss://", "UNAUTHENTICATED"
+            )
         carrier.is_known = self.session.greeted
         carrier.skips_pings = self._greeted and self.session.has_feature(PING)
         for body in carrier.split(self._limit):

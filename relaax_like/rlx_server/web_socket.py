@@ -25,8 +25,8 @@ _READ_BYTES = 1 << 14
 _REFUSALS = {
     "UNAUTHENTICATED": (
         "403 Forbidden",
-        "Pages of this origin cannot connect. List it in relaax-rlx-server.allowed_origins of the "
-        "server's YAML file.\n",
+        "Pages of this origin cannot connect, or this server uses TLS (wss://). List the origin in "
+        "relaax-rlx-server.allowed_origins of the server's YAML file.\n",
     ),
     "OVERLOADED": ("503 Service Unavailable", "The server is full. Try again later.\n"),
     "UNAVAILABLE": ("503 Service Unavailable", "The server is closing, or waited too long.\n"),
@@ -36,10 +36,7 @@ _REFUSALS = {
         "WebSocket at this address.\n",
     ),
 }
-_BAD_REQUEST = (
-    "400 Bad Request",
-    "This is not the opening of a WebSocket, or this server uses TLS (wss://).\n",
-)
+_BAD_REQUEST = ("400 Bad Request", "This is not the opening of a WebSocket.\n")
 _CLOSE_CODES = {
     "OVERLOADED": CloseCode.TRY_AGAIN_LATER,
     "UNAVAILABLE": CloseCode.GOING_AWAY,

@@ -82,7 +82,11 @@ def test_odd_spaces_are_played_as_the_protocol_says(language: str, tmp_path: Pat
     assert sum(check.outcome == PASSED for check in checks) > 40
 
 
-@pytest.mark.parametrize("language", ["python", "js", "json"], indirect=True)
+@pytest.mark.parametrize(
+    "language",
+    ["python", *(pytest.param(name, marks=pytest.mark.slow) for name in ("js", "json"))],
+    indirect=True,
+)
 def test_what_is_written_trains(language: str, tmp_path: Path) -> None:
     folder = tmp_path / "my-walk"
     write_environment(folder, language, SPACE, ACTIONS)

@@ -40,7 +40,6 @@ from relaax_like.wire import watched_files
 from relaax_like.wire.errors import (
     ConfigError,
     NotAllowedError,
-    ProtocolError,
     ServerUnavailableError,
 )
 from relaax_like.wire.security import Tokens
@@ -234,7 +233,7 @@ def test_a_client_in_the_clear_is_told_and_disturbs_nobody(authority):
     with serve(tls=authority.server_tls()) as address:
         with connect(address, authority.client()) as served:
             served.act(STATE)
-            with pytest.raises(ProtocolError, match="this server uses TLS"):
+            with pytest.raises(NotAllowedError, match="this server uses TLS"):
                 connect(address, retry=RETRY)
             assert served.reward_and_reset(1.0) == 1.0
 

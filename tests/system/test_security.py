@@ -110,7 +110,7 @@ def test_a_cluster_trains_over_mutual_tls_with_tokens(cluster: SecureCluster) ->
             *("--token-file", write_private(cluster.folder / "bad-token", "x" * 20)),
             *cluster.tls_flags,
         ],
-        "it uses TLS": token,
+        "this server uses TLS": token,
     }
     for number, (want, flags) in enumerate(strangers.items()):
         stranger = cluster.start_client(f"stranger{number}", *flags)
