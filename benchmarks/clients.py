@@ -61,7 +61,7 @@ class Client(NamedTuple):
 
 CLIENTS = {
     "Python": Client("OpenAI_Gym/main --env CartPole-v1", ""),
-    "C": Client("c/main", "c/rlx.c c/rlx.h c/cartpole.c"),
+    "C": Client("c/main", "c/rlx.c c/rlx.h c/rlx_wire.c c/rlx_wire.h c/cartpole.c"),
     "C++": Client("c/main --cpp", "c/rlx.hpp c/cartpole.cpp"),
     "C#": Client("csharp/main", "csharp/Rlx.cs csharp/CartPole.cs"),
     "JavaScript, Node": Client(
