@@ -251,7 +251,7 @@ def test_other_distributions_have_nothing_to_review(caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("placement", ["server", "agent"])
+@pytest.mark.parametrize("placement", ["server", pytest.param("agent", marks=pytest.mark.slow)])
 def test_a_run_whose_returns_do_not_fit_says_so_in_each_placement(tmp_path, caplog, placement):
     distribution = "{kind: categorical, v_min: 0, v_max: 1}"
     sets = [f"learner.placement={placement}", "algorithm.max_global_step=1500"]

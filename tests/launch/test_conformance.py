@@ -60,8 +60,15 @@ def check(name: str, *sets: str) -> dict[str, CheckResult]:
     return {one.name: one for one in results}
 
 
+# Not in CI: what others there check with the same code.
+SLOW = ("ppo/masked_cartpole.yaml", "cql", "td3")
+
+
 @pytest.mark.timeout(300)  # nine checks, of which one learns for up to half a minute
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in FOLDERS],
+)
 def test_shipped_folders_hold_to_all_checks(name: str) -> None:
     results = check(name)
     assert tuple(results) == CHECKS
