@@ -3,15 +3,21 @@
     python tests/golden/cases.py FOLDER          # writes FOLDER/CASE-SEED.npz for all cases
     python tests/golden/cases.py FOLDER ppo a2c  # for these
 
-The shipped algorithms, each in the form in which it learns: gradients that a parameter server's
-store applies, whole iterations of a learner in the server, files.
+The shipped algorithms, each in all the ways in which it learns: gradients that a parameter server's
+store applies, updates that two learners make together, whole iterations of a learner in the server,
+the same in one thread, files.
+
+Cases without XLA compute the same with TensorFlow's own functions, and start much sooner.
 """
 
 import argparse
+import dataclasses
 import importlib
 import os
 import queue
+import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +29,8 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.core.manifest import find_follows
+from relaax_like.core.records import Counts, Episode, Origin, Publication, Push, Reply
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.launch.initial_values_main import make_initial_values
@@ -30,6 +38,10 @@ from relaax_like.launch.recordings import find_recordings
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots, read_latest
 from relaax_like.parameter_server.store import Store
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.uncompiled import copy_uncompiled
 
 BATCHES = Path(__file__).parent / "batches"
 # Newest place first: these runs are also made with the packages of older commits.
@@ -43,10 +55,15 @@ _TASK = (
 )
 # Updates, or iterations of several, after which the state is looked at.
 CHECKPOINTS = (1, 10)
+# For updates where a difference of the last bit grows.
+EARLY = (1, 4)
 SEEDS = (0, 1)
-# By name: "initial/...", "cost/...", "gradient/...", and "1/..." and "10/..." after so many.
+# Gradients that are kept, of the first pushes.
+GRADIENTS = 2
+# By name: "initial/...", "cost/...", "gradient/...", and "1/..." and "10/..." after so many; then
+# "table/...", what is in a replay table at the end, and what the parameter server was sent:
+# "pushed", "published" and "pushed gradient/...".
 Result = dict[str, np.ndarray]
-Snapshot = Callable[[], Result]
 
 
 @dataclass(frozen=True)
@@ -56,16 +73,90 @@ class Case:
     Attributes:
       batches: name of the file that it learns from.
       algorithm: its section of the experiment.
-      learn: goes through the batches; yields after each update or iteration.
+      learn: goes through the rollouts; yields after each update or iteration, and perhaps once
+        more, with arrays of the result.
       learner: the section of that name; FILES stands for the folder of recorded files.
       seeds: that are run.
+      combine: `relaax-parameter-server.combine.method`.
+      change: makes the rollouts that it learns from of the recorded ones.
+      checkpoints: numbers of the updates or iterations after which the state is looked at; nothing
+        is learned after the last.
+      xla: whether XLA compiles the algorithm.
     """
 
     batches: str
     algorithm: str
-    learn: Callable[[Experiment, ParameterServer, list[Rollout]], Iterator[None]]
+    learn: Callable[[Experiment, "RecordingServer", list[Rollout]], Iterator[Result]]
     learner: str = "{}"
     seeds: tuple[int, ...] = SEEDS
+    combine: str = "fifo"
+    change: Callable[[list[Rollout]], list[Rollout]] = list
+    checkpoints: tuple[int, ...] = CHECKPOINTS
+    xla: bool = True
+
+
+class RecordingServer(ParameterServer):
+    """A parameter server that notes what it is sent.
+
+    Attributes:
+      pushed: client; sequence, bytes and version of the gradient, steps, episodes, and rows of
+        running statistics of each push.
+      gradients: the first ones.
+      published: number (0: only counts), steps, episodes, what the learner has counted of its
+        client and learned from, version and steps of the run.
+    """
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **options)
+        self.pushed: list[tuple[str, list[int]]] = []
+        self.gradients: list[np.ndarray] = []
+        self.published: list[list[int]] = []
+
+    def push(self, push: Push, timeout_sec: float | None = None) -> Reply:
+        """Notes a push of one client."""
+        self._note(push)
+        return super().push(push, timeout_sec)
+
+    def push_joint(self, push: Push) -> Reply:
+        """Notes a gradient that all learners have made together."""
+        self._note(push)
+        return super().push_joint(push)
+
+    def publish(self, publication: Publication) -> Reply:
+        """Notes a publication."""
+        return self._note_published(publication.number, publication, super().publish(publication))
+
+    def count(self, counts: Counts) -> Reply:
+        """Notes counts without values."""
+        return self._note_published(0, counts, super().count(counts))
+
+    def describe(self) -> Result:
+        """Returns all as arrays; pushes are sorted, since chance decides which learner is first."""
+        clients = sorted({client for client, _ in self.pushed})
+        pushed = [[clients.index(client), *numbers] for client, numbers in self.pushed]
+        arrays = {"pushed": pushed and sorted(pushed), "published": self.published}
+        return {
+            **{name: np.array(rows) for name, rows in arrays.items() if rows},
+            **{f"pushed gradient/{n}": array for n, array in enumerate(self.gradients)},
+        }
+
+    def _note(self, push: Push) -> None:
+        gradient, version = push.gradient, 0
+        if gradient is not None:
+            version = push.gradient_version
+            if len(self.gradients) < GRADIENTS:
+                self.gradients.append(np.array(gradient.view(np.float32)))
+        rows = sum(int(moments.count) for moments in push.statistics.values())
+        size = 0 if gradient is None else gradient.nbytes
+        numbers = [push.sequence, size, version, push.env_steps, len(push.episodes), rows]
+        self.pushed.append((push.client_id, numbers))
+
+    def _note_published(self, number: int, item: Publication | Counts, reply: Reply) -> Reply:
+        received = [list(one[1:]) for one in item.received.values()]
+        counted, learned = received[0] if received else (0, 0)
+        numbers = [number, item.env_steps, len(item.episodes), counted, learned]
+        self.published.append([*numbers, reply.version, reply.global_t])
+        return reply
 
 
 def _find(*places: str) -> Any:
@@ -80,44 +171,94 @@ def _find(*places: str) -> Any:
 
 
 def learn_by_gradients(
-    experiment: Experiment, server: ParameterServer, rollouts: list[Rollout]
-) -> Iterator[None]:
+    experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
+) -> Iterator[Result]:
     """As a learner beside its agents does."""
+    yield from _learn_beside_agents(experiment, server, [rollouts])
+
+
+def learn_together(
+    experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
+) -> Iterator[Result]:
+    """As two learners that make each update together do, each with half of the slots."""
+    half = rollouts[0].slots // 2
+    halves = [
+        [take_slots(rollout, part) for rollout in rollouts]
+        for part in (slice(0, half), slice(half, None))
+    ]
+    yield from _learn_beside_agents(experiment, server, halves)
+
+
+def _learn_beside_agents(
+    experiment: Experiment, server: RecordingServer, parts: list[list[Rollout]]
+) -> Iterator[Result]:
+    """With one learner for each part of the slots."""
     from relaax_like.launch.learners import make_learners
 
-    learners = make_learners(experiment, lambda name: InProcessClient(server, name), "golden")
-    (learner,) = learners.values()
-    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    learner.start(answers.put)
+    learners = [
+        make_learners(experiment, lambda name: InProcessClient(server, name), f"golden{index}")
+        for index in range(len(parts))
+    ]
+    waiting = []
     try:
-        answers.get(timeout=60)
-        for number, rollout in enumerate(rollouts):
-            learner.submit(_find(*_REQUEST)(number, rollout, env_steps=rollout.env_steps))
+        for (learner,) in (each.values() for each in learners):
+            answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            learner.start(answers.put)
             answers.get(timeout=60)
-            yield
+            waiting.append((learner, answers))
+        for number, rollouts in enumerate(zip(*parts, strict=True)):
+            for (learner, _), rollout in zip(waiting, rollouts, strict=True):
+                steps, episodes = rollout.env_steps, _find_episodes(rollout)
+                learner.submit(_find(*_REQUEST)(number, rollout, episodes, steps))
+            for _, answers in waiting:
+                while number not in answers.get(timeout=60).numbers:
+                    pass
+            yield {}
+        yield from (_describe_table(learner.take_state()["loop"]) for learner, _ in waiting[:1])
     finally:
-        learner.stop()
+        for learner, _ in waiting:
+            learner.stop()
 
 
 def learn_iterations(
-    experiment: Experiment, server: ParameterServer, rollouts: list[Rollout]
-) -> Iterator[None]:
+    experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
+) -> Iterator[Result]:
     """As a learner in the parameter server's process does."""
     from relaax_like.launch.learners import make_iteration_learner
 
     learner = make_iteration_learner(experiment, server)
     learner.load()
     source = getattr(learner, "source", learner)  # in older commits the learner itself
-    for rollout in rollouts:
-        source.add(rollout, ())
+    for number, rollout in enumerate(rollouts, 1):
+        source.add(rollout, _find_episodes(rollout), origin=Origin("golden", 1, number))
         assert learner.learn() is not None
-        yield
+        while source.has_iteration:
+            learner.learn()
+        yield {}
+    yield _describe_table(learner.take_state())
     learner.close()
 
 
+def learn_serially(
+    experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
+) -> Iterator[Result]:
+    """As `relaax train` does, in one thread with its agents."""
+    from relaax_like.launch.learners import make_iteration_learner
+    from relaax_like.learn.serial_learner import SerialLearner
+
+    learner = SerialLearner(make_iteration_learner(experiment, server))
+    learner.start(lambda update: None)
+    for number, rollout in enumerate(rollouts):
+        steps, episodes = rollout.env_steps, _find_episodes(rollout)
+        learner.submit(_find(*_REQUEST)(number, rollout, episodes, steps))
+        yield {}
+    yield _describe_table(learner.take_state())
+    learner.stop()
+
+
 def learn_offline(
-    experiment: Experiment, server: ParameterServer, rollouts: list[Rollout]
-) -> Iterator[None]:
+    experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
+) -> Iterator[Result]:
     """From files."""
     from relaax_like.launch.learners import make_offline_learner
 
@@ -127,13 +268,13 @@ def learn_offline(
     learner.load()
     for _ in rollouts:
         learner.learn()
-        yield
+        yield {}
     learner.close()
 
 
 def learn_episodes(
-    experiment: Experiment, server: ParameterServer, rollouts: list[Rollout]
-) -> Iterator[None]:
+    experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
+) -> Iterator[Result]:
     """As an agent of its own does: the first slot of each batch is an episode."""
     module = load_algorithm_module(experiment.algorithm_folder, "agent")
     agent = module.Agent(experiment.algorithm, InProcessClient(server, "golden"))
@@ -143,7 +284,131 @@ def learn_episodes(
         for reward, state in zip(rewards[:-1], states[1:], strict=True):
             agent.reward_and_act(reward, state)
         agent.reward_and_reset(rewards[-1])
-        yield
+        yield {}
+
+
+def take_slots(rollout: Rollout, part: slice) -> Rollout:
+    """Returns some slots of a rollout."""
+
+    def cut(arrays: Any) -> dict[str, np.ndarray]:
+        return {name: array[:, part] for name, array in arrays.items()}
+
+    return dataclasses.replace(
+        rollout,
+        inputs=cut(rollout.inputs),
+        next_inputs=cut(rollout.next_inputs),
+        next_alive=rollout.next_alive[:, part],
+        rewards=rollout.rewards[:, part],
+        actions=cut(rollout.actions),
+        log_prob=rollout.log_prob[:, part],
+        states={name: array[part] for name, array in rollout.states.items()},
+        valid=None if rollout.valid is None else rollout.valid[:, part],
+        starts=None if rollout.starts is None else rollout.starts[part],
+    )
+
+
+def take_steps(rollout: Rollout, part: slice) -> Rollout:
+    """Returns some steps of a rollout without memory, and without known starts."""
+
+    def cut(arrays: Any) -> dict[str, np.ndarray]:
+        return {name: array[part] for name, array in arrays.items()}
+
+    return dataclasses.replace(
+        rollout,
+        inputs=cut(rollout.inputs),
+        next_inputs=cut(rollout.next_inputs),
+        next_alive=rollout.next_alive[part],
+        rewards=rollout.rewards[part],
+        actions=cut(rollout.actions),
+        log_prob=rollout.log_prob[part],
+        versions=rollout.versions[part],
+    )
+
+
+def add_starts(rollouts: list[Rollout]) -> list[Rollout]:
+    """Adds what a replay table tells slots and episodes by; versions grow from batch to batch."""
+    starts = np.array([[7 + slot, 0, 0] for slot in range(rollouts[0].slots)])
+    changed = []
+    for number, rollout in enumerate(rollouts):
+        versions = np.full(len(rollout.versions), number)
+        changed.append(dataclasses.replace(rollout, starts=starts.copy(), versions=versions))
+        for alive in rollout.next_alive:
+            starts[:, 2] += 1
+            starts[alive != 1, 1] += 1
+            starts[alive != 1, 2] = 0
+    return changed
+
+
+def add_goals(rollouts: list[Rollout]) -> list[Rollout]:
+    """Makes a goal of each observation: its first two numbers, of which zeros are desired."""
+
+    def split(inputs: Any) -> dict[str, np.ndarray]:
+        achieved = np.ascontiguousarray(inputs["observation"][..., :2])
+        return {"achieved_goal": achieved, "desired_goal": np.zeros_like(achieved)}
+
+    return add_starts(
+        [
+            dataclasses.replace(one, inputs=split(one.inputs), next_inputs=split(one.next_inputs))
+            for one in rollouts
+        ]
+    )
+
+
+def add_overrides(rollouts: list[Rollout]) -> list[Rollout]:
+    """Marks most steps as those of a human, which are the only ones that are learned from."""
+    random = np.random.default_rng(3)
+    return [
+        dataclasses.replace(one, valid=random.uniform(size=one.next_alive.shape) < 0.7)
+        for one in rollouts
+    ]
+
+
+def number_states(rollouts: list[Rollout]) -> list[Rollout]:
+    """Makes each step a rollout of its own, of one of 16 states: the signs of four numbers."""
+    numbered = [_number(rollout) for rollout in rollouts[:3]]
+    return [take_steps(one, slice(t, t + 1)) for one in numbered for t in range(len(one.rewards))]
+
+
+def number_pairs(rollouts: list[Rollout]) -> list[Rollout]:
+    """Makes each two steps a rollout, whose first step is the second of the one before."""
+    numbered = [_number(rollout) for rollout in rollouts[:3]]
+    return [
+        take_steps(one, slice(t, t + 2)) for one in numbered for t in range(len(one.rewards) - 1)
+    ]
+
+
+def _number(rollout: Rollout) -> Rollout:
+    def number(inputs: Any) -> dict[str, np.ndarray]:
+        states = (inputs["observation"] > 0) @ np.array([8, 4, 2, 1])
+        return {"observation": states[..., None]}
+
+    return dataclasses.replace(
+        rollout, inputs=number(rollout.inputs), next_inputs=number(rollout.next_inputs)
+    )
+
+
+def _find_episodes(rollout: Rollout) -> list[Episode]:
+    """Returns an episode for each end, however much of it is in this rollout."""
+    ends = np.argwhere(rollout.next_alive != 1).tolist()
+    return [Episode(float(step), 1 + step, slot) for step, slot in ends]
+
+
+def _describe_table(state: dict[str, Any]) -> Result:
+    """Returns what tells one replay table from another; {} for learners without one."""
+    table = state.get("table")
+    if table is None:
+        return {}
+    columns = table["storage"]["columns"]
+    contents = [zlib.crc32(np.ascontiguousarray(columns[name]).data) for name in sorted(columns)]
+    drawn = table["random"]["state"]["state"].to_bytes(16, "little")
+    result = {
+        "table/counts": np.array([table["counts"][name] for name in sorted(table["counts"])]),
+        "table/columns": np.array(contents, np.uint32),
+        "table/random": np.frombuffer(drawn, np.uint8),
+    }
+    if "leaves" in table["selector"]:
+        result["table/priorities"] = np.array(table["selector"]["leaves"])
+    return result
 
 
 _SMALL = "network: {layers: [16, 8]}"
@@ -151,6 +416,51 @@ _LSTM = "network: {layers: [{lstm: 8}]}"
 _CARTPOLE = "state_size: 4, num_actions: 2"
 _PENDULUM = "state_size: 3, action_size: 1"
 _SERVER = "{placement: server}"
+_OFFLINE = "{placement: server, offline: FILES}"
+# Twice two updates after each batch, or twice after half of it.
+_REPLAY = (
+    "network: {layers: [8]}, capacity: 256, batch_size: 8, warm_up_steps: 0, rollout_steps: 16, "
+    "updates_per_step: 0.0625, updates_at_once: 2, adam_epsilon: 1e-3"
+)
+# Large steps, beside which the rounding of other processors is small.
+_STEPS = "tau: 0.1, learning_rate: 0.01, critic_learning_rate: 0.01"
+_BOUNDED = f"{_PENDULUM}, action_low: -2, action_high: 2, {_STEPS}"
+_GOALS = "observations: {achieved_goal: {size: 2}, desired_goal: {size: 2}}"
+
+
+def place(
+    name: str,
+    batches: str,
+    algorithm: str,
+    *places: str,
+    checkpoints: tuple[int, ...] = EARLY,
+    change: Callable[[list[Rollout]], list[Rollout]] = list,
+) -> dict[str, Case]:
+    """Returns a case of an algorithm in each of some places."""
+    learn = {
+        "gradients": learn_by_gradients,
+        "together": learn_together,
+        "server": learn_iterations,
+        "serial": learn_serially,
+        "offline": learn_offline,
+    }
+    learner = {"server": _SERVER, "serial": _SERVER, "offline": _OFFLINE}
+    return {
+        f"{name}-{where}": Case(
+            batches,
+            algorithm,
+            learn[where],
+            learner.get(where, "{}"),
+            seeds=(0,),
+            combine="sync" if where == "together" else "fifo",
+            change=change,
+            checkpoints=checkpoints,
+            xla=False,
+        )
+        for where in places
+    }
+
+
 CASES = {
     "policy_gradient_tutorial": Case(
         "cartpole", "{name: policy_gradient_tutorial, hidden_layer_size: 10}", learn_episodes
@@ -198,15 +508,160 @@ CASES = {
         "cartpole",
         f"{{name: bc, {_CARTPOLE}, {_SMALL}, batch_size: 64}}",
         learn_offline,
-        "{placement: server, offline: FILES}",
+        _OFFLINE,
     ),
     "bc-lstm": Case(
         "pendulum",
         f"{{name: bc, {_PENDULUM}, {_LSTM}, batch_size: 2, normalize_observations: true, "
         "shared_network: true}",
         learn_offline,
-        "{placement: server, offline: FILES}",
+        _OFFLINE,
         seeds=(0,),
+    ),
+    **place(
+        "a2c-one-layer",
+        "cartpole",
+        f"{{name: a2c, {_CARTPOLE}, network: {{layers: [8]}}, rollout_steps: 16, num_steps: 32, "
+        "normalize_observations: true}",
+        "together",
+        "server",
+    ),
+    **place(
+        "ppo-one-layer",
+        "cartpole",
+        f"{{name: ppo, {_CARTPOLE}, network: {{layers: [8]}}, num_steps: 32, rollout_steps: 16, "
+        "epochs: 2, batch_size: 32, update_norm: true, normalize_rewards: true}",
+        "gradients",
+        "together",
+        "serial",
+    ),
+    **place(
+        "impala",
+        "cartpole",
+        f"{{name: impala, {_CARTPOLE}, network: {{layers: [8]}}, rollout_steps: 16, "
+        "batch_rollouts: 2}",
+        "gradients",
+        "together",
+        "server",
+    ),
+    **place(
+        "bc-overridden",
+        "cartpole",
+        f"{{name: bc, {_CARTPOLE}, network: {{layers: [8]}}, learn_from: overridden, "
+        "num_steps: 32, rollout_steps: 16, epochs: 2}",
+        "gradients",
+        "server",
+        change=add_overrides,
+    ),
+    **place(
+        "dqn",
+        "cartpole",
+        f"{{name: dqn, {_CARTPOLE}, {_REPLAY}, target_every: 3, n_step: 2, "
+        "priority_exponent: 0.6}",
+        "gradients",
+        "together",
+        "server",
+        "serial",
+        change=add_starts,
+    ),
+    **place(
+        "dqn-quantiles",
+        "cartpole",
+        f"{{name: dqn, {_CARTPOLE}, {_REPLAY}, target_every: 3, dueling: true, noisy: true, "
+        "distribution: {kind: quantile, atoms: 5}}",
+        "server",
+        change=add_starts,
+    ),
+    **place(
+        "dqn-gru",
+        "cartpole",
+        f"{{name: dqn, {_CARTPOLE}, {_REPLAY.replace('[8]', '[{gru: 8}]')}, target_every: 3, "
+        "sequence_steps: 6, burn_in_steps: 2, priority_exponent: 0.6}",
+        "gradients",
+        "server",
+        change=add_starts,
+    ),
+    **place(
+        "dqn-hindsight",
+        "cartpole",
+        f"{{name: dqn, num_actions: 2, {_GOALS}, {_REPLAY}, target_every: 3, hindsight: {{}}}}",
+        "gradients",
+        change=add_goals,
+    ),
+    **place(
+        "sac",
+        "pendulum",
+        f"{{name: sac, {_BOUNDED}, {_REPLAY}}}",
+        "gradients",
+        "together",
+        "server",
+        change=add_starts,
+    ),
+    **place(
+        "sac-many-updates",
+        "pendulum",
+        f"{{name: sac, {_BOUNDED}, {_REPLAY}, critic_layer_norm: true, critic_dropout: 0.1, "
+        "target_critics: 1, actor_value: mean, actor_every: 2}",
+        "server",
+        change=add_starts,
+    ),
+    **place(
+        "sac-discrete-hindsight",
+        "cartpole",
+        f"{{name: sac, num_actions: 2, {_GOALS}, {_REPLAY}, {_STEPS}, "
+        "hindsight: {strategy: final}}",
+        "server",
+        change=add_goals,
+    ),
+    **place(
+        "td3",
+        "pendulum",
+        f"{{name: td3, {_BOUNDED}, {_REPLAY}}}",
+        "gradients",
+        "together",
+        "server",
+        change=add_starts,
+    ),
+    **place(
+        "ddpg",
+        "pendulum",
+        f"{{name: ddpg, {_BOUNDED}, {_REPLAY}, normalize_observations: true}}",
+        "gradients",
+        "together",
+        "server",
+        change=add_starts,
+    ),
+    **place(
+        "cql",
+        "pendulum",
+        f"{{name: cql, {_BOUNDED}, network: {{layers: [8]}}, batch_size: 8, updates_at_once: 2, "
+        "adam_epsilon: 1e-3, cql_actions: 3}",
+        "offline",
+    ),
+    **place(
+        "td3_bc",
+        "pendulum",
+        f"{{name: td3_bc, {_BOUNDED}, network: {{layers: [8]}}, batch_size: 8, updates_at_once: 2, "
+        "adam_epsilon: 1e-3}",
+        "offline",
+    ),
+    **place(
+        "q_learning",
+        "cartpole",
+        "{name: q_learning, num_states: 16, num_actions: 2, updates_at_once: 2}",
+        "gradients",
+        "server",
+        checkpoints=(1, 40),
+        change=number_states,
+    ),
+    **place(
+        "sarsa",
+        "cartpole",
+        "{name: sarsa, num_states: 16, num_actions: 2, updates_at_once: 2}",
+        "gradients",
+        "server",
+        checkpoints=(1, 40),
+        change=number_pairs,
     ),
 }
 
@@ -220,24 +675,33 @@ def run_case(name: str, seed: int, folder: Path) -> Result:
       folder: for its files; empty.
     """
     case = CASES[name]
-    rollouts = read_rollouts(case.batches)
+    rollouts = case.change(read_rollouts(case.batches))[: max(case.checkpoints)]
     writer = TrajectoryWriter(folder / "files", 1e9)
-    for number, rollout in enumerate(rollouts):
+    for number, rollout in enumerate(rollouts if "FILES" in case.learner else ()):
         writer.write(number, rollout)
     learner = case.learner.replace("FILES", f"{folder / 'files'}")
+    algorithm = case.algorithm
+    if not case.xla:
+        name = algorithm.removeprefix("{name: ").partition(",")[0]
+        path = copy_uncompiled(name, folder / "code")
+        algorithm = algorithm.replace(f"name: {name}", f"path: {path}", 1)
     file = folder / "experiment.yaml"
     file.write_text(
         f"seed: {seed}\nrun_dir: {folder / 'run'}\nlearner: {learner}\n"
-        f"algorithm: {case.algorithm}\n"
+        f"relaax-parameter-server: {{combine: {{method: {case.combine}}}}}\n"
+        f"algorithm: {algorithm}\n"
     )
     experiment = load_experiment(file)
     server = _make_server(experiment, folder / "checkpoints")
     rollouts = [_add_memory(experiment, rollout) for rollout in rollouts]
     result = _read_state(server, folder, "initial")
-    result.update(_compute_gradients(experiment, rollouts[0]))
-    for number, _ in enumerate(case.learn(experiment, server, rollouts), 1):
-        if number in CHECKPOINTS:
+    if case.xla:
+        result.update(_compute_gradients(experiment, rollouts[0]))
+    for number, more in enumerate(case.learn(experiment, server, rollouts), 1):
+        result.update(more)
+        if number in case.checkpoints:
             result.update(_read_state(server, folder, str(number)))
+    result.update(server.describe())
     server.close(save=False)
     return result
 
@@ -261,24 +725,23 @@ def read_rollouts(name: str) -> list[Rollout]:
     ]
 
 
-def _make_server(experiment: Experiment, folder: Path) -> ParameterServer:
+def _make_server(experiment: Experiment, folder: Path) -> RecordingServer:
     variables = make_initial_values(experiment)
     manifest = _find(*_MAKE_MANIFEST)(variables)
     by_name = {variable.name: variable.value for variable in variables}
     flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])
-    store = Store(manifest, flat, experiment.optimizers)
-    return ParameterServer(
+    store = Store(manifest, flat, experiment.optimizers, find_follows(variables))
+    return RecordingServer(
         store,
         snapshots=Snapshots(folder),
         metrics=_find(*_NULL_METRICS)(),
         max_global_step=experiment.algorithm.max_global_step,
+        combine=experiment.parameter_server.combine,
     )
 
 
 def _add_memory(experiment: Experiment, rollout: Rollout) -> Rollout:
     """Gives the slots some memory, where the model has one."""
-    import dataclasses
-
     from relaax_like.launch.algorithm_code import load_model_module, make_model
 
     if load_model_module(experiment) is None:

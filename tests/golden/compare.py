@@ -3,8 +3,8 @@
     python tests/golden/compare.py COMMIT [CASE ...]
 
 Checks the commit out beside this tree, runs the golden cases in both (each by its own
-tests/golden/cases.py; by ours where the commit has none), and prints the differences of the states.
-Exit status 0: there are none; 1: some differ.
+tests/golden/cases.py; by ours where the commit has none, or with --ours), and prints the
+differences of the states. Exit status 0: there are none; 1: some differ.
 """
 
 import argparse
@@ -63,14 +63,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("commit", metavar="COMMIT", help="what to compare this tree with")
     parser.add_argument("cases", nargs="*", metavar="CASE", help="default: all")
-    arguments = parser.parse_args()
+    parser.add_argument("--ours", action="store_true", help="run this tree's cases in both")
+    arguments = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as temporary:
         tree = Path(temporary) / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", tree, arguments.commit], check=True)
         try:
-            if not (tree / "tests" / "golden").is_dir():
-                shutil.copytree(ROOT / "tests" / "golden", tree / "tests" / "golden")
+            theirs = tree / "tests" / "golden"
+            if arguments.ours or not theirs.is_dir():
+                shutil.copytree(ROOT / "tests" / "golden", theirs, dirs_exist_ok=True)
             folders = Path(temporary) / "other", Path(temporary) / "ours"
             for where, folder in zip((tree, ROOT), folders, strict=True):
                 run(where, folder, arguments.cases)
