@@ -1,0 +1,90 @@
+"""Bytes that processes and files exchange stay as they were recorded, and are read as before.
+
+    python tests/golden/test_bytes.py    # records again what bytes.txt contains
+
+Each line of bytes.txt is a case, and a message of it in hexadecimal; of a long message its
+beginning, length and SHA-256. The cases are in messages.py; the conversations of rlx clients are in
+tests/fixtures/wire.
+"""
+
+# covers R13
+
+import dataclasses
+import hashlib
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from golden.messages import CASES
+
+RECORDED = Path(__file__).parent / "bytes.txt"
+_LONGEST, _BEGINNING = 400, 48
+
+
+def describe(name: str, messages: Iterable[bytes]) -> list[str]:
+    return [f"{name}: {_to_text(message)}" for message in messages]
+
+
+def _to_text(message: bytes) -> str:
+    if len(message) <= _LONGEST:
+        return message.hex()
+    digest = hashlib.sha256(message).hexdigest()
+    return f"{message[:_BEGINNING].hex()}... {len(message)} bytes, {digest}"
+
+
+def read_recorded() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for line in RECORDED.read_text().splitlines():
+        found.setdefault(line.rpartition(": ")[0], []).append(line)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_written_is_what_was_recorded_and_is_read_as_it_was(name: str) -> None:
+    case = CASES[name]
+    messages = list(case.write(case.value))
+    assert describe(name, messages) == read_recorded()[name]
+    if case.read is not None:
+        difference = find_difference(case.value, case.read(messages))
+        assert not difference, difference
+
+
+def test_each_recorded_message_has_its_case() -> None:
+    assert read_recorded().keys() == CASES.keys()
+
+
+def find_difference(want: Any, came: Any, place: str = "it") -> str:
+    """Returns where two records differ; "" if they are the same."""
+    if isinstance(want, np.ndarray):
+        if (want.dtype, want.shape) != (came.dtype, came.shape) or want.tobytes() != came.tobytes():
+            return f"{place}: {came!r}, expected {want!r}"
+        return ""
+    if dataclasses.is_dataclass(want) and type(want) is type(came):
+        want, came = vars(want), vars(came)
+    if isinstance(want, Mapping) and isinstance(came, Mapping):
+        if want.keys() != came.keys():
+            return f"{place}: keys {list(came)}, expected {list(want)}"
+        places = [(want[key], came[key], f"{place}.{key}") for key in want]
+    elif isinstance(want, Sequence) and not isinstance(want, str | bytes):
+        if len(want) != len(came):
+            return f"{place}: {len(came)} items, expected {len(want)}"
+        both = enumerate(zip(want, came, strict=True))
+        places = [(*pair, f"{place}[{index}]") for index, pair in both]
+    else:
+        return (
+            "" if type(want) is type(came) and want == came else f"{place}: {came!r}, not {want!r}"
+        )
+    return next(filter(None, (find_difference(*one) for one in places)), "")
+
+
+if __name__ == "__main__":
+    lines = [
+        line for name, case in CASES.items() for line in describe(name, case.write(case.value))
+    ]
+    RECORDED.write_text("\n".join(lines) + "\n")
