@@ -1,10 +1,10 @@
 """Bytes that processes and files exchange stay as they were recorded, and are read as before.
 
-    python tests/golden/test_bytes.py    # records again what bytes.txt contains
+    python tests/golden/test_bytes.py    # records all again
 
-Each line of bytes.txt is a case, and a message of it in hexadecimal; of a long message its
-beginning, length and SHA-256. The cases are in messages.py; the conversations of rlx clients are in
-tests/fixtures/wire.
+Each line of bytes.txt is a case of messages.py, and a message of it in hexadecimal; of a long
+message its beginning, length and SHA-256. conversations.txt has what a client and an rlx server say
+over each carrier; what clients of the first protocol version said is in tests/fixtures/wire.
 """
 
 # covers R13
@@ -21,9 +21,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from golden.conversations import CONVERSATIONS, play
 from golden.messages import CASES
 
 RECORDED = Path(__file__).parent / "bytes.txt"
+CONVERSED = Path(__file__).parent / "conversations.txt"
 _LONGEST, _BEGINNING = 400, 48
 
 
@@ -59,6 +61,12 @@ def test_each_recorded_message_has_its_case() -> None:
     assert read_recorded().keys() == CASES.keys()
 
 
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_a_conversation_has_the_recorded_bytes(name: str) -> None:
+    recorded = CONVERSED.read_text().splitlines()
+    assert play(name) == [line for line in recorded if line.startswith((f"{name} >", f"{name} <"))]
+
+
 def find_difference(want: Any, came: Any, place: str = "it") -> str:
     """Returns where two records differ; "" if they are the same."""
     if isinstance(want, np.ndarray):
@@ -88,3 +96,5 @@ if __name__ == "__main__":
         line for name, case in CASES.items() for line in describe(name, case.write(case.value))
     ]
     RECORDED.write_text("\n".join(lines) + "\n")
+    lines = [line for name in CONVERSATIONS for line in play(name)]
+    CONVERSED.write_text("\n".join(lines) + "\n")
