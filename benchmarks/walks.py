@@ -8,7 +8,7 @@ processes and threads, while they learn:
 
 - observation: what is called while clients step and no rollout is complete;
 - rollout: what a run that learns calls besides, from the complete rollout to the applied update and
-  the values that come back; once for each placement;
+  the values that are returned; once for each placement;
 - transition: the same for a replay table and sac, in one process;
 - key: the functions that are passed the value of `algorithm.batch_size` in sac, by itself or as a
   field of an argument other than `self`, and the names of these arguments and fields.

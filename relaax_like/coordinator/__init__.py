@@ -2,7 +2,7 @@
 
 | module | contents |
 |---|---|
-| `job`, `job_queue` | jobs, and their states in a journal |
+| `job`, `job_queue` | jobs, and their file |
 | `versions` | the runs' folders at the coordinator |
 | `coordinator` | slaves, assignment, time limits |
 | `servicer`, `client` | both ends of `protos/relaax_like/v1/coordinator.proto` |

@@ -137,8 +137,7 @@ class Coordinator:
     Raises:
       ConfigError: the folder cannot be created, is not the folder of a coordinator, is of another
         version of relaax_like, or its file of jobs is damaged.
-      JournalError: the queue's journal is damaged or of another version of relaax_like, or the
-        queue's files cannot be read or written.
+      JournalError: the queue's file cannot be read or written.
       SnapshotError: another process uses the folder, or its lock file cannot be locked.
     """
 

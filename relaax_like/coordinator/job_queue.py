@@ -1,11 +1,9 @@
-"""JobQueue: all jobs of a coordinator, and a journal of what happened to them.
+"""JobQueue: all jobs of a coordinator, in a database on disk.
 
-    FOLDER/lock                     locked while a coordinator lives
-    FOLDER/queue/jobs.json          all jobs, up to a record of the journal
-    FOLDER/queue/journal-INDEX.log  what happened since, a JSON object per record
-    FOLDER/queue-head               up to where the journal has been synced
+    FOLDER/lock     locked while a coordinator lives
+    FOLDER/jobs.db  all jobs: SQLite, with a write-ahead log beside it
 
-A record is written before it takes effect, and before it is acknowledged: if the coordinator is
+A change is written before it takes effect, and before it is acknowledged: if the coordinator is
 killed, no acknowledged submission and no recorded end of a job is lost.
 """
 
@@ -13,10 +11,10 @@ import dataclasses
 import itertools
 import json
 import logging
+import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from relaax_like.coordinator.job import (
     FORMAT,
@@ -26,9 +24,6 @@ from relaax_like.coordinator.job import (
     Job,
     State,
 )
-from relaax_like.journal.head import JournalHead, path_of_head
-from relaax_like.journal.journal import Journal
-from relaax_like.journal.reader import DamagedJournalError, JournalReader
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import (
     ConfigError,
@@ -36,16 +31,11 @@ from relaax_like.wire.errors import (
     JournalError,
     ServerUnavailableError,
 )
-from relaax_like.wire.syncing import TEMPORARY, replace_file
 
 logger = logging.getLogger(__name__)
 
-QUEUE_FOLDER = "queue"
-_KIND = "relaax jobs"
-_FINGERPRINT = zlib.crc32(_KIND.encode())
-_STATE_NAME = "jobs.json"
-# Records after which the state is written again, so that the next start reads few.
-_COMPACT_RECORDS = 10_000
+FILE_NAME = "jobs.db"
+_KIND = zlib.crc32(b"relaax jobs") >> 1  # SQLite has signed numbers
 # Jobs that have ended and are still listed.
 _MAX_ENDED = 10_000
 
@@ -55,7 +45,7 @@ class QueueFullError(InvalidInputError):
 
 
 class JobQueue:
-    """Keeps the jobs of one folder, and journals each change. Not thread-safe.
+    """Keeps the jobs of one folder, and writes each change. Not thread-safe.
 
         queue = JobQueue(folder)
         job = queue.submit(key, "walk", config, algorithm, environment)
@@ -71,45 +61,37 @@ class JobQueue:
       max_jobs: maximum number of jobs that have not ended.
 
     Raises:
-      ConfigError: the files are of another program or of another version of relaax_like, or the
-        file of jobs is damaged.
-      JournalError: the journal is damaged or of another version of relaax_like, or a file cannot be
-        read or written.
+      ConfigError: the file is of another program or of another version of relaax_like, or is
+        damaged.
+      JournalError: the file cannot be read or written.
     """
 
     def __init__(self, folder: Path, max_jobs: int = 10_000):
         self._max_jobs = max_jobs
-        self._folder = folder / QUEUE_FOLDER
+        self._path = folder / FILE_NAME
         self._jobs: dict[int, Job] = {}  # in the order of their ids
         self._by_key: dict[str, int] = {}
-        self._open_jobs = 0
-        self._ended = 0
-        self._next_id = 1
-        self._records = 0
+        self._open: set[int] = set()  # ids of the jobs that have not ended
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            first = self._read_state()
-        except OSError as error:
+            folder.mkdir(parents=True, exist_ok=True)
+            # Calls come from several threads, one at a time.
+            self._database = sqlite3.connect(self._path, check_same_thread=False)
+            try:
+                self._read()
+            except BaseException:
+                self._database.close()
+                raise
+        except (OSError, sqlite3.OperationalError) as error:
             raise JournalError(
-                f"{self._folder}: cannot hold a queue: {error}; make sure that this user can read "
+                f"{self._path}: cannot hold a queue: {error}; make sure that this user can read "
                 "and write there and that the disk has space, or choose another folder"
             ) from error
-        head = JournalHead(path_of_head(self._folder))
-        reader = JournalReader(self._folder, _FINGERPRINT, first, head)
-        try:
-            for index, payload in reader:
-                self._replay(index, bytes(payload))
-        except DamagedJournalError as error:
-            raise JournalError(
-                f"{error.damage}. Restore the coordinator's folder from a backup, or choose "
+        except (sqlite3.DatabaseError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{self._path}: not a file of jobs, or damaged ({type(error).__name__}: "
+                f"{error!s:.200}); restore the coordinator's folder from a backup, or choose "
                 "another folder"
             ) from None
-        if reader.torn:
-            logger.warning("%s; truncating the queue's journal there", reader.torn)
-        self._journal = Journal(
-            self._folder, reader.next_index, fingerprint=_FINGERPRINT, head=head
-        )
-        self._records = reader.next_index - first
 
     def __iter__(self) -> Iterator[Job]:
         """Yields all jobs in the order of their ids."""
@@ -147,33 +129,26 @@ class JobQueue:
         """
         if (known := self._by_key.get(key)) is not None:
             return self._jobs[known]
-        if self._open_jobs >= self._max_jobs:
+        if len(self._open) >= self._max_jobs:
             raise QueueFullError(
-                f"jobs that wait or run: {self._open_jobs}, and this coordinator accepts at most "
+                f"jobs that wait or run: {len(self._open)}, and this coordinator accepts at most "
                 f"{self._max_jobs} (--max-jobs); wait until some have ended, or cancel some"
             )
-        job_id = self._next_id
-        self._write(
-            "submit",
-            job=job_id,
-            key=key,
-            name=name,
-            config=config,
-            algorithm=algorithm,
-            environment=environment,
-        )
-        return self._jobs[job_id]
+        job = Job(max(self._jobs, default=0) + 1, key, name, config, algorithm, environment)
+        self._write(job)
+        self._add(job)
+        return job
 
     def begin(self, job: Job, slave: str) -> Attempt:
         """Assigns a queued job to a slave; returns the new attempt."""
         assert job.state is State.QUEUED, job
-        self._write("begin", job=job.id, slave=slave)
+        self._change(job, state=State.RUNNING, attempts=job.attempts + 1, slave=slave, reason="")
         return job.attempt
 
     def add_version(self, attempt: Attempt, step: int) -> int:
         """Records that a new version is on the disk; returns its number."""
         job = self._get_running(attempt)
-        self._write("version", job=job.id, step=step)
+        self._change(job, version=job.version + 1, step=step, losses=0)
         return job.version
 
     def end(self, attempt: Attempt, state: State, reason: str, tail: str) -> None:
@@ -188,12 +163,22 @@ class JobQueue:
           tail: end of its output.
         """
         job = self._get_running(attempt)
-        self._write("end", job=job.id, outcome=state, reason=reason, tail=tail)
+        failures = job.failures + (state is State.FAILED)
+        losses = job.losses + (state is State.QUEUED)
+        if state is not State.DONE:
+            state = State.QUEUED
+            if failures >= MAX_FAILURES:
+                state = State.FAILED
+            elif losses >= MAX_LOSSES:
+                state = State.FAILED
+                reason = f"lost {losses} slaves in a row without a new version: {reason}"
+        tail = tail or job.tail
+        self._change(job, state=state, failures=failures, losses=losses, reason=reason, tail=tail)
 
     def cancel(self, job: Job) -> None:
         """Cancels a job that has not ended; results of its attempt are refused from now on."""
         assert not job.state.has_ended, job
-        self._write("cancel", job=job.id)
+        self._change(job, state=State.CANCELLED, reason="cancelled")
 
     def is_newest(self, attempt: Attempt) -> bool:
         """Returns whether an attempt is the newest of a job that is running."""
@@ -201,187 +186,87 @@ class JobQueue:
         return job is not None and job.state is State.RUNNING and job.attempt == attempt
 
     def close(self) -> None:
-        """Syncs and closes the journal; an error is logged."""
+        """Closes the file; an error is logged."""
         try:
-            self._journal.close()
-        except JournalError as error:
-            logger.error("%s", error)
+            self._database.close()
+        except sqlite3.Error as error:
+            logger.error("%s: %s", self._path, error)
 
     def _get_running(self, attempt: Attempt) -> Job:
         assert self.is_newest(attempt), attempt
         return self._jobs[attempt.job]
 
-    # Records.
+    def _read(self) -> None:
+        """Reads the file of jobs, or makes one.
 
-    def _write(self, op: str, **fields: Any) -> None:
-        record = {"op": op, **fields}
-        failpoints.hit("jobs.before_journal")
-        try:
-            self._journal.append([json.dumps(record).encode()])
-        except JournalError as error:
-            raise ServerUnavailableError(f"the queue cannot be written: {error}") from error
-        failpoints.hit("jobs.after_journal")
-        self._apply(record)
-        self._records += 1
-        if self._records >= _COMPACT_RECORDS:
-            self._compact()
-
-    def _replay(self, index: int, payload: bytes) -> None:
-        try:
-            self._apply(json.loads(payload))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise JournalError(
-                f"{self._folder}: record {index} cannot be read: {type(error).__name__}: "
-                f"{error!s:.200}; it was written by another version of relaax_like. Use that "
-                "version, or another folder"
-            ) from None
-
-    def _apply(self, record: Mapping[str, Any]) -> None:
-        appliers: dict[str, Callable[[Mapping[str, Any]], None]] = {
-            "submit": self._apply_submit,
-            "begin": self._apply_begin,
-            "version": self._apply_version,
-            "end": self._apply_end,
-            "cancel": self._apply_cancel,
-        }
-        appliers[record["op"]](record)
-
-    def _apply_submit(self, record: Mapping[str, Any]) -> None:
-        job = Job(
-            id=record["job"],
-            key=record["key"],
-            name=record["name"],
-            config=record["config"],
-            algorithm=record["algorithm"],
-            environment=record["environment"],
-        )
-        self._add(job)
-
-    def _apply_begin(self, record: Mapping[str, Any]) -> None:
-        job = self._jobs[record["job"]]
-        job.state = State.RUNNING
-        job.attempts += 1
-        job.slave = record["slave"]
-        job.reason = ""
-
-    def _apply_version(self, record: Mapping[str, Any]) -> None:
-        job = self._jobs[record["job"]]
-        job.version += 1
-        job.step = record["step"]
-        job.losses = 0
-
-    def _apply_end(self, record: Mapping[str, Any]) -> None:
-        job = self._jobs[record["job"]]
-        outcome = State(record["outcome"])
-        job.reason, job.tail = record["reason"], record["tail"] or job.tail
-        if outcome is State.DONE:
-            self._finish(job, State.DONE)
-            return
-        if outcome is State.FAILED:
-            job.failures += 1
-        else:
-            job.losses += 1
-        if job.failures >= MAX_FAILURES:
-            self._finish(job, State.FAILED)
-        elif job.losses >= MAX_LOSSES:
-            job.reason = f"lost {job.losses} slaves in a row without a new version: {job.reason}"
-            self._finish(job, State.FAILED)
-        else:
-            job.state = State.QUEUED
-
-    def _apply_cancel(self, record: Mapping[str, Any]) -> None:
-        job = self._jobs[record["job"]]
-        job.reason = "cancelled"
-        self._finish(job, State.CANCELLED)
+        Raises:
+          ConfigError: the file is of another program or version.
+          ValueError, LookupError, TypeError, AttributeError: a job is damaged.
+          sqlite3.Error: the file is damaged, or cannot be read or written.
+        """
+        database = self._database
+        (kind,) = database.execute("PRAGMA application_id").fetchone()
+        (found,) = database.execute("PRAGMA user_version").fetchone()
+        (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        is_new = (kind, found, tables) == (0, 0, 0)
+        if not is_new and (kind, found) != (_KIND, FORMAT):
+            what = f"jobs of format {found}" if kind == _KIND else "another program's file"
+            raise ConfigError(
+                f"{self._path}: {what}, but this version reads jobs of format {FORMAT}; use the "
+                "version of relaax_like that wrote it, or another folder"
+            )
+        # What is committed survives the end of the process; a power cut can take the newest.
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        if is_new:
+            with database:
+                database.execute("BEGIN")
+                database.execute(
+                    "CREATE TABLE jobs (id INTEGER PRIMARY KEY, job TEXT, crc INTEGER)"
+                )
+                database.execute(f"PRAGMA application_id = {_KIND}")
+                database.execute(f"PRAGMA user_version = {FORMAT}")
+        for job_id, text, crc in database.execute("SELECT id, job, crc FROM jobs ORDER BY id"):
+            if zlib.crc32(text.encode()) != crc:
+                raise ValueError(f"job {job_id} has another checksum")
+            fields = json.loads(text)
+            self._add(Job(**{**fields, "state": State(fields["state"])}))
 
     def _add(self, job: Job) -> None:
         self._jobs[job.id] = job
         self._by_key[job.key] = job.id
-        self._next_id = job.id + 1
+        if not job.state.has_ended:
+            self._open.add(job.id)
+
+    def _change(self, job: Job, **fields: object) -> None:
+        """Writes a job with other fields; then they take effect."""
+        new = dataclasses.replace(job, **fields)  # type: ignore[arg-type]
+        oldest = None
+        if new.state.has_ended:
+            new.config = ""
+            if len(self._jobs) - len(self._open) >= _MAX_ENDED:
+                oldest = next(one for one in self._jobs.values() if one.state.has_ended)
+        self._write(new, oldest)
+        vars(job).update(vars(new))
         if job.state.has_ended:
-            self._ended += 1
-        else:
-            self._open_jobs += 1
-
-    def _finish(self, job: Job, state: State) -> None:
-        job.state, job.config = state, ""
-        self._open_jobs -= 1
-        self._ended += 1
-        if self._ended > _MAX_ENDED:
-            oldest = next(one for one in self._jobs.values() if one.state.has_ended)
+            self._open.discard(job.id)
+        if oldest is not None:
             del self._jobs[oldest.id], self._by_key[oldest.key]
-            self._ended -= 1
 
-    # The state.
-
-    def _compact(self) -> None:
-        """Writes all jobs to a file, and removes the records before."""
-        try:
-            index = self._journal.start_segment()
-            state = {
-                "kind": _KIND,
-                "format": FORMAT,
-                "next_record": index,
-                "next_job": self._next_id,
-                "jobs": [dataclasses.asdict(job) for job in self._jobs.values()],
-            }
-            self._write_state(state)
-        except (JournalError, OSError) as error:
-            logger.warning(
-                "%s was not written, so the journal before it is kept: %s",
-                self._folder / _STATE_NAME,
-                error,
-            )
-            self._records //= 2  # tried again later
-            return
-        self._journal.drop_before(index)
-        self._records = 0
-
-    def _write_state(self, state: Mapping[str, Any]) -> None:
-        replace_file(self._folder / _STATE_NAME, json.dumps(state).encode())
-
-    def _read_state(self) -> int:
-        """Reads the file of jobs; returns the index of the first record after it.
-
-        In a folder that is empty, except for what a crash left behind, writes a file without jobs.
+    def _write(self, job: Job, oldest: Job | None = None) -> None:
+        """Writes a job, and removes the oldest one that has ended, if there is any to remove.
 
         Raises:
-          ConfigError: the folder or the file is of another program or version, or damaged.
-          OSError: the file cannot be read or written.
+          ServerUnavailableError: the file cannot be written; it has not changed.
         """
-        path = self._folder / _STATE_NAME
-        if not path.exists():
-            if any(not one.name.startswith(TEMPORARY) for one in self._folder.iterdir()):
-                raise ConfigError(
-                    f"{self._folder}: not the queue of a coordinator, because it has no "
-                    f"{_STATE_NAME}; restore that file from a backup, or choose another folder"
-                )
-            # Names the format from the beginning.
-            self._write_state(
-                {"kind": _KIND, "format": FORMAT, "next_record": 0, "next_job": 1, "jobs": []}
-            )
-            return 0
+        text = json.dumps(dataclasses.asdict(job))
+        row = (job.id, text, zlib.crc32(text.encode()))
+        failpoints.hit("jobs.before_journal")
         try:
-            state = json.loads(path.read_text("utf-8"))
-            kind, found = state["kind"], state["format"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise _make_damaged_error(path, error) from None
-        if kind != _KIND or found != FORMAT:
-            raise ConfigError(
-                f"{path}: {kind!s:.80} of format {found!s:.40}, but this version reads {_KIND} of "
-                f"format {FORMAT}; use the version of relaax_like that wrote it, or another folder"
-            )
-        try:
-            for fields in state["jobs"]:
-                self._add(Job(**{**fields, "state": State(fields["state"])}))
-            self._next_id = int(state["next_job"])
-            return int(state["next_record"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise _make_damaged_error(path, error) from None
-
-
-def _make_damaged_error(path: Path, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"{path}: not a file of jobs, or damaged ({type(error).__name__}: {error!s:.200}); restore "
-        "the coordinator's folder from a backup, or choose another folder"
-    )
+            with self._database:
+                self._database.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", row)
+                if oldest is not None:
+                    self._database.execute("DELETE FROM jobs WHERE id = ?", (oldest.id,))
+        except sqlite3.Error as error:
+            raise ServerUnavailableError(f"the queue cannot be written: {error}") from error
+        failpoints.hit("jobs.after_journal")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,13 @@ from typing import Any
 import psutil
 import pytest
 from support.cluster import Processes, find_free_port, wait_until
-from support.jobs import PROGRAM, Session, Site, make_config
+from support.jobs import PROGRAM, Session, Site, keep_history, make_config, read_changes
 
 from relaax_like.config.algorithm_folder import ENTRY_POINTS
 from relaax_like.coordinator import job_learner
 from relaax_like.coordinator.job import MAX_REASON
 from relaax_like.coordinator.job_learner import JobLearner, _list_installed, _RunningJob
 from relaax_like.coordinator.tasks import TaskFail
-from relaax_like.journal.reader import JournalReader
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import (
     ConfigError,
@@ -257,11 +255,11 @@ def test_a_version_is_recorded_with_the_step_of_the_snapshot_that_it_holds(
         staged.append(max(int(path.name.split("-")[1]) for path in snapshots))
 
     monkeypatch.setattr(job_learner, "stage_folder", stage_folder)
+    keep_history(site.folder)
     with site.learner(tmp_path / "work"):
         job = site.jobs.submit("job", make_config(80))
         site.wait_state(job, "done")
-    reader = JournalReader(site.folder / "queue", zlib.crc32(b"relaax jobs"), 0)
-    records = [json.loads(bytes(payload)) for _, payload in reader]
+    (records,) = read_changes(site.folder).values()
     assert [record["step"] for record in records if record["op"] == "version"] == staged
     assert len(staged) > 1
 

@@ -1,7 +1,9 @@
 """The queue: what is acknowledged is on disk, and every attempt counts once. covers D23"""
 
-import json
+import contextlib
+import dataclasses
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from relaax_like.coordinator import job_queue
 from relaax_like.coordinator.job import MAX_FAILURES, MAX_LOSSES, Attempt, Job, State
 from relaax_like.coordinator.job_queue import JobQueue, QueueFullError
-from relaax_like.wire.errors import ConfigError, JournalError
+from relaax_like.wire.errors import ConfigError, JournalError, ServerUnavailableError
 
 KEY = "0123456789abcdef"
 
@@ -107,16 +109,12 @@ def test_too_many_jobs_are_refused_until_some_end(tmp_path: Path) -> None:
     queue.close()
 
 
-def test_the_journal_is_compacted_and_old_ends_are_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_queue, "_COMPACT_RECORDS", 10)
+def test_old_ends_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_queue, "_MAX_ENDED", 4)
     queue = JobQueue(tmp_path)
     for number in range(40):
         queue.cancel(submit(queue, number))
     assert [job.id for job in queue] == [37, 38, 39, 40]
-    assert len(list((tmp_path / "queue").glob("journal-*"))) == 1
     again = crash(tmp_path, tmp_path.parent)
     assert list(again) == list(queue)
     assert submit(again, 99).id == 41
@@ -124,51 +122,55 @@ def test_the_journal_is_compacted_and_old_ends_are_forgotten(
     queue.close()
 
 
+def test_a_change_that_cannot_be_written_has_no_effect(tmp_path: Path) -> None:
+    queue = JobQueue(tmp_path)
+    job = submit(queue)
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as other, other:
+        other.execute("CREATE TRIGGER t BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'no'); END")
+    before = dataclasses.replace(job)
+    with pytest.raises(ServerUnavailableError, match="the queue cannot be written: no"):
+        queue.begin(job, "slave")
+    with pytest.raises(ServerUnavailableError):
+        submit(queue, 1)
+    assert list(queue) == [job] == [before]
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as other, other:
+        other.execute("DROP TRIGGER t")
+    assert queue.begin(job, "slave") == Attempt(1, 1)
+    assert submit(queue, 1).id == 2
+    queue.close()
+
+
 @pytest.mark.parametrize(
-    ("change", "error", "text"),
+    ("change", "text"),
     [
-        ({"format": 2}, ConfigError, "relaax jobs of format 2, but this version reads"),
-        ({"kind": "another program"}, ConfigError, "another program of format 1"),
-        (None, ConfigError, r"not a file of jobs, or damaged \(JSONDecodeError: "),
-        ({"jobs": [{"id": 1}]}, ConfigError, "not a file of jobs, or damaged"),
-        ({"next_job": None}, ConfigError, "not a file of jobs, or damaged"),
+        ("PRAGMA user_version = 2", "jobs of format 2, but this version reads jobs of format 1"),
+        ("PRAGMA application_id = 7", "another program's file, but this version reads"),
+        ("UPDATE jobs SET job = replace(job, 'ppo', 'pqo')", "damaged .* another checksum"),
+        ("UPDATE jobs SET job = NULL", "not a file of jobs, or damaged"),
+        ("DROP TABLE jobs", "jobs.db"),
     ],
 )
-def test_a_newer_or_foreign_queue_is_refused_by_name(
-    tmp_path: Path, change: dict[str, object] | None, error: type[Exception], text: str
+def test_a_newer_foreign_or_damaged_queue_is_refused_by_name(
+    tmp_path: Path, change: str, text: str
 ) -> None:
-    JobQueue(tmp_path).close()
-    path = tmp_path / "queue" / "jobs.json"
-    state = json.loads(path.read_text())
-    path.write_text("{" if change is None else json.dumps({**state, **change}))
-    with pytest.raises(error, match=text):
+    queue = JobQueue(tmp_path)
+    submit(queue)
+    queue.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "jobs.db")) as database, database:
+        database.execute(change)
+    with pytest.raises((ConfigError, JournalError), match=text):
         JobQueue(tmp_path)
 
 
-def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "queue").mkdir()
-    (tmp_path / "queue" / "journal-00000000000000000000.log").write_bytes(b"x" * 100)
-    with pytest.raises(ConfigError, match=r"no jobs\.json"):
+@pytest.mark.parametrize("content", [b"x" * 5000, b"SQLite format 3\0" + bytes(4096)])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "jobs.db").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"jobs\.db: not a file of jobs, or damaged"):
         JobQueue(tmp_path)
+    assert (tmp_path / "jobs.db").read_bytes() == content
 
 
-def test_a_crash_while_the_first_file_is_written_leaves_an_empty_queue(tmp_path: Path) -> None:
-    (tmp_path / "queue").mkdir()
-    (tmp_path / "queue" / ".tmp-jobs.json").write_text('{"kind": ')
-    queue = JobQueue(tmp_path)
-    assert submit(queue).id == 1
-    queue.close()
-    assert [path.name for path in (tmp_path / "queue").glob(".tmp-*")] == []
-
-
-def test_a_damaged_record_is_not_skipped(tmp_path: Path) -> None:
-    queue = JobQueue(tmp_path)
-    for number in range(20):
-        submit(queue, number)
-    queue.close()
-    (path,) = (tmp_path / "queue").glob("journal-*")
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(JournalError, match="damaged at offset"):
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "jobs.db").mkdir()
+    with pytest.raises(JournalError, match=r"jobs\.db: cannot hold a queue"):
         JobQueue(tmp_path)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sqlite3
 import sys
 import time
 import zlib
@@ -14,6 +15,7 @@ from relaax_like.coordinator.client import CoordinatorLink, JobsClient
 from relaax_like.coordinator.coordinator import Coordinator
 from relaax_like.coordinator.job import FORMAT
 from relaax_like.coordinator.job_learner import JobLearner
+from relaax_like.coordinator.job_queue import JobQueue
 from relaax_like.coordinator.servicer import create_coordinator_server
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.security import ClientSecurity, ServerSecurity
@@ -189,3 +191,49 @@ class Session:
 
     def _name(self) -> dict[str, Any]:
         return {"slave": self.name, "incarnation": self.incarnation}
+
+
+def keep_history(folder: Path) -> None:
+    """Makes a queue's file keep each state of each job, in the transaction that writes it."""
+    if not (folder / "jobs.db").exists():
+        JobQueue(folder).close()
+    with contextlib.closing(sqlite3.connect(folder / "jobs.db")) as database, database:
+        database.execute("CREATE TABLE history (job TEXT)")
+        database.execute(
+            "CREATE TRIGGER keep AFTER INSERT ON jobs "
+            "BEGIN INSERT INTO history VALUES (new.job); END"
+        )
+
+
+def read_changes(folder: Path) -> dict[int, list[dict[str, Any]]]:
+    """Returns what has changed each job since `keep_history`: its id -> operations, in order."""
+    with contextlib.closing(sqlite3.connect(folder / "jobs.db")) as database:
+        rows = database.execute("SELECT job FROM history ORDER BY rowid").fetchall()
+    records: dict[int, list[dict[str, Any]]] = {}
+    before: dict[int, dict[str, Any]] = {}
+    for (text,) in rows:
+        job = json.loads(text)
+        records.setdefault(job["id"], []).append(_name_change(before.get(job["id"]), job))
+        before[job["id"]] = job
+    return records
+
+
+def _name_change(before: dict[str, Any] | None, job: dict[str, Any]) -> dict[str, Any]:
+    """Returns what has changed a job: an operation, and its step or outcome."""
+    if before is None:
+        assert (job["state"], job["attempts"], job["version"]) == ("queued", 0, 0)
+        return {"op": "submit"}
+    changed = {name for name, value in job.items() if value != before[name]}
+    if "attempts" in changed:
+        assert job["attempts"] == before["attempts"] + 1
+        assert (before["state"], job["state"]) == ("queued", "running")
+        return {"op": "begin"}
+    if "version" in changed:
+        assert job["version"] == before["version"] + 1
+        assert changed <= {"version", "step", "losses"}
+        return {"op": "version", "step": job["step"]}
+    assert "state" in changed
+    if job["state"] == "cancelled":
+        return {"op": "cancel"}
+    assert before["state"] == "running"
+    return {"op": "end", "outcome": job["state"]}
