@@ -23,13 +23,8 @@ from relaax_like.client.argument_types import (
 )
 from relaax_like.client.arrays import validate_array
 from relaax_like.client.connection import MAX_WAIT_SEC, Connection
-from relaax_like.client.fast_path import EMPTY, ActionsReader, pack_step
-from relaax_like.client.outcome import (
-    pack_outcome,
-    pack_success,
-    validate_flags,
-    validate_outcome,
-)
+from relaax_like.client.fast_path import ActionsReader, pack_step
+from relaax_like.client.outcome import validate_flags, validate_outcome, validate_success
 from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
 from relaax_like.client.user_spaces import make_space_values
 from relaax_like.client.values import UserSpace, Values
@@ -43,12 +38,10 @@ from relaax_like.wire.errors import (
     ServerUnavailableError,
 )
 from relaax_like.wire.framing import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
-from relaax_like.wire.ndarray import write_ndarray
 from relaax_like.wire.security import ClientSecurity
 from relaax_like.wire.spaces import (
     ACTION,
     OBSERVATION,
-    pack_arrays,
     space_to_message,
     unpack_arrays,
 )
@@ -56,6 +49,11 @@ from relaax_like.wire.versions import validate_versions
 
 if TYPE_CHECKING:
     import gymnasium as gym
+
+
+Arrays = dict[str, np.ndarray]
+# Of the observations, final observations and actions carried out: leaf -> [k, ...].
+Leaves = dict[str, Mapping[str, np.ndarray]]
 
 
 class OutOfOrderError(RelaaxError, RuntimeError):
@@ -75,6 +73,7 @@ class LateAnswerError(RelaaxError, TimeoutError):
 # with a time limit needs.
 _FEATURES = ("executed", "hello_ping", "ping", "present")
 _LIMITED_FEATURES = ("max_wait", "step_id", "timings")
+_OUTCOME = ("rewards", "terminated", "truncated")
 _MAX_WAIT_MS = 60_000
 _PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()
 # Most bytes of a message around its points.
@@ -549,11 +548,8 @@ class RlxClient:
                 "reward_and_act(reward, state), or reward_and_reset(reward) to end the "
                 f"episode{self._describe_late()}"
             )
-        message = rlx_pb2.Step()
-        leaves = self._observations.row_to_leaves(state, "state")
-        pack_arrays(leaves, message.observations)
-        result = self._exchange_step(message, mark)
-        return None if result.actions is None else self._actions.first_row(result.actions)
+        leaves = {"observations": self._observations.row_to_leaves(state, "state")}
+        return self._read_action(self._exchange({}, leaves, mark))
 
     def reward_and_act(self, reward: Any, state: Any, executed: Any = None) -> Any:
         """Reports the last action's reward and asks for the next action.
@@ -576,12 +572,11 @@ class RlxClient:
           LateAnswerError, ServerUnavailableError, ProtocolError: see `act`.
         """
         mark = self._mark_call()
-        outcome = self._validate_reward("reward_and_act", reward, False, False)
+        arrays = self._validate_reward("reward_and_act", reward, False, False)
         self._validate_told(executed)
-        leaves = self._observations.row_to_leaves(state, "state")
-        flags, taken = self._read_executed_row(executed)
-        result = self._exchange(self._pack_step(leaves, outcome, flags, taken), True, mark)
-        return None if result.actions is None else self._actions.first_row(result.actions)
+        leaves = {"observations": self._observations.row_to_leaves(state, "state")}
+        self._read_executed_row(executed, arrays, leaves)
+        return self._read_action(self._exchange(arrays, leaves, mark))
 
     def reward_and_reset(
         self,
@@ -614,17 +609,15 @@ class RlxClient:
                 "of the episode; pass it as state",
                 "state",
             )
-        message = rlx_pb2.Step()
-        outcome = self._validate_reward("reward_and_reset", reward, not truncated, truncated)
-        pack_outcome(message, *outcome)
+        arrays = self._validate_reward("reward_and_reset", reward, not truncated, truncated)
+        leaves = {}
         if success is not None:
-            pack_success(message, 1, [success])
+            arrays["success"] = validate_success([success], 1)
         if state is not None:
-            leaves = self._observations.row_to_leaves(state, "state")
-            pack_arrays(leaves, message.final_observations)
-        self._pack_rest(message, *self._read_executed_row(executed))
+            leaves["final_observations"] = self._observations.row_to_leaves(state, "state")
+        self._read_executed_row(executed, arrays, leaves)
         self._validate_told(executed)
-        result = self._exchange_step(message, mark)
+        result = self._exchange(arrays, leaves, mark)
         if self.finished:
             return None
         if len(result.episodes) == self._num_late:
@@ -640,9 +633,12 @@ class RlxClient:
                 f"{verb}() is for one slot, but this client has {self.slots}; use step()"
             )
 
+    def _read_action(self, result: StepResult) -> Any:
+        return None if result.actions is None else self._actions.first_row(result.actions)
+
     def _validate_reward(
         self, verb: str, reward: Any, terminated: bool, truncated: bool
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> dict[str, np.ndarray]:
         self._validate_single_slot(verb)
         self._validate_rewards_due(verb)
         ends = np.array([terminated]), np.array([truncated])
@@ -653,13 +649,14 @@ class RlxClient:
                 "reward",
             )
         try:
-            return validate_outcome(1, array[None], *ends)
+            outcome = validate_outcome(1, array[None], *ends)
         except InvalidInputError as error:
             if error.field != "rewards":
                 raise
             raise InvalidInputError(
                 f"reward: {array.tolist()!s:.100}, expected a finite number, or several", "reward"
             ) from None
+        return dict(zip(_OUTCOME, outcome, strict=True))
 
     def _validate_rewards_due(self, verb: str) -> None:
         if not self._rewards_due and not self.finished:
@@ -729,43 +726,34 @@ class RlxClient:
         if self.finished:
             return StepResult(actions=None, finished=self.finished)
         mark = self._mark_call()
-        message = rlx_pb2.Step()
-        goes_on = True
-        flags, taken = self._read_rest(present, executed, overridden)
+        arrays, leaves = self._read_rest(present, executed, overridden)
         if rewards is not None:
             self._validate_rewards_due("step with rewards")
             self._validate_told(executed)
             outcome = validate_outcome(self.slots, rewards, terminated, truncated)
-            _, terminated, truncated = outcome
-            if observations is not None and final_observations is None and success is None:
-                self._validate_no_finals(truncated)
-                leaves = self._observations.to_leaves(observations, self.slots, "observations")
-                return self._exchange(self._pack_step(leaves, outcome, flags, taken), True, mark)
-            pack_outcome(message, *outcome)
-            ended = terminated | truncated
-            self._pack_ends(message, ended, truncated, final_observations, success)
-            goes_on = not ended.all()
+            arrays |= zip(_OUTCOME, outcome, strict=True)
+            self._read_ends(arrays, leaves, final_observations, success)
         else:
             self._validate_first(
                 terminated, truncated, final_observations, success, executed, overridden
             )
-        self._pack_rest(message, flags, taken)
         if observations is not None:
-            leaves = self._observations.to_leaves(observations, self.slots, "observations")
-            pack_arrays(leaves, message.observations)
+            leaves["observations"] = self._observations.to_leaves(
+                observations, self.slots, "observations"
+            )
         elif rewards is None:
             raise InvalidInputError(
                 "observations: None, but a step without rewards begins new episodes; pass the "
                 "first observations of all slots",
                 "observations",
             )
-        elif goes_on:
+        elif not (ended := arrays["terminated"] | arrays["truncated"]).all():
             raise InvalidInputError(
                 f"observations: None, but the episode of slot {int(ended.argmin())} continues; "
                 "pass the next observations of all slots",
                 "observations",
             )
-        return self._exchange_step(message, mark)
+        return self._exchange(arrays, leaves, mark)
 
     def _validate_first(self, *outcome: Any) -> None:
         if self._rewards_due or any(part is not None for part in outcome):
@@ -776,31 +764,26 @@ class RlxClient:
                 f"{self._describe_late()}"
             )
 
-    def _pack_ends(
-        self,
-        message: rlx_pb2.Step,
-        ended: np.ndarray,
-        truncated: np.ndarray,
-        final_observations: Any,
-        success: Any,
+    def _read_ends(
+        self, arrays: Arrays, leaves: Leaves, final_observations: Any, success: Any
     ) -> None:
+        """Adds what the episodes that have ended leave."""
+        truncated = arrays["truncated"]
         if final_observations is not None:
-            leaves = self._observations.to_leaves(
-                final_observations, self.slots, "final_observations", ended
+            leaves["final_observations"] = self._observations.to_leaves(
+                final_observations,
+                self.slots,
+                "final_observations",
+                arrays["terminated"] | truncated,
             )
-            pack_arrays(leaves, message.final_observations)
-        else:
-            self._validate_no_finals(truncated)
-        if success is not None:
-            pack_success(message, self.slots, success)
-
-    def _validate_no_finals(self, truncated: np.ndarray) -> None:
-        if truncated.any():
+        elif truncated.any():
             raise InvalidInputError(
                 f"final_observations: missing, but slot {int(truncated.argmax())} was "
                 "truncated; pass the last observation of the truncated episode",
                 "final_observations",
             )
+        if success is not None:
+            arrays["success"] = validate_success(success, self.slots)
 
     # Talking to the server.
 
@@ -809,51 +792,33 @@ class RlxClient:
         answered, self._answered = self._answered, 0
         return tracing.end("environment", answered) or tracing.begin()
 
-    def _pack_step(
-        self,
-        leaves: Mapping[str, np.ndarray],
-        outcome: tuple[np.ndarray, np.ndarray, np.ndarray],
-        flags: Mapping[str, np.ndarray],
-        executed: Mapping[str, np.ndarray],
-    ) -> bytes:
-        return pack_step(leaves, *outcome, self._number_step(), flags, executed)
-
-    def _read_rest(
-        self, present: Any, executed: Any, overridden: Any
-    ) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
+    def _read_rest(self, present: Any, executed: Any, overridden: Any) -> tuple[Arrays, Leaves]:
         """Returns the flags that were given, and the leaves of what was carried out."""
-        if present is None and executed is None and overridden is None:  # as in nearly all steps
-            return EMPTY, EMPTY
-        flags, taken = {}, {}
-        for name, values, feature in (
-            ("present", present, "present"),
-            ("executed", executed, "executed"),
-            ("overridden", overridden, "executed"),
-        ):
-            if values is None:
-                continue
-            self._validate_feature(feature, name)
-            if name == "executed":
-                taken = self._actions.to_leaves(values, self.slots, name)
-            else:
-                flags[name] = validate_flags(values, self.slots, name)
-        if overridden is not None and executed is None:
-            raise InvalidInputError(
-                "overridden: given without executed; pass the actions that were carried out as "
-                "executed, too",
-                "overridden",
-            )
-        return flags, taken
+        arrays: Arrays = {}
+        leaves: Leaves = {}
+        if present is not None:
+            self._validate_feature("present", "present")
+            arrays["present"] = validate_flags(present, self.slots, "present")
+        if executed is not None:
+            self._validate_feature("executed", "executed")
+            leaves["executed"] = self._actions.to_leaves(executed, self.slots, "executed")
+        if overridden is not None:
+            self._validate_feature("executed", "overridden")
+            arrays["overridden"] = validate_flags(overridden, self.slots, "overridden")
+            if executed is None:
+                raise InvalidInputError(
+                    "overridden: given without executed; pass the actions that were carried out as "
+                    "executed, too",
+                    "overridden",
+                )
+        return arrays, leaves
 
-    def _read_executed_row(
-        self, executed: Any
-    ) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-        """Returns what `_read_rest` does, for one slot; with `executed`, it was overridden."""
-        if executed is None:
-            return EMPTY, EMPTY
-        self._validate_feature("executed", "executed")
-        leaves = self._actions.row_to_leaves(executed, "executed")
-        return {"overridden": np.ones(1, np.bool_)}, leaves
+    def _read_executed_row(self, executed: Any, arrays: Arrays, leaves: Leaves) -> None:
+        """Adds what was carried out in the only slot, whose action was then overridden."""
+        if executed is not None:
+            self._validate_feature("executed", "executed")
+            leaves["executed"] = self._actions.row_to_leaves(executed, "executed")
+            arrays["overridden"] = np.ones(1, np.bool_)
 
     def _validate_feature(self, feature: str, name: str) -> None:
         if self._connection is not None and feature not in self.features:
@@ -861,16 +826,6 @@ class RlxClient:
                 f"{name}: the agents of the server at {self._address} cannot use it "
                 f"(RlxClient.features lacks {feature}); do not pass it"
             )
-
-    def _pack_rest(
-        self,
-        message: rlx_pb2.Step,
-        flags: Mapping[str, np.ndarray],
-        executed: Mapping[str, np.ndarray],
-    ) -> None:
-        for name, array in flags.items():
-            write_ndarray(array, getattr(message, name))
-        pack_arrays(executed, message.executed)
 
     def _validate_told(self, executed: Any) -> None:
         if self._is_unanswered and executed is None:
@@ -897,21 +852,16 @@ class RlxClient:
             self._step_id += 1
         return self._step_id
 
-    def _exchange_step(self, step: rlx_pb2.Step, mark: int) -> StepResult:
-        step.step_id = self._number_step()
-        message = rlx_pb2.ClientMessage(step=step)
-        return self._exchange(message.SerializeToString(), bool(step.observations), mark)
-
-    def _exchange(self, step: bytes, asks: bool, mark: int) -> StepResult:
+    def _exchange(self, arrays: Arrays, leaves: Leaves, mark: int) -> StepResult:
         """Sends a step, waits for its answer and measures the time between.
 
         Args:
-          step: the serialised message.
-          asks: whether it has observations, for which the server returns actions.
+          arrays, leaves: see `pack_step`.
           mark: when encoding it began.
         """
+        step = pack_step(arrays, leaves, self._number_step())
         with self._talking:
-            return self._exchange_alone(step, asks, mark)
+            return self._exchange_alone(step, "observations" in leaves, mark)
 
     def _exchange_alone(self, step: bytes, asks: bool, mark: int) -> StepResult:
         if self.finished:

@@ -1,10 +1,9 @@
-"""Writes and reads ordinary steps and answers, which differ from earlier ones only in their data.
+"""Writes steps and reads ordinary answers, which differ from earlier ones only in their data.
 
 Their layout is known, so this takes a fraction of the time of building and parsing messages.
 """
 
 import functools
-import types
 from collections.abc import Mapping
 
 import numpy as np
@@ -22,43 +21,33 @@ _NUMBERS = frozenset(
         *(("actions", "timings", field.name) for field in rlx_pb2.Timings.DESCRIPTOR.fields),
     }
 )
-EMPTY: Mapping[str, np.ndarray] = types.MappingProxyType({})
 # Name, dtype and shape of arrays.
 Signature = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
 
 
 def pack_step(
-    observations: Mapping[str, np.ndarray],
-    rewards: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
+    arrays: Mapping[str, np.ndarray],
+    leaves: Mapping[str, Mapping[str, np.ndarray]],
     step_id: int = 0,
-    flags: Mapping[str, np.ndarray] = EMPTY,
-    executed: Mapping[str, np.ndarray] = EMPTY,
 ) -> bytes:
-    """Returns the serialised message of a step without final observations and success.
+    """Returns the serialised message of a step.
 
     The caller must have checked the arguments.
 
     Args:
-      observations: leaf -> `[k, ...]`.
-      rewards: `[k]` or `[k, r]`, float32 or float64.
-      terminated: `[k]` bool.
-      truncated: `[k]` bool.
+      arrays: by the names of `rlx_pb2.Step`: rewards `[k]` or `[k, r]`, float32 or float64; success
+        `[k] int8`; the others `[k] bool`.
+      leaves: the same for `observations`, `final_observations` and `executed`: leaf -> `[k, ...]`.
       step_id: number of the step; 0: it has no number.
-      flags: `present` and `overridden`, `[k]` bool; both, one or neither.
-      executed: leaf -> `[k, ...]`, what was carried out; empty: the server's actions.
     """
-    arrays = {"rewards": rewards, "terminated": terminated, "truncated": truncated, **flags}
-    layout = _make_step_layout(_sign(observations), _sign(arrays), _sign(executed), step_id > 0)
+    parts = tuple((name, _sign(own)) for name, own in leaves.items())
+    layout = _make_step_layout(_sign(arrays), parts, step_id > 0)
     data = []
     for span in layout.spans:
         if span.path == _STEP_ID:
             data.append(step_id.to_bytes(8, "little"))
             continue
-        source: Mapping[str, np.ndarray] = arrays
-        if len(span.path) > 2:
-            source = observations if span.path[1] == "observations" else executed
+        source = leaves[span.path[1]] if len(span.path) > 2 else arrays
         data.append(source[span.path[-1]].tobytes())
     return layout.fill(data)
 
@@ -69,17 +58,18 @@ def _sign(arrays: Mapping[str, np.ndarray]) -> Signature:
 
 @functools.lru_cache(maxsize=64)
 def _make_step_layout(
-    observations: Signature, outcome: Signature, executed: Signature, has_id: bool
+    arrays: Signature, leaves: tuple[tuple[str, Signature], ...], has_id: bool
 ) -> Layout:
     message = rlx_pb2.ClientMessage()
+    step = message.step
+    step.SetInParent()
     if has_id:
-        message.step.step_id = 1
-    leaves = {name: np.zeros(shape, dtype) for name, dtype, shape in observations}
-    pack_arrays(leaves, message.step.observations)
-    taken = {name: np.zeros(shape, dtype) for name, dtype, shape in executed}
-    pack_arrays(taken, message.step.executed)
-    for name, dtype, shape in outcome:
-        write_ndarray(np.zeros(shape, dtype), getattr(message.step, name))
+        step.step_id = 1
+    for part, own in leaves:
+        zeros = {name: np.zeros(shape, dtype) for name, dtype, shape in own}
+        pack_arrays(zeros, getattr(step, part))
+    for name, dtype, shape in arrays:
+        write_ndarray(np.zeros(shape, dtype), getattr(step, name))
     descriptor = rlx_pb2.ClientMessage.DESCRIPTOR
     return Layout(message.SerializeToString(), descriptor, numbers=(_STEP_ID,))
 

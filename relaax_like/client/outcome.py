@@ -1,13 +1,12 @@
-"""What happened in the slots since the last actions: checked, and written into a `Step`."""
+"""Checks what happened in the slots since the last actions."""
 
 from typing import Any
 
 import numpy as np
 
 from relaax_like.client.arrays import validate_array
-from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.ndarray import describe_not_finite, write_ndarray
+from relaax_like.wire.ndarray import describe_not_finite
 
 
 def validate_outcome(
@@ -40,17 +39,8 @@ def validate_outcome(
     return _validate_rewards(rewards, slots), terminated, truncated
 
 
-def pack_outcome(
-    message: rlx_pb2.Step, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-) -> None:
-    """Writes what `validate_outcome` returned into a message that has no outcome yet."""
-    write_ndarray(rewards, message.rewards)
-    write_ndarray(terminated, message.terminated)
-    write_ndarray(truncated, message.truncated)
-
-
-def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
-    """Checks and writes success, `[k]` of 1 (solved), 0 (not solved) and -1 (unknown).
+def validate_success(success: Any, slots: int) -> np.ndarray:
+    """Returns success, `[k] int8` of 1 (solved), 0 (not solved) and -1 (unknown).
 
     Raises:
       InvalidInputError: wrong shape or value.
@@ -70,7 +60,7 @@ def pack_success(message: rlx_pb2.Step, slots: int, success: Any) -> None:
             "-1 (unknown)",
             "success",
         )
-    write_ndarray(array.astype(np.int8), message.success)
+    return array.astype(np.int8)
 
 
 def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:

@@ -14,30 +14,51 @@ from relaax_like.wire.spaces import Box, Discrete, pack_arrays
 SPACES = {"force": Box(dtype="float32", shape=(2,)), "gear": Discrete(n=3)}
 
 
-@given(st.integers(1, 70), st.integers(0, 9), st.sampled_from([np.float32, np.float64]))
-def test_a_step_says_what_went_in(slots, seed, dtype):
+PARTS = ("observations", "final_observations", "executed")
+NAMES = ("rewards", "terminated", "truncated", "success", "present", "overridden")
+
+
+@given(
+    st.integers(1, 70),
+    st.integers(0, 9),
+    st.sampled_from([np.float32, np.float64]),
+    st.sets(st.sampled_from(PARTS)),
+    st.sets(st.sampled_from(NAMES)),
+    st.sampled_from([0, 1, 2**40]),
+)
+def test_a_step_says_what_went_in(slots, seed, dtype, parts, names, step_id):
     random = np.random.default_rng(seed)
-    observations = {
-        "x": random.standard_normal((slots, 3)).astype(np.float32),
-        "image": random.integers(256, size=(slots, 4, 4, 1), dtype=np.uint8),
+    leaves = {
+        part: {
+            "x": random.standard_normal((slots, 3)).astype(np.float32),
+            "image": random.integers(256, size=(slots, 4, 4, 1), dtype=np.uint8),
+        }
+        for part in parts
     }
-    rewards = random.standard_normal(slots).astype(dtype)
-    ends = random.integers(2, size=(2, slots)).astype(np.bool_)
-    step = rlx_pb2.ClientMessage.FromString(pack_step(observations, rewards, *ends)).step
-    for name, array in observations.items():
-        got = message_to_ndarray(step.observations[name])
+    dtypes = {"rewards": dtype, "success": np.int8}
+    arrays = {
+        name: random.integers(2, size=slots).astype(dtypes.get(name, np.bool_)) for name in names
+    }
+    message = rlx_pb2.ClientMessage.FromString(pack_step(arrays, leaves, step_id))
+    assert message.WhichOneof("body") == "step"
+    step = message.step
+    assert step.step_id == step_id
+    for part in PARTS:
+        assert getattr(step, part).keys() == leaves.get(part, {}).keys()
+        for name, array in leaves.get(part, {}).items():
+            got = message_to_ndarray(getattr(step, part)[name])
+            np.testing.assert_array_equal(got, array, strict=True)
+    for name in NAMES:
+        assert step.HasField(name) == (name in names)
+    for name, array in arrays.items():
+        got = message_to_ndarray(getattr(step, name))
         np.testing.assert_array_equal(got, array, strict=True)
-    for name, array in (("rewards", rewards), ("terminated", ends[0]), ("truncated", ends[1])):
-        np.testing.assert_array_equal(message_to_ndarray(getattr(step, name)), array, strict=True)
-    assert not step.final_observations
-    assert not step.HasField("success")
 
 
 def test_arrays_that_are_not_in_order_are_sent_in_order():
     x = np.arange(12, dtype=np.float32).reshape(3, 4).T[::2]
-    flags = np.zeros(2, np.bool_)
-    step = rlx_pb2.ClientMessage.FromString(pack_step({"x": x}, np.ones(2), flags, flags)).step
-    np.testing.assert_array_equal(message_to_ndarray(step.observations["x"]), x)
+    message = rlx_pb2.ClientMessage.FromString(pack_step({}, {"observations": {"x": x}}))
+    np.testing.assert_array_equal(message_to_ndarray(message.step.observations["x"]), x)
 
 
 def answer(force=((1, 2), (3, 4)), gear=(0, 2), version=7, **fields):
