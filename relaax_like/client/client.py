@@ -548,7 +548,7 @@ class RlxClient:
                 "reward_and_act(reward, state), or reward_and_reset(reward) to end the "
                 f"episode{self._describe_late()}"
             )
-        leaves = {"observations": self._observations.row_to_leaves(state, "state")}
+        leaves: Leaves = {"observations": self._observations.row_to_leaves(state, "state")}
         return self._read_action(self._exchange({}, leaves, mark))
 
     def reward_and_act(self, reward: Any, state: Any, executed: Any = None) -> Any:
@@ -574,7 +574,7 @@ class RlxClient:
         mark = self._mark_call()
         arrays = self._validate_reward("reward_and_act", reward, False, False)
         self._validate_told(executed)
-        leaves = {"observations": self._observations.row_to_leaves(state, "state")}
+        leaves: Leaves = {"observations": self._observations.row_to_leaves(state, "state")}
         self._read_executed_row(executed, arrays, leaves)
         return self._read_action(self._exchange(arrays, leaves, mark))
 
@@ -610,7 +610,7 @@ class RlxClient:
                 "state",
             )
         arrays = self._validate_reward("reward_and_reset", reward, not truncated, truncated)
-        leaves = {}
+        leaves: Leaves = {}
         if success is not None:
             arrays["success"] = validate_success([success], 1)
         if state is not None:
