@@ -15,6 +15,7 @@ from relaax_like.core.records import EpisodeReport, LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner
 from relaax_like.experience.rollout import Rollout
 from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.spaces import Spaces
 
 if TYPE_CHECKING:  # The processor itself works without TensorFlow.
     from relaax_like.algorithm.acting import Actor
@@ -83,6 +84,10 @@ class ComputationDataProcessor:
     def reward_columns(self) -> dict[str, slice]:
         """Where the rewards of each name are in `[k, r]` rewards."""
         return get_reward_columns(self._actor.model)
+
+    def expect_actions(self, spaces: Spaces) -> None:
+        """Compares the policy's outputs with action spaces; see `NumpyActor`, also for errors."""
+        self._actor.expect_actions(spaces)
 
     def metrics(self) -> Metrics:
         """Returns the recorder of metrics."""

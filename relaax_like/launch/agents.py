@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.model import get_acting_names, get_variables
 from relaax_like.bridge.client import make_client_id
@@ -33,10 +32,9 @@ from relaax_like.launch.learners import (
 from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
-from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost, SlotSpec
-from relaax_like.rlx_server.slot_agents import SlotAgents
+from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
 from relaax_like.supervision.process import EXIT_USAGE, Shutdown, without_native_stderr
-from relaax_like.wire.errors import ConfigError, ProtocolError, RelaaxError, ServerUnavailableError
+from relaax_like.wire.errors import ConfigError, RelaaxError, ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity
 
 if TYPE_CHECKING:  # They import TensorFlow.
@@ -149,47 +147,6 @@ def make_beside_learner(
     return LearnerLink(link, metrics, learner.max_rollouts_ahead or 0, learner.max_segment_sec)
 
 
-class _LearningHost(BatchHost):
-    """A host that compares the policy's outputs with the action spaces of each client.
-
-    Only for `SimpleRLAgent`: a folder's own agents can change the policy's actions.
-
-    Args:
-      actors: task -> its actor.
-      config: see `BatchHost`, also for all other arguments.
-      make_processors: its argument.
-      agent_class: its argument.
-      others: its other arguments.
-    """
-
-    def __init__(
-        self,
-        actors: "Mapping[str, Actor]",
-        config: Any,
-        make_processors: Callable[[], Mapping[str, ComputationDataProcessor]],
-        agent_class: Any,
-        *others: Any,
-    ):
-        super().__init__(config, make_processors, agent_class, *others)
-        self._compared = actors if agent_class is SimpleRLAgent else {}
-
-    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
-        """Builds one agent for all slots; see `BatchHost`.
-
-        Raises:
-          ProtocolError: the policy can choose actions that the environment does not have; or see
-            `BatchHost.make_slot_agents`, also for the other errors.
-        """
-        agents = super().make_slot_agents(spec)
-        for actor in self._compared.values():
-            try:
-                actor.expect_actions(spec.action_spaces)
-            except ConfigError as error:
-                agents.close()
-                raise ProtocolError(str(error), "SPACE_MISMATCH", "action_spaces") from error
-        return agents
-
-
 def make_agent_host(
     experiment: Experiment, make_client: MakeClient, client_id: str = ""
 ) -> AgentHost:
@@ -229,7 +186,7 @@ def make_agent_host(
             )
         return processors
 
-    return _LearningHost(actors, experiment.algorithm, make_processors, agent_class)
+    return BatchHost(experiment.algorithm, make_processors, agent_class)
 
 
 def make_serial_host(
@@ -252,8 +209,7 @@ def make_serial_host(
     _load_learning_code(experiment)
     require_plans(experiment)
     actors = make_actors(experiment, client_id, agent_class)
-    return _LearningHost(
-        actors,
+    return BatchHost(
         experiment.algorithm,
         lambda: _make_serial_processors(experiment, publisher, actors, client_id),
         agent_class,
@@ -293,8 +249,7 @@ def make_linked_host(
         )
         for task, actor in actors.items()
     }
-    return _LearningHost(
-        actors,
+    return BatchHost(
         experiment.algorithm,
         lambda: processors,
         agent_class,

@@ -159,6 +159,12 @@ class BatchHost(AgentHost):
         processors = self._get_processors()
         if not spec.exploit:
             _validate_privileged(processors.values(), observation_spaces)
+        if self._agent_class is SimpleRLAgent:  # others can change the policy's actions
+            for processor in processors.values():
+                try:
+                    processor.expect_actions(spec.action_spaces)
+                except ConfigError as error:
+                    raise ProtocolError(str(error), "SPACE_MISMATCH", "action_spaces") from error
         length = self._config.observation_history
         history = ObservationHistory(length, spec.slots) if length > 1 else None
         # Inputs that the client does not send are made by the agent.
