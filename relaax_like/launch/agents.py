@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.agent.data_processor import ComputationDataProcessor
@@ -43,23 +42,6 @@ if TYPE_CHECKING:  # They import TensorFlow.
 logger = logging.getLogger(__name__)
 
 MakeClient = Callable[[str], ParameterServerClient]
-
-
-@dataclass(frozen=True)
-class LearnerLink:
-    """A learner in another process: a child of this one, the parameter server, or relaax-learner.
-
-    Attributes:
-      link: to the learner; not started yet.
-      metrics: the agents' recorder.
-      ahead: number of rollouts that an agent can be ahead of the learner.
-      max_segment_sec: see `OnlineHelper`.
-    """
-
-    link: ChildLearner | RemoteLearners
-    metrics: Metrics
-    ahead: int
-    max_segment_sec: float | None = None
 
 
 class LearnerFinder:
@@ -139,14 +121,6 @@ def make_remote_learners(
     return RemoteLearners(make_learner)
 
 
-def make_beside_learner(
-    experiment: Experiment, link: ChildLearner | RemoteLearners, metrics: Metrics
-) -> LearnerLink:
-    """Returns the agents' link to a learner in another process, according to the settings."""
-    learner = experiment.learner
-    return LearnerLink(link, metrics, learner.max_rollouts_ahead or 0, learner.max_segment_sec)
-
-
 def make_agent_host(
     experiment: Experiment, make_client: MakeClient, client_id: str = ""
 ) -> AgentHost:
@@ -217,15 +191,20 @@ def make_serial_host(
 
 
 def make_linked_host(
-    experiment: Experiment, make_client: MakeClient, beside: LearnerLink, client_id: str = ""
+    experiment: Experiment,
+    make_client: MakeClient,
+    link: ChildLearner | RemoteLearners,
+    metrics: Metrics,
+    client_id: str = "",
 ) -> AgentHost:
     """Makes the host of agents whose learner runs in another process.
 
     Args:
       experiment: names the folder.
       make_client: opens a view of the parameter server, for plain agents.
-      beside: where batch-native agents learn, while they keep acting; if it is a child of this
-        process, it is started.
+      link: to the process where batch-native agents learn, while they keep acting: a child of this
+        one, which is started, the parameter server, or relaax-learner.
+      metrics: the agents' recorder.
       client_id: of the agents; by default a unique one.
 
     Raises:
@@ -237,7 +216,6 @@ def make_linked_host(
         return _make_plain_host(experiment, agent_class, make_client)
     client_id = client_id or make_client_id("rlx")
     validate_steps(experiment.algorithm)
-    link = beside.link
     if isinstance(link, ChildLearner):
         link.start()  # first, because it takes the longest to start
     actors = make_actors(experiment, client_id, agent_class)
@@ -245,7 +223,7 @@ def make_linked_host(
     name = make_client_id(client_id)
     processors = {
         task: ComputationDataProcessor(
-            actor, _connect(experiment, link, task, actor), beside.metrics, f"{name}-{task}"
+            actor, _connect(experiment, link, task, actor), metrics, f"{name}-{task}"
         )
         for task, actor in actors.items()
     }
@@ -253,8 +231,8 @@ def make_linked_host(
         experiment.algorithm,
         lambda: processors,
         agent_class,
-        beside.ahead,
-        beside.max_segment_sec,
+        experiment.learner.max_rollouts_ahead or 0,
+        experiment.learner.max_segment_sec,
     )
 
 

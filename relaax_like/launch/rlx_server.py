@@ -21,8 +21,6 @@ from relaax_like.core.records import ClientsReport
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import (
     LearnerFinder,
-    LearnerLink,
-    make_beside_learner,
     make_linked_host,
     make_remote_learners,
 )
@@ -157,13 +155,12 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
         def make_client(client_id: str) -> ParameterServerClient:
             return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
 
-        beside = make_beside_learner(experiment, learner, metrics)
         host: AgentHost
         if experiment.algorithm.lacks_spaces:
-            host = _make_late_host(experiment, make_client, beside, link, shutdown)
+            host = _make_late_host(experiment, make_client, learner, metrics, link, shutdown)
         else:
             with shutdown.interrupting(), tracing.span(tracing.START):
-                host = make_linked_host(experiment, make_client, beside)
+                host = make_linked_host(experiment, make_client, learner, metrics)
         newest: deque[Greeting] = deque(maxlen=1)  # of clients that train
 
         def watch_session(session: Session) -> None:
@@ -271,19 +268,19 @@ async def _serve(
 def _make_late_host(
     experiment: Experiment,
     make_client: Callable[[str], ParameterServerClient],
-    beside: LearnerLink,
+    learner: ChildLearner | RemoteLearners,
+    metrics: Metrics,
     link: Link,
     shutdown: Shutdown,
 ) -> LateHost:
     """Makes the host of an experiment whose settings do not define its spaces."""
-    learner = beside.link
     if isinstance(learner, ChildLearner) and not has_plain_agents(experiment):
         learner.start()  # imports TensorFlow, then requests the spaces from the parameter server
 
     def make_host(spaces: RunSpaces) -> AgentHost:
         complete, _ = add_spaces(experiment, *spaces)
         try:
-            return make_linked_host(complete, make_client, beside)
+            return make_linked_host(complete, make_client, learner, metrics)
         except RelaaxError as error:  # no client can repair that
             logger.error("%s", error)
             shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)

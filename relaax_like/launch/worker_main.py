@@ -19,7 +19,6 @@ from relaax_like.config.seeds import derive_seed
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.agents import (
     make_agent_host,
-    make_beside_learner,
     make_linked_host,
     make_remote_learners,
 )
@@ -102,20 +101,18 @@ def play(
 
     with contextlib.ExitStack() as ends:
         with shutdown.interrupting(), tracing.span(tracing.START):
-            beside = None
+            learner = None
             if experiment.learner.publishes:
                 learner = make_remote_learners(
                     link, name, _SERVER_WAIT_SEC, shutdown, sampling.get_sec
                 )
-                beside = make_beside_learner(experiment, learner, metrics)
-            if beside is None:
-                host = make_agent_host(experiment, make_client, name)
+                host = make_linked_host(experiment, make_client, learner, metrics, name)
             else:
-                host = make_linked_host(experiment, make_client, beside, name)
+                host = make_agent_host(experiment, make_client, name)
             # A worker that replaces a dead one must play other episodes.
             purpose = f"{name} from step {link.status().global_t}"
             slots = ends.enter_context(open_slots(experiment, purpose))
-            if beside is not None:
+            if learner is not None:
                 ends.callback(learner.stop)
                 while not learner.wait_loaded(_POLL_SEC):
                     if shutdown.requested.is_set():  # it was refused, and a retry is useless

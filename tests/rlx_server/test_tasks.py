@@ -17,7 +17,7 @@ from relaax_like.client.client import Retry, RlxClient
 from relaax_like.client.interactor import Interactor
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import Metrics
-from relaax_like.launch.agents import LearnerLink, make_linked_host
+from relaax_like.launch.agents import make_linked_host
 from relaax_like.launch.parameter_server import make_parameter_server
 from relaax_like.launch.rlx_server import make_rlx_server
 from relaax_like.learn.child_learner import ChildLearner
@@ -91,7 +91,8 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
         host = make_linked_host(
             experiment,
             lambda name: link.parameter_server_stub(name, recorder),
-            LearnerLink(learner, recorder, ahead=1),
+            learner,
+            recorder,
         )
         rlx = make_rlx_server(experiment.rlx_server, host, recorder)
         with ServerThread(rlx, "127.0.0.1", 0) as running:
