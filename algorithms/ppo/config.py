@@ -5,8 +5,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from relaax_like.config import ActorCriticConfig, OnPolicy, Tunable, hyper
-from relaax_like.config.found_spaces import describe_mirrors
-from relaax_like.config.mirror import Mirror, parse_mirror
+from relaax_like.config.mirror import Mirror, describe_mirrors, parse_mirror
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
 from relaax_like.config.schedule import Linear, Schedule
 from relaax_like.wire import Box, Discrete, MultiDiscrete, Spaces

@@ -1,18 +1,11 @@
 """Settings of sac."""
 
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from relaax_like.config import (
-    ContinuousReplayConfig,
-    EncoderConfig,
-    OptimizerConfig,
-    Tunable,
-    hyper,
-    validate_discrete,
-)
-from relaax_like.wire.spaces import ACTION, MAX_DISCRETE, Discrete, Spaces
+from relaax_like.config import ContinuousReplayConfig, OptimizerConfig, Tunable, hyper
+from relaax_like.wire.spaces import MAX_DISCRETE
 
 TEMPERATURE = "temperature"
 
@@ -20,6 +13,7 @@ TEMPERATURE = "temperature"
 class Config(ContinuousReplayConfig):
     """Settings of sac: the keys of the YAML's `algorithm` section."""
 
+    action_keys: ClassVar[tuple[str, ...]] = ("num_actions", "action_size")
     needed_action: ClassVar[str] = "one continuous action (Box) or one discrete action (Discrete)"
 
     num_actions: int | None = Field(default=None, ge=2, le=MAX_DISCRETE)
@@ -63,55 +57,15 @@ class Config(ContinuousReplayConfig):
     def _validate_action_keys(self) -> None:
         keys = ("action_size", "action_low", "action_high")
         given = [key for key in keys if getattr(self, key) is not None]
-        if self.num_actions is not None and given:
+        if self.num_actions is None:
+            super()._validate_action_keys()
+        elif given:
             names, are = " and ".join(given), "is" if len(given) == 1 else "are"
             raise ValueError(
                 f"num_actions: {self.num_actions}, but {names} {are} set, too, for a continuous "
                 f"action; remove {names} if the environment's action is discrete (Discrete), or "
                 "else num_actions"
             )
-        super()._validate_action_keys()
-
-    @property
-    def lacks_spaces(self) -> bool:
-        """Whether the file lacks observations, actions, or both."""
-        return super().lacks_spaces if self.num_actions is None else self._lacks_observations
-
-    @property
-    def action_spaces(self) -> Spaces:
-        """One of `num_actions` actions, or a bounded continuous one; {} if not known yet."""
-        if self.num_actions is None:
-            return super().action_spaces
-        return {ACTION: Discrete(n=self.num_actions)}
-
-    def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of observations and actions that the file does not set.
-
-        Raises:
-          InvalidInputError: an observation cannot be used, or the action is neither one Discrete
-            nor one Box with finite bounds; `action_low` in the file replaces these.
-        """
-        space = action_spaces.get(ACTION)
-        comes = len(action_spaces) == 1 and isinstance(space, Discrete)
-        if self.num_actions is None and (self.action_size is not None or not comes):
-            return super().describe_spaces(observation_spaces, action_spaces)
-        keys = EncoderConfig.describe_spaces(self, observation_spaces, action_spaces)
-        if self.num_actions is None:
-            assert isinstance(space, Discrete)
-            keys["num_actions"] = space.n
-        return keys
-
-    def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose spaces do not fit these networks.
-
-        Raises:
-          InvalidInputError: a space does not fit; the error says what differs, and the cure.
-        """
-        if self.num_actions is None:
-            super().validate_spaces(observation_spaces, action_spaces)
-            return
-        EncoderConfig.validate_spaces(self, observation_spaces, action_spaces)
-        validate_discrete(action_spaces, self.num_actions, any_start=True)
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

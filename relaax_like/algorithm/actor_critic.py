@@ -15,8 +15,8 @@ from relaax_like.algorithm.encoder import (
     read_observations,
 )
 from relaax_like.algorithm.model import Model, Specs, Tensors
-from relaax_like.config.actions import ActionConfig
 from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.config.leaves import ActionConfig
 from relaax_like.nn.action_heads import make_action_spec
 from relaax_like.nn.arrays import Values
 from relaax_like.nn.distributions import Distribution, Joint

@@ -6,7 +6,7 @@ from typing import Any
 
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.model import Model, Specs, Tensors
-from relaax_like.config.linear_values import LinearValuesConfig
+from relaax_like.config.discrete import LinearValuesConfig
 from relaax_like.nn.action_heads import make_epsilon_greedy
 from relaax_like.nn.layers import Dense
 

@@ -43,6 +43,10 @@ class AlgorithmConfig(Settings):
     _seed: int = PrivateAttr(default=0)
 
     @property
+    def _own_name(self) -> str:
+        return self.name or "this algorithm"
+
+    @property
     def seed(self) -> int:
         """The experiment's seed; derive yours from it with `config.seeds.derive_seed`."""
         return self._seed

@@ -1,19 +1,16 @@
 """Settings of algorithms with one bounded continuous action, an actor and critics."""
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from relaax_like.config import hyper
-from relaax_like.config.actions import ActionConfig, Bound
 from relaax_like.config.encoder import EncoderConfig
-from relaax_like.config.found_spaces import describe_actions
+from relaax_like.config.leaves import Bound
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.replay import ReplayConfig
 from relaax_like.config.schedule import Constant, Schedule
-from relaax_like.config.spaces import describe_leaves, validate_bounds, validate_continuous
-from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import ACTION, Box, Spaces
+from relaax_like.wire.spaces import Box
 
 ACTOR, CRITIC = "actor", "critic"
 
@@ -22,11 +19,10 @@ class ContinuousConfig(EncoderConfig):
     """Base of the `Config` of an algorithm with an actor and `Critics`; it has no plan.
 
     Fields are read from the keys of the YAML's `algorithm` section.
-
-    Attributes:
-      needed_action: what the action must be, for the error if it is something else.
     """
 
+    action_keys: ClassVar[tuple[str, ...]] = ("action_size",)
+    bounded: ClassVar[bool] = True
     needed_action: ClassVar[str] = "one continuous action (Box)"
 
     action_size: int | None = Field(default=None, ge=1)
@@ -63,11 +59,6 @@ class ContinuousConfig(EncoderConfig):
                 "vectors; use dense layers, or choose another algorithm"
             )
 
-    @model_validator(mode="after")
-    def _validate_action(self) -> Self:
-        self._validate_action_keys()
-        return self
-
     def _validate_action_keys(self) -> None:
         keys = ("action_size", "action_low", "action_high")
         given = [key for key in keys if getattr(self, key) is not None]
@@ -79,26 +70,7 @@ class ContinuousConfig(EncoderConfig):
                 f"{' and '.join(given)} to use the environment's action"
             )
         if self.action_size is not None:
-            self._get_action().validate_keys("action_")
-
-    def _get_action(self) -> ActionConfig:
-        return ActionConfig.model_construct(
-            size=self.action_size, bounded=True, low=self.action_low, high=self.action_high
-        )
-
-    @property
-    def _own_name(self) -> str:
-        return self.name or "this algorithm"
-
-    @property
-    def lacks_spaces(self) -> bool:
-        """Whether the file lacks observations, actions, or both."""
-        return super().lacks_spaces or self.action_size is None
-
-    @property
-    def action_spaces(self) -> Spaces:
-        """One bounded continuous action; {} if its size is not known yet."""
-        return {} if self.action_size is None else {ACTION: self.action_space}
+            super()._validate_action_keys()
 
     @property
     def action_space(self) -> Box:
@@ -107,45 +79,10 @@ class ContinuousConfig(EncoderConfig):
         Raises:
           ConfigError: its size is not known yet.
         """
-        if self.action_size is None:
-            self.require_spaces()
-        space = self._get_action().space
+        self.require_spaces()
+        space = super().action_space
         assert isinstance(space, Box)
         return space
-
-    def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of observations and actions that the file does not set.
-
-        Raises:
-          InvalidInputError: an observation cannot be used, or the action is not one Box with finite
-            bounds. Bounds in the file replace those of the environment.
-        """
-        keys = super().describe_spaces(observation_spaces, action_spaces)
-        if self.action_size is None:
-            actions = describe_actions(action_spaces, self.action_low is None)
-            if "action_size" not in actions:
-                raise InvalidInputError(
-                    f"action_spaces: got {describe_leaves(action_spaces)}; {self._own_name} needs "
-                    f"{self.needed_action} named {ACTION!r}; choose another algorithm for other "
-                    "actions",
-                    "action_spaces",
-                )
-            keys |= actions
-        return keys
-
-    def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose spaces do not fit these networks.
-
-        What the settings do not define yet is not compared.
-
-        Raises:
-          InvalidInputError: a space does not fit; the error says what differs, and the cure.
-        """
-        super().validate_spaces(observation_spaces, action_spaces)
-        if self.action_size is not None:
-            validate_continuous(action_spaces, self.action_size)
-            space = self.action_space
-            validate_bounds(action_spaces, space.low, space.high)
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

@@ -5,21 +5,44 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from relaax_like.config.algorithm import AlgorithmConfig
-from relaax_like.config.found_spaces import describe_network, describe_observations
+from relaax_like.config.leaves import (
+    ActionConfig,
+    NumValues,
+    ObservationConfig,
+    validate_image_shape,
+)
 from relaax_like.config.network import NetworkConfig
-from relaax_like.config.observations import NumValues, ObservationConfig
 from relaax_like.config.plan import RETURN_STATISTIC
 from relaax_like.config.problems import describe_list
 from relaax_like.config.spaces import (
-    validate_image,
-    validate_integers,
+    describe_actions,
+    describe_leaves,
+    describe_network,
+    describe_observations,
     validate_leaves,
-    validate_vector,
 )
-from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import OBSERVATION, Box, Discrete, MultiDiscrete, Spaces
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import (
+    ACTION,
+    OBSERVATION,
+    Box,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    Spaces,
+)
 
 OBSERVATION_KEYS = ("state_size", "image", "num_states", "observations")
+# Keys of algorithms for their only action -> the same key of a listed leaf. Subclasses have some.
+_ACTION_KEYS = {
+    "num_actions": "num",
+    "action_size": "size",
+    "std": "std",
+    "log_std_init": "log_std_init",
+    "bounded": "bounded",
+    "action_low": "low",
+    "action_high": "high",
+}
 
 
 class EncoderConfig(AlgorithmConfig):
@@ -27,10 +50,18 @@ class EncoderConfig(AlgorithmConfig):
 
     Fields are read from the keys of the YAML's `algorithm` section. The file sets at most one of
     state_size, image, num_states and observations; by default they come from the environment.
+
+    Attributes:
+      normalizing_keys: the keys that turn the normalisation of observations on, for errors.
+      action_keys: those of num_actions, action_size and actions that the algorithm has; its actions
+        are then those that the file describes, or the environment's. () if it says them otherwise.
+      needed_action: what the only action must be, for errors; "": any actions can be used.
     """
 
     normalizing_keys: ClassVar[str] = "normalize_observations"
-    """The keys that turn the normalisation of observations on, for errors."""
+    action_keys: ClassVar[tuple[str, ...]] = ()
+    needed_action: ClassVar[str] = ""
+
     state_size: int | None = Field(default=None, ge=1)
     """Number of values in one observation (a Box or MultiBinary), flattened."""
     image: tuple[int, int, int] | None = None
@@ -41,7 +72,7 @@ class EncoderConfig(AlgorithmConfig):
     one-hot vector."""
     observations: dict[str, ObservationConfig] | None = Field(default=None, min_length=1)
     """For observations with several leaves, such as a Dict space: maps each leaf to its size, image
-    or num and to the layers of its branch (config/observations.py). It must name every leaf of the
+    or num and to the layers of its branch (config/leaves.py). It must name every leaf of the
     environment; an unlisted leaf is an error, because it might be misspelt."""
     network: NetworkConfig = NetworkConfig()
     """Layers of each network."""
@@ -69,10 +100,7 @@ class EncoderConfig(AlgorithmConfig):
                 f"num_states: {describe_list(self.num_states)}, but one-hot vectors are not "
                 f"normalised; set {self.normalizing_keys} to false, or use another algorithm"
             )
-        if self.image is not None and min(self.image) < 1:
-            raise ValueError(
-                f"image: {list(self.image)}, expected [height, width, channels], each 1 or more"
-            )
+        validate_image_shape(self.image)
         if self.image is not None and self.has_normalizer:
             raise ValueError(
                 f"image: {list(self.image)}, but images are scaled to [0, 1], not normalised; set "
@@ -120,17 +148,29 @@ class EncoderConfig(AlgorithmConfig):
                 f"{self.normalizing_keys} to false"
             )
 
-    def find_nonlinear_keys(self) -> list[str]:
-        """Returns the keys that are set, but do not fit values linear in the observation.
+    @model_validator(mode="after")
+    def _validate_actions(self) -> Self:
+        given = [key for key in self.action_keys if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(
+                f"{' and '.join(given)} are set; set only one of {', '.join(self.action_keys)}, or "
+                "none of them to use the environment's actions"
+            )
+        self._validate_action_keys()
+        return self
 
-        These are layers, images and normalisation; those of single observations have full names.
+    def _validate_action_keys(self) -> None:
+        """Refuses keys of actions that contradict each other.
+
+        Raises:
+          ValueError: there are such keys.
         """
-        found = ["network.layers"] if self.network.layers else []
-        found += [key for key in ("image", "normalize_observations") if getattr(self, key)]
-        for leaf, own in (self.observations or {}).items():
-            given = [key for key in ("image", "layers") if getattr(own, key)]
-            found += [f"observations.{leaf}.{key}" for key in given]
-        return found
+        if self.action_keys:
+            self._get_only_action().validate_keys("action_", is_known=not self._lacks_actions)
+
+    def _get_only_action(self) -> ActionConfig:
+        own = {kind: getattr(self, key) for key, kind in _ACTION_KEYS.items() if hasattr(self, key)}
+        return ActionConfig.model_construct(**own)
 
     @property
     def has_normalizer(self) -> bool:
@@ -139,12 +179,13 @@ class EncoderConfig(AlgorithmConfig):
 
     @property
     def lacks_spaces(self) -> bool:
-        """Whether the file does not define the observations."""
-        return self._lacks_observations
+        """Whether the file lacks observations, or actions if it can describe them."""
+        return not self.observation_leaves or self._lacks_actions
 
     @property
-    def _lacks_observations(self) -> bool:
-        return all(getattr(self, key) is None for key in OBSERVATION_KEYS)
+    def _lacks_actions(self) -> bool:
+        keys = self.action_keys
+        return bool(keys) and all(getattr(self, key) is None for key in keys)
 
     def require_spaces(self) -> None:
         """Checks that the settings define all that a model needs to be built.
@@ -158,10 +199,8 @@ class EncoderConfig(AlgorithmConfig):
         if not self.observation_spaces:
             what, cure = "observations", " or ".join(OBSERVATION_KEYS)
         elif not self.action_spaces:
-            keys = ("num_actions", "actions", "action_size")
-            known = [key for key in keys if key in type(self).model_fields]
-            what, cure = "actions", " or ".join(known)
-            if "action_size" in known:
+            what, cure = "actions", " or ".join(self.action_keys)
+            if "action_size" in self.action_keys:
                 cure += " (with action_low and action_high if the actions are bounded)"
         raise ConfigError(
             f"algorithm: the {what} are not defined; set {cure}, or take them from an environment "
@@ -169,29 +208,73 @@ class EncoderConfig(AlgorithmConfig):
         )
 
     def describe_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
-        """Returns the keys of observations that the file does not set.
+        """Returns the keys of observations and actions that the file does not set.
 
-        With an image, also `network` with convolutions, unless the file lists layers.
+        With an image, also `network` with convolutions, unless the file lists layers. Bounds of an
+        action in the file replace those of the environment.
 
         Raises:
-          InvalidInputError: a leaf cannot be observed; the error names it.
+          InvalidInputError: a leaf cannot be used, and the error names it; or the actions are
+            bounded, but neither the file nor the environment has finite bounds.
         """
-        if not self._lacks_observations:
-            return {}
-        keys = describe_observations(observation_spaces)
-        return keys | describe_network(keys, self.network)
+        keys: dict[str, Any] = {}
+        if not self.observation_leaves:
+            keys = describe_observations(observation_spaces)
+            keys |= describe_network(keys, self.network)
+        if not self._lacks_actions:
+            return keys
+        only = self._get_only_action()
+        actions = describe_actions(action_spaces, only.bounded and only.low is None)
+        fits = any(isinstance(actions.get(key), int) for key in self.action_keys)
+        if self.needed_action and not fits:
+            raise InvalidInputError(
+                f"action_spaces: got {describe_leaves(action_spaces)}; {self._own_name} needs "
+                f"{self.needed_action} named {ACTION!r}; choose another algorithm for other "
+                "actions",
+                "action_spaces",
+            )
+        return keys | actions
 
     @property
-    def observation_spaces(self) -> Spaces:
-        """The leaves of an observation: flat vectors, images and integers; {} if not known yet."""
+    def observation_leaves(self) -> dict[str, ObservationConfig]:
+        """The settings of each leaf of an observation; {} if not known yet."""
         if self.observations is not None:
-            return {leaf: own.space for leaf, own in self.observations.items()}
-        if self._lacks_observations:
+            return self.observations
+        if all(getattr(self, key) is None for key in OBSERVATION_KEYS):
             return {}
         only = ObservationConfig.model_construct(
             size=self.state_size, image=self.image, num=self.num_states
         )
-        return {OBSERVATION: only.space}
+        return {OBSERVATION: only}
+
+    @property
+    def observation_spaces(self) -> Spaces:
+        """The leaves of an observation: flat vectors, images and integers; {} if not known yet."""
+        return {leaf: own.space for leaf, own in self.observation_leaves.items()}
+
+    @property
+    def action_leaves(self) -> dict[str, ActionConfig]:
+        """The settings of each leaf of the action space, sorted by name; {} if not known yet."""
+        listed = self._listed_actions
+        if listed is not None:
+            return dict(sorted(listed.items()))
+        if self._lacks_actions or not self.action_keys:
+            return {}
+        return {ACTION: self._get_only_action()}
+
+    @property
+    def _listed_actions(self) -> dict[str, ActionConfig] | None:
+        return getattr(self, "actions", None) if "actions" in self.action_keys else None
+
+    @property
+    def action_spaces(self) -> Spaces:
+        """The space of each leaf of an action, sorted by name; {} if not known yet."""
+        return {leaf: own.space for leaf, own in self.action_leaves.items()}
+
+    @property
+    def action_space(self) -> Space:
+        """The space of the only action; for settings with num_actions or action_size."""
+        return self._get_only_action().space
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -226,18 +309,14 @@ class EncoderConfig(AlgorithmConfig):
         }
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
-        """Refuses environments whose observations do not fit the encoder.
+        """Refuses environments whose spaces do not fit the settings.
 
-        Nothing is compared if the settings do not define the observations yet.
+        What the settings do not define yet is not compared.
 
         Raises:
           InvalidInputError: a leaf does not fit; the error says what differs, and the cure.
         """
-        if self.observations is not None:
-            validate_leaves(observation_spaces, self.observation_spaces)
-        elif self.image is not None:
-            validate_image(observation_spaces, self.image)
-        elif self.num_states is not None:
-            validate_integers(observation_spaces, self.observation_spaces[OBSERVATION])
-        elif self.state_size is not None:
-            validate_vector(observation_spaces, self.state_size)
+        listed = self.observations is not None
+        validate_leaves(observation_spaces, self.observation_leaves, listed=listed)
+        listed = self._listed_actions is not None
+        validate_leaves(action_spaces, self.action_leaves, listed=listed)

@@ -1,9 +1,13 @@
-"""Mirror: the mirror image of an observation or action, as written in settings."""
+"""Mirror: the mirror image of an observation or action, as written in settings or in a space."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from relaax_like.config.problems import count
+from relaax_like.config.spaces import describe_leaves
+from relaax_like.wire.errors import InvalidInputError
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
 _FIRST = 0.1  # Zero has no sign.
 
@@ -71,3 +75,40 @@ def parse_mirror(name: str, numbers: Sequence[float], size: int, what: str) -> M
                 "mirroring twice must restore the original"
             )
     return Mirror(tuple(indices), tuple(signs))
+
+
+def describe_mirrors(observation_spaces: Spaces, action_spaces: Spaces) -> dict[str, Any]:
+    """Returns the keys mirror_observation and mirror_action, from the mirrors of both spaces.
+
+    Args:
+      observation_spaces: leaf -> space.
+      action_spaces: the same for actions.
+
+    Raises:
+      InvalidInputError: a space has no mirror, or leaves other than one named `observation` or
+        `action`.
+    """
+    keys = {}
+    for kind, leaf, spaces in (
+        ("observation", OBSERVATION, observation_spaces),
+        ("action", ACTION, action_spaces),
+    ):
+        space = spaces.get(leaf)
+        if space is None or len(spaces) > 1:
+            raise InvalidInputError(
+                f"algorithm.mirror: got {describe_leaves(spaces)}, but only {kind}s of one leaf, "
+                f"named {leaf!r}, can be mirrored; wrap the environment, or set algorithm.mirror "
+                "to 0",
+                f"{kind}_spaces",
+            )
+        if space.mirror is None:
+            raise InvalidInputError(
+                "algorithm.mirror: the environment does not define the mirror image of its "
+                f"{kind}s; add a method get_{kind}_mirror_indices to a Gymnasium environment, or "
+                f"mirror=(...) to an {kind} space of relaax_like.wire, or set "
+                "algorithm.mirror_observation and algorithm.mirror_action, or set algorithm.mirror "
+                "to 0",
+                f"{kind}_spaces",
+            )
+        keys[f"mirror_{kind}"] = list(space.mirror)
+    return keys

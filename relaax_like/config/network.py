@@ -23,7 +23,7 @@
 | `silu`, also `swish` | x / (1 + exp(-x)): Elfwing et al. 2018; Ramachandran et al. 2017 |
 | `softplus` | log(1 + exp(x)) |
 
-If `observations` names several inputs (`config/observations.py`), each first goes through its own
+If `observations` names several inputs (`config/leaves.py`), each first goes through its own
 layers, and these layers receive the joined outputs.
 """
 

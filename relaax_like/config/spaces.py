@@ -1,26 +1,22 @@
-"""Checks that an environment's spaces fit an algorithm; for `Config.validate_spaces`."""
+"""Spaces of an environment: whether they fit the settings, and the settings that they stand for."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from relaax_like.config.observations import MAX_VALUES
-from relaax_like.config.problems import count
+from relaax_like.config.leaves import ActionConfig, LeafConfig, ObservationConfig
+from relaax_like.config.network import NetworkConfig
 from relaax_like.wire.errors import InvalidInputError, RelaaxError
-from relaax_like.wire.spaces import (
-    ACTION,
-    OBSERVATION,
-    Box,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    Space,
-    Spaces,
-)
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Space, Spaces, show_number
 
-_MAX_SHOWN = 16  # numbers of a list in an error
+# Keys of the section `algorithm` for the only leaf, named observation or action -> the same key of
+# a leaf that is listed. Only the first ones say of which kind it is.
+OBSERVATION_KEYS = {"state_size": "size", "image": "image", "num_states": "num"}
+ACTION_KEYS = {"num_actions": "num", "action_size": "size"}
+# The convolutions of `nature` need this many rows and columns; those of `impala` any number.
+_NATURE_SIDE = 36
 
 
 def describe_mismatch(error: RelaaxError) -> str:
@@ -38,267 +34,90 @@ def validate_vector(spaces: Spaces, size: int) -> None:
     Raises:
       InvalidInputError: the observation differs; the error says how, and which setting to change.
     """
-    space = spaces.get(OBSERVATION)
-    if len(spaces) != 1 or not isinstance(space, Box | MultiBinary):
-        raise InvalidInputError(
-            f"observation_spaces: got {describe_leaves(spaces)}; this algorithm reads one Box "
-            f"or MultiBinary named {OBSERVATION!r}. Wrap the environment so that its observations "
-            f"are one vector{_name_wrapper(spaces)}; if the algorithm has the key "
-            "algorithm.observations, you can also remove algorithm.state_size, and list the "
-            "leaves there or use the environment's observations",
-            "observation_spaces",
-        )
-    numbers = math.prod(space.shape)
-    if numbers != size:
-        cure = f"set it to {numbers}" if numbers else "wrap the environment to add numbers"
-        raise InvalidInputError(
-            f"observation_spaces: shape {list(space.shape)} has {count(numbers, 'number')}, but "
-            f"algorithm.state_size is {size}; {cure}",
-            "observation_spaces",
-        )
+    validate_leaves(
+        spaces, {OBSERVATION: ObservationConfig.model_construct(size=size)}, listed=False
+    )
 
 
-def validate_image(spaces: Spaces, shape: tuple[int, int, int]) -> None:
-    """Checks that the observation is one uint8 image of `[height, width, channels]`.
-
-    Raises:
-      InvalidInputError: the observation differs; the error says how, and which setting to change.
-    """
-    space = spaces.get(OBSERVATION)
-    if len(spaces) != 1 or not isinstance(space, Box) or space.dtype != "uint8":
-        raise InvalidInputError(
-            f"observation_spaces: got {describe_leaves(spaces)}; this algorithm reads one uint8 "
-            f"Box named {OBSERVATION!r}, an image. Wrap the environment, or set "
-            "algorithm.state_size (for a vector), num_states (for integers) or observations (for "
-            "several leaves) instead of image, and dense layers in algorithm.network",
-            "observation_spaces",
-        )
-    if space.shape != shape:
-        raise InvalidInputError(
-            f"observation_spaces: shape is {list(space.shape)}, but algorithm.image is "
-            f"{list(shape)}; set it to the environment's shape if that is [height, width, "
-            "channels], or else wrap the environment",
-            "observation_spaces",
-        )
-
-
-def validate_integers(spaces: Spaces, want: Space) -> None:
-    """Checks that the observation is one or several integers with these numbers of values.
-
-    Args:
-      spaces: of the observations.
-      want: a Discrete or MultiDiscrete.
-
-    Raises:
-      InvalidInputError: the observation differs; the error says how, and which setting to change.
-    """
-    space = spaces.get(OBSERVATION)
-    if len(spaces) != 1 or not isinstance(space, type(want)):
-        raise InvalidInputError(
-            f"observation_spaces: got {describe_leaves(spaces)}; algorithm.num_states makes this "
-            f"algorithm read one {type(want).__name__} named {OBSERVATION!r}. Remove num_states "
-            "to use the environment's observations",
-            "observation_spaces",
-        )
-    if _get_n(space) != _get_n(want):
-        n = _show_n(_get_n(space))
-        cure = f"set it to {n}, or remove it"
-        if np.max(_get_n(space), initial=0) > MAX_VALUES:
-            cure = f"wrap the environment, because an integer can have at most {MAX_VALUES} values"
-        raise InvalidInputError(
-            f"observation_spaces: the observation has {n} values, but algorithm.num_states is "
-            f"{_show_n(_get_n(want))}; {cure}",
-            "observation_spaces",
-        )
-
-
-def validate_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
-    """Checks that observations have these leaves and no others.
-
-    Args:
-      spaces: of the observations.
-      leaves: leaf -> space according to the settings: a flat Box, a uint8 image, or integers; a
-        Box or MultiBinary of another shape fits a flat Box.
-
-    Raises:
-      InvalidInputError: a leaf is missing, not listed, or does not fit; the error names it.
-    """
-    field = "observation_spaces"
-    cure = "list all leaves there, or wrap the environment to remove the others"
-    _validate_names(spaces, leaves, field, "algorithm.observations", cure)
-    for leaf, want in leaves.items():
-        space, key = spaces[leaf], f"algorithm.observations.{leaf}"
-        if isinstance(want, Discrete | MultiDiscrete):
-            fits = isinstance(space, type(want)) and _get_n(space) == _get_n(want)
-            num = _show_n(_get_n(want))
-            says = f"{key}.num is {num}, the number of values of a {type(want).__name__}"
-        elif want.dtype == "uint8":
-            fits = isinstance(space, Box) and (space.dtype, space.shape) == ("uint8", want.shape)
-            says = f"{key}.image is {list(want.shape)}, a uint8 Box"
-        else:
-            size = want.shape[0]
-            fits = isinstance(space, Box | MultiBinary) and math.prod(space.shape) == size
-            says = f"{key}.size is {size}, the number of values in a Box or MultiBinary"
-        if not fits:
-            is_integers = isinstance(space, Discrete | MultiDiscrete)
-            has = f", n {_show_n(_get_n(space))}" if is_integers else ""
-            raise InvalidInputError(
-                f"{field}: leaf {leaf!r} is a {type(space).__name__} of {space.dtype}, shape "
-                f"{list(space.shape)}{has}, but {says}; change the setting, or wrap the "
-                f"environment{_name_wrapper({leaf: space})}",
-                field,
-            )
-
-
-def _get_n(space: Space) -> int | list[int]:
-    assert isinstance(space, Discrete | MultiDiscrete)
-    return space.n if isinstance(space, Discrete) else list(space.n)
-
-
-def _show_n(n: int | Sequence[int]) -> str:
-    """Returns a number, or the first few of several, for errors."""
-    if isinstance(n, int):
-        return str(n)
-    shown = ", ".join(map(str, n[:_MAX_SHOWN]))
-    return f"[{shown}]" if len(n) <= _MAX_SHOWN else f"[{shown}, ...] ({len(n)} numbers)"
-
-
-def validate_discrete(spaces: Spaces, num_actions: int, any_start: bool = False) -> None:
+def validate_discrete(spaces: Spaces, num_actions: int) -> None:
     """Checks that the action is one of `num_actions`, counted from 0.
 
-    Args:
-      spaces: of the actions.
-      num_actions: number of actions.
-      any_start: whether the actions can be counted from another number.
-
     Raises:
       InvalidInputError: the action differs; the error says how, and which setting to change.
     """
-    space = spaces.get(ACTION)
-    if len(spaces) != 1 or not isinstance(space, Discrete) or (space.start != 0 and not any_start):
+    validate_leaves(spaces, {ACTION: ActionConfig.model_construct(num=num_actions)}, listed=False)
+    start = getattr(spaces[ACTION], "start", 0)
+    if start:
         raise InvalidInputError(
-            f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
-            f"Discrete action named {ACTION!r}"
-            f"{'' if any_start else ', counted from 0 (a wrapper can do that)'}. If the algorithm "
-            "supports other actions, remove algorithm.num_actions to use the environment's; or "
-            "else choose another algorithm",
-            "action_spaces",
-        )
-    if space.n != num_actions:
-        cure = f"set algorithm.num_actions to {space.n}, if the algorithm has that key"
-        if space.n == 1:
-            cure = "wrap the environment to add actions"
-        raise InvalidInputError(
-            f"action_spaces: the environment has {count(space.n, 'action')}, but this algorithm "
-            f"is configured for {num_actions}; {cure}",
+            f"action_spaces: leaf {ACTION!r} counts actions from {start}, but this algorithm "
+            "counts them from 0; wrap the environment",
             "action_spaces",
         )
 
 
-def validate_multi_discrete(spaces: Spaces, num_actions: Sequence[int]) -> None:
-    """Checks that the action is one MultiDiscrete: several choices at once, flattened.
+def validate_leaves(spaces: Spaces, leaves: Mapping[str, LeafConfig], *, listed: bool) -> None:
+    """Checks that the environment has these leaves and no others, and that each one fits.
+
+    A vector fits Boxes and switches of any shape. The shape of an action, its dtype and the first
+    number of discrete actions can differ.
 
     Args:
-      spaces: of the actions.
-      num_actions: number of actions of each choice.
+      spaces: of the environment's observations or actions.
+      leaves: what the settings say of each.
+      listed: whether the settings list the leaves by name, in `observations` or `actions`.
 
     Raises:
-      InvalidInputError: the action differs; the error says how, and which setting to change.
+      InvalidInputError: a leaf is missing, not listed, or does not fit; the error names it, and the
+        setting to change.
     """
-    space = spaces.get(ACTION)
-    if len(spaces) != 1 or not isinstance(space, MultiDiscrete):
+    if listed:
+        _validate_names(spaces, leaves)
+    for leaf, own in leaves.items():
+        key = f"algorithm.{own.role}s.{leaf}.{own.kind}" if listed else _find_key(own)
+        _validate_leaf(spaces, leaf, own, key, listed)
+        if isinstance(own, ActionConfig) and own.bounded:
+            prefix = f"algorithm.actions.{leaf}." if listed else "algorithm.action_"
+            _validate_bounds(spaces[leaf], own.space, prefix)
+
+
+def _find_key(own: LeafConfig) -> str:
+    """Returns the key that says of which kind the only leaf is."""
+    keys = OBSERVATION_KEYS if own.role == OBSERVATION else ACTION_KEYS
+    return next(f"algorithm.{key}" for key, kind in keys.items() if kind == own.kind)
+
+
+def _validate_leaf(spaces: Spaces, leaf: str, own: LeafConfig, key: str, listed: bool) -> None:
+    is_there = listed or list(spaces) == [leaf]
+    value: Any = own.measure(spaces[leaf]).get(own.kind) if is_there else None
+    want = f"{key} is {show_number(own.value)}"
+    if type(value) is not type(own.value):
+        want += f", for a {own.needs}"
+    if not listed and type(value) is not type(own.value):
+        is_continuous = own.role == ACTION and own.kind == "size"
+        others = ", and other keys of continuous actions such as action_low," * is_continuous
         raise InvalidInputError(
-            f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
-            f"MultiDiscrete action named {ACTION!r}. For one Discrete action set "
-            "algorithm.num_actions to a number; for a Box set algorithm.action_size instead, and "
-            "for other spaces algorithm.actions",
-            "action_spaces",
+            f"{own.role}_spaces: got {describe_leaves(spaces)}, but {want} named {leaf!r}; remove "
+            f"{key}{others} to use the environment's {own.role}s, or list its leaves in "
+            f"algorithm.{own.role}s, if the algorithm has that key, or wrap the environment"
+            f"{_name_wrapper(own, spaces)}",
+            f"{own.role}_spaces",
         )
-    if space.n != tuple(num_actions):
-        n = _show_n(space.n)
+    if value != own.value:
+        own.describe(leaf, spaces[leaf])  # refuses what no setting can describe
+        cure = f"change the setting, or wrap the environment{_name_wrapper(own, spaces)}"
+        if not listed:
+            is_image = own.kind == "image"
+            cure = f"set it to {show_number(value)}"
+            cure += " if that is [height, width, channels], or else wrap the environment" * is_image
         raise InvalidInputError(
-            f"action_spaces: the choices have {n} actions, but algorithm.num_actions is "
-            f"{_show_n(num_actions)}; set it to {n}, or remove it",
-            "action_spaces",
+            f"{own.role}_spaces: leaf {leaf!r} is a {spaces[leaf].describe()}, but {want}; {cure}",
+            f"{own.role}_spaces",
         )
 
 
-def validate_continuous(spaces: Spaces, size: int) -> None:
-    """Checks that the action is one Box of `size` numbers.
-
-    Raises:
-      InvalidInputError: the action differs; the error says how, and which setting to change.
-    """
-    space = spaces.get(ACTION)
-    if len(spaces) != 1 or not isinstance(space, Box):
-        raise InvalidInputError(
-            f"action_spaces: got {describe_leaves(spaces)}; this algorithm is configured for one "
-            f"continuous action (a Box) named {ACTION!r}. Remove algorithm.action_size, and other "
-            "keys of continuous actions such as action_low, to use the environment's actions; or "
-            "set algorithm.num_actions (discrete actions) or algorithm.actions instead of them, "
-            "if the algorithm has that key; or else choose another algorithm",
-            "action_spaces",
-        )
-    components = math.prod(space.shape)
-    if components != size:
-        cure = f"set it to {components}" if components else "wrap the environment to add components"
-        raise InvalidInputError(
-            f"action_spaces: shape {list(space.shape)} has {count(components, 'component')}, but "
-            f"algorithm.action_size is {size}; {cure}",
-            "action_spaces",
-        )
-
-
-def validate_bounds(spaces: Spaces, low: np.ndarray, high: np.ndarray) -> None:
-    """Checks the bounds of a continuous action; a component without a bound accepts any.
-
-    Args:
-      spaces: of the actions; `action` is a Box.
-      low, high: of the settings, `[size] float32`.
-
-    Raises:
-      InvalidInputError: the environment has other bounds; the error shows the first that differs.
-    """
-    _validate_bounds(spaces[ACTION], low, high, "algorithm.action_")
-
-
-def validate_action_leaves(spaces: Spaces, leaves: Mapping[str, Space]) -> None:
-    """Checks that actions have these leaves and no others.
-
-    Args:
-      spaces: of the actions.
-      leaves: leaf -> space according to the settings; the shape (not the number of components), the
-        dtype and the first number of discrete actions can differ.
-
-    Raises:
-      InvalidInputError: a leaf is missing, not listed, or does not fit; the error names it.
-    """
-    field = "action_spaces"
-    cure = (
-        "for a new run, list all leaves there, or remove it to use the environment's; a run that "
-        "has begun keeps its actions, so wrap the environment"
-    )
-    _validate_names(spaces, leaves, field, "algorithm.actions", cure)
-    for leaf, want in leaves.items():
-        key = f"algorithm.actions.{leaf}"
-        if _describe_action(spaces[leaf]) != _describe_action(want):
-            raise InvalidInputError(
-                f"{field}: leaf {leaf!r} is a {_describe_action(spaces[leaf]):.200}, but {key} "
-                f"says {_describe_action(want):.200}; change the setting, or wrap the environment",
-                field,
-            )
-        if isinstance(want, Box) and want.low is not None:
-            _validate_bounds(spaces[leaf], want.low, want.high, f"{key}.")
-
-
-def _validate_names(
-    spaces: Spaces, leaves: Mapping[str, Space], field: str, key: str, cure: str
-) -> None:
-    """Checks that the environment's leaves are those of the settings.
-
-    Raises:
-      InvalidInputError: one is missing, or is not listed in the settings; `cure` says what helps.
-    """
+def _validate_names(spaces: Spaces, leaves: Mapping[str, LeafConfig]) -> None:
+    role = next(iter(leaves.values())).role
+    field, key = f"{role}_spaces", f"algorithm.{role}s"
     if missing := sorted(leaves.keys() - spaces.keys()):
         raise InvalidInputError(
             f"{field}: {key} names {_join_names(missing)}, but the environment only has "
@@ -308,14 +127,18 @@ def _validate_names(
     if unread := sorted(spaces.keys() - leaves.keys()):
         raise InvalidInputError(
             f"{field}: the environment has {_join_names(unread)}, not listed in {key}, which only "
-            f"has {_join_names(sorted(leaves))}; {cure}",
+            f"has {_join_names(sorted(leaves))}; for a new run, list all leaves there, or remove "
+            f"it to use the environment's; a run that has begun keeps its {role}s, so wrap the "
+            "environment",
             field,
         )
 
 
-def _validate_bounds(space: Space, low: np.ndarray, high: np.ndarray, prefix: str) -> None:
+def _validate_bounds(space: Space, want: Space, prefix: str) -> None:
+    """Checks the bounds of a Box; a component without a bound accepts any."""
     assert isinstance(space, Box)
-    for name, bound, own in (("low", low, space.low), ("high", high, space.high)):
+    assert isinstance(want, Box)
+    for name, bound, own in (("low", want.low, space.low), ("high", want.high, space.high)):
         if own is None:
             continue
         flat = own.reshape(-1).astype(np.float32)
@@ -330,28 +153,20 @@ def _validate_bounds(space: Space, low: np.ndarray, high: np.ndarray, prefix: st
             )
 
 
-def _name_wrapper(spaces: Spaces) -> str:
-    """Returns a hint to the wrapper that makes a vector; "" if all leaves are boxes."""
-    if all(isinstance(space, Box) for space in spaces.values()):
+def _name_wrapper(own: LeafConfig, spaces: Spaces) -> str:
+    """Returns a hint to the wrapper that makes a vector; "" if it would not help."""
+    is_vector = own.role == OBSERVATION and own.kind == "size"
+    if not is_vector or all(isinstance(space, Box) for space in spaces.values()):
         return ""
-    return " (gymnasium.wrappers.FlattenObservation does that, with integers as one-hot vectors)"
+    return (
+        " (gymnasium.wrappers.FlattenObservation makes one vector, with integers as one-hot "
+        "vectors)"
+    )
 
 
 def _join_names(names: Sequence[str]) -> str:
     """Joins the first few names."""
     return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-
-
-def _describe_action(space: Space) -> str:
-    """Describes a leaf's actions, without its dtype and its shape."""
-    if isinstance(space, Discrete):
-        return f"Discrete of {count(space.n, 'action')}"
-    if isinstance(space, MultiDiscrete):
-        return f"MultiDiscrete of {list(space.n)} actions"
-    number = math.prod(space.shape)
-    if isinstance(space, MultiBinary):
-        return f"MultiBinary of {count(number, 'switch', 'switches')}"
-    return f"Box of {count(number, 'component')}"
 
 
 def describe_leaves(spaces: Spaces) -> str:
@@ -361,3 +176,87 @@ def describe_leaves(spaces: Spaces) -> str:
         for name, space in list(spaces.items())[:5]
     ]
     return ", ".join(leaves) + (", ..." if len(spaces) > 5 else "")
+
+
+def describe_observations(spaces: Spaces) -> dict[str, Any]:
+    """Returns the keys that describe observations: state_size, image, num_states or observations.
+
+    A uint8 Box of three axes is an image, as [height, width, channels]; an image in a Dict or Tuple
+    space gets convolutions as its branch.
+
+    Args:
+      spaces: leaf -> space.
+
+    Raises:
+      InvalidInputError: a leaf cannot be observed; the error names it.
+    """
+    leaves: dict[str, dict[str, Any]] = {}
+    for leaf, space in sorted(spaces.items()):
+        key, value = ObservationConfig.describe(leaf, space)
+        leaves[leaf] = {key: value}
+        if list(spaces) == [OBSERVATION]:
+            return {own: value for own, kind in OBSERVATION_KEYS.items() if kind == key}
+        if key == "image":
+            leaves[leaf]["layers"] = _choose_convolutions(value)
+    return {"observations": leaves}
+
+
+def describe_network(keys: dict[str, Any], network: NetworkConfig) -> dict[str, Any]:
+    """Returns the key network with convolutions if an image needs them, otherwise {}.
+
+    Args:
+      keys: from `describe_observations`.
+      network: the file's; layers that it lists are kept.
+    """
+    if "image" not in keys or "layers" in network.model_fields_set:
+        return {}
+    layers = _choose_convolutions(keys["image"])
+    return {"network": network.model_dump(mode="json") | {"layers": layers}}
+
+
+def describe_actions(spaces: Spaces, bounded: bool) -> dict[str, Any]:
+    """Returns the keys that describe actions: num_actions, action_size (and bounds) or actions.
+
+    Args:
+      spaces: leaf -> space.
+      bounded: whether the only action, if it is a Box, is squashed into bounds that the file does
+        not set.
+
+    Raises:
+      InvalidInputError: a leaf cannot be acted on, and the error names it; or needed bounds are
+        missing or not finite.
+    """
+    leaves = {}
+    for leaf, space in sorted(spaces.items()):
+        key, value = ActionConfig.describe(leaf, space)
+        leaves[leaf] = {key: value}
+        if list(spaces) == [ACTION] and key in ACTION_KEYS.values():
+            bounds = _describe_bounds(space) if bounded and key == "size" else {}
+            return {own: value for own, kind in ACTION_KEYS.items() if kind == key} | bounds
+    return {"actions": leaves}
+
+
+def _choose_convolutions(shape: list[int]) -> list[str]:
+    return ["nature" if min(shape[:2]) >= _NATURE_SIDE else "impala"]
+
+
+def _describe_bounds(space: Space) -> dict[str, Any]:
+    assert isinstance(space, Box)
+    with np.errstate(over="ignore"):
+        bounds = {
+            key: None if bound is None else np.asarray(bound, np.float32).reshape(-1)
+            for key, bound in (("action_low", space.low), ("action_high", space.high))
+        }
+    for key, bound in bounds.items():
+        wrong = np.array([True]) if bound is None else ~np.isfinite(bound)
+        if wrong.any():
+            at = int(wrong.argmax())
+            value = "missing" if bound is None else f"{bound[at]} (as float32)"
+            raise InvalidInputError(
+                f"action_spaces: {key.removeprefix('action_')} is {value} in component {at} of the "
+                "environment's action, but this algorithm needs finite bounds; set "
+                "algorithm.action_low and algorithm.action_high, or algorithm.bounded: false, if "
+                "the algorithm has that key",
+                "action_spaces",
+            )
+    return {key: np.asarray(bound).tolist() for key, bound in bounds.items()}

@@ -36,6 +36,7 @@ _LEAF_NAME = re.compile(r"[A-Za-z0-9_\-./]{1,200}")
 MAX_DISCRETE = 1 << 31  # values of one integer
 # Maximum number of components of all MultiDiscrete leaves.
 MAX_COMPONENTS = 1 << 16
+_MAX_SHOWN = 16  # numbers of a list in an error
 # Limits of the spaces of a run, which a client proposes.
 _MAX_RUN_LEAVES = 256
 _MAX_RUN_ELEMENTS = 1 << 24
@@ -139,6 +140,14 @@ class Space:
                 self.validate_range(checked, field)
                 raise
         return array
+
+    def describe(self) -> str:
+        """Returns kind, dtype and shape, or the numbers of values, for errors."""
+        numbers = math.prod(self.shape)
+        return (
+            f"{type(self).__name__} of {self.dtype}, shape {list(self.shape)} ({numbers} "
+            f"number{'s' * (numbers != 1)})"
+        )
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """Checks the values of an array whose shape and dtype are correct.
@@ -245,6 +254,10 @@ class Discrete(Space):
             )
         _validate_integers(self.dtype, "Discrete", self.start, self.start + self.n - 1)
 
+    def describe(self) -> str:
+        """See `Space`."""
+        return f"Discrete of {self.n} value{'s' * (self.n != 1)}"
+
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
         wrong = (array < self.start) | (array >= self.start + self.n)
@@ -291,6 +304,10 @@ class MultiDiscrete(Space):
         for first, n in zip(self.starts, self.n, strict=False):
             _validate_integers(self.dtype, "MultiDiscrete", first, first + n - 1)
 
+    def describe(self) -> str:
+        """See `Space`."""
+        return f"MultiDiscrete of {show_number(self.n)} values"
+
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
         limits = np.asarray(self.n, np.int64).reshape(self.shape)
@@ -319,6 +336,14 @@ class MultiBinary(Space):
         wrong = (array != 0) & (array != 1)
         if wrong.any():
             raise InvalidInputError(f"{field}: {array[wrong][0]}, expected 0 or 1", field)
+
+
+def show_number(n: int | Sequence[int]) -> str:
+    """Returns a number, or the first few of several, for errors."""
+    if isinstance(n, int):
+        return str(n)
+    shown = ", ".join(map(str, n[:_MAX_SHOWN]))
+    return f"[{shown}]" if len(n) <= _MAX_SHOWN else f"[{shown}, ...] ({len(n)} numbers)"
 
 
 def _read_integer(name: str, value: Any) -> int:

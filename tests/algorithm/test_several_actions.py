@@ -11,7 +11,7 @@ from support.batch import add_state_size, load, make_algorithm
 
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables, order_variables
-from relaax_like.config.actions import ActionConfig
+from relaax_like.config.leaves import ActionConfig
 from relaax_like.learn.computation_task import ComputationTask
 
 STEPS, SLOTS = 5, 3

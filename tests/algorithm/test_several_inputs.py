@@ -12,7 +12,7 @@ from support.batch import load, make_algorithm, make_config
 
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables, order_variables
-from relaax_like.config.observations import ObservationConfig
+from relaax_like.config.leaves import ObservationConfig
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.wire.errors import ConfigError
 
@@ -280,7 +280,7 @@ from pathlib import Path
 import numpy as np
 from relaax_like.algorithm.acting import NumpyActor, make_actor
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
-from relaax_like.config.observations import ObservationConfig
+from relaax_like.config.leaves import ObservationConfig
 
 folder = find_algorithm("a2c", Path())
 config, model = (load_algorithm_module(folder, name) for name in ("config", "model"))

@@ -330,7 +330,7 @@ def test_config_wants_one_kind_of_action():
 def test_spaces_that_do_not_fit_are_refused_with_the_cure():
     observation = {"observation": Box(dtype="float32", shape=(4,))}
     make_config().validate_spaces(observation, {"action": Discrete(n=2)})
-    with pytest.raises(InvalidInputError, match="3 actions"):
+    with pytest.raises(InvalidInputError, match="Discrete of 3 values"):
         make_config().validate_spaces(observation, {"action": Discrete(n=3)})
     continuous = make_config(action_size=2)
     continuous.validate_spaces(observation, {"action": Box(dtype="float32", shape=(2,))})

@@ -151,9 +151,9 @@ def test_spaces_that_do_not_fit_are_refused_with_the_cure(name):
     config.validate_spaces(*fitting)
     with pytest.raises(InvalidInputError, match="state_size is 4; set it to 3"):
         config.validate_spaces({"observation": Box(dtype="float32", shape=(3,))}, fitting[1])
-    with pytest.raises(InvalidInputError, match="3 actions"):
+    with pytest.raises(InvalidInputError, match="Discrete of 3 values"):
         config.validate_spaces(fitting[0], {"action": Discrete(n=3)})
-    with pytest.raises(InvalidInputError, match="reads one Box or MultiBinary named"):
+    with pytest.raises(InvalidInputError, match="for a Box or MultiBinary named"):
         config.validate_spaces({"a": fitting[0]["observation"]}, fitting[1])
 
 

@@ -202,7 +202,10 @@ def test_spaces_come_from_the_environment():
             "target_critics: 3, expected at most the number of critics, 2",
         ),
         (["algorithm.critic_dropout=1"], "critic_dropout"),
-        (["algorithm.num_actions=2", "algorithm.action_size=2"], "num_actions: 2, but action_size"),
+        (
+            ["algorithm.num_actions=2", "algorithm.action_size=2"],
+            "num_actions and action_size are set",
+        ),
     ],
 )
 def test_settings_that_cannot_work_are_refused(sets, want):

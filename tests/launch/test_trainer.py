@@ -125,7 +125,7 @@ def test_several_slots_train_together(bare: Cluster) -> None:
     ("sets", "status", "want"),
     [
         (("environment.env=NoSuchEnv-v0",), 2, "NoSuchEnv-v0"),
-        (("environment.env=Pendulum-v1",), 2, "observation_spaces: shape [3]"),
+        (("environment.env=Pendulum-v1",), 2, "observation_spaces: leaf 'observation' is a Box"),
     ],
     ids=["unknown environment", "spaces that the algorithm cannot use"],
 )
