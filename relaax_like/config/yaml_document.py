@@ -11,15 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.composer import Composer
-from yaml.constructor import SafeConstructor
-from yaml.emitter import Emitter
-from yaml.parser import Parser
-from yaml.reader import Reader
-from yaml.representer import SafeRepresenter
-from yaml.resolver import BaseResolver
-from yaml.scanner import Scanner
-from yaml.serializer import Serializer
 
 from relaax_like.wire.errors import ConfigError
 
@@ -36,8 +27,16 @@ _MAX_EXACT = 2**53
 Loc = tuple[str | int, ...]
 
 
-class _Resolver(BaseResolver):
-    """Resolves plain scalars to numbers, booleans and null."""
+class _Loader(yaml.SafeLoader):
+    """Resolves plain scalars to numbers, booleans and null, as YAML 1.2 does."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that `_Loader` would not read as texts."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012
 
 
 _SIGNED = list("-+0123456789")
@@ -52,33 +51,8 @@ for _tag, _pattern, _first in (
         [*_SIGNED, "."],
     ),
 ):
-    _Resolver.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
-
-
-class _Loader(Reader, Scanner, Parser, Composer, SafeConstructor, _Resolver):
-    def __init__(self, text: str):
-        Reader.__init__(self, text)
-        Scanner.__init__(self)
-        Parser.__init__(self)
-        Composer.__init__(self)
-        SafeConstructor.__init__(self)
-        _Resolver.__init__(self)
-
-
-class _Dumper(Emitter, Serializer, SafeRepresenter, _Resolver):
-    def __init__(self, stream: Any, **options: Any):
-        serializer = {
-            name: options.pop(name)
-            for name in ("encoding", "explicit_start", "explicit_end", "version", "tags")
-        }
-        options.pop("encoding", None)
-        representer = {
-            name: options.pop(name) for name in ("default_style", "default_flow_style", "sort_keys")
-        }
-        Emitter.__init__(self, stream, **options)
-        Serializer.__init__(self, **serializer)
-        SafeRepresenter.__init__(self, **representer)
-        _Resolver.__init__(self)
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
@@ -99,11 +73,8 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> float | int:
     return value
 
 
-_Loader.yaml_constructors = {
-    **SafeConstructor.yaml_constructors,
-    "tag:yaml.org,2002:int": _construct_int,
-    "tag:yaml.org,2002:float": _construct_float,
-}
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
 
 
 @dataclass
