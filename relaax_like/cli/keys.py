@@ -14,8 +14,7 @@ from relaax_like.cli.tables import print_table
 from relaax_like.config.base import Settings
 from relaax_like.config.flags import FLAG_SECTIONS, find_config_class, get_flag
 from relaax_like.config.keys import list_keys
-from relaax_like.config.loader import ALGORITHM, SECTION_MODELS
-from relaax_like.config.models import TopConfig
+from relaax_like.config.models import ALGORITHM, SECTION_MODELS, TopConfig
 
 
 def show_keys(config: Path) -> int:

@@ -13,59 +13,58 @@ neither an absolute path nor one that leads upwards. Only `environment.env` can 
 environment are shorter, and contain neither "/" nor "+": see `job_names.is_name`.
 """
 
+import copy
 import difflib
-import json
 import re
-import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic import BaseModel, JsonValue
 from pydantic.fields import FieldInfo
 
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.algorithm_folder import find_algorithm, find_environment, load_config_class
 from relaax_like.config.aliases import get_aliases, get_key
-from relaax_like.config.base import IN_JOBS
+from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.job_names import EXPECTED_NAME, is_name
 from relaax_like.config.loader import (
+    add_program,
+    export_experiment,
+    load_document,
+    load_experiment,
+    read_document,
+)
+from relaax_like.config.models import (
     ALGORITHM,
     ENVIRONMENT,
     LEARNER,
+    METRICS_SERVER,
     PARAMETER_SERVER,
+    RLX_SERVER,
     SECTION_MODELS,
-    add_program,
-    export_experiment,
-    load_experiment,
+    SECURITY,
+    TopConfig,
 )
-from relaax_like.config.models import TopConfig
 from relaax_like.config.network import LayerConfig
-from relaax_like.config.problems import Problems, describe_value
+from relaax_like.config.problems import describe_value
 from relaax_like.config.schedule import Schedule
-from relaax_like.config.yaml_document import YamlDocument, read_yaml
-from relaax_like.shipped import find_experiment_file
+from relaax_like.config.yaml_document import YamlDocument
 from relaax_like.wire.errors import ConfigError
 
 _SECTIONS = (PARAMETER_SERVER, LEARNER, ALGORITHM, ENVIRONMENT)
-# Where the user's own machine keeps runs; the run's folder of a job is the coordinator's.
-_LEFT_OUT = {
-    ("run_dir",),
-    ("logdir",),
-    ("run_name",),
-    ("compile_cache",),
-    (PARAMETER_SERVER, "checkpoint_dir"),
-    (PARAMETER_SERVER, "metrics_dir"),
-    # Port of a server that a job does not start.
-    (PARAMETER_SERVER, "bind"),
-}
-# Sections of servers that a job does not start.
-_OWN_SECTIONS = ("relaax-rlx-server", "relaax-metrics-server")
+# Where the user's own machine keeps runs (the run's folder of a job is the coordinator's), and the
+# servers that a job does not start.
+_LEFT_OUT = {PARAMETER_SERVER: ("checkpoint_dir", "metrics_dir", "bind")}
+_LEFT_OUT_SECTIONS = (
+    *("run_dir", "logdir", "run_name", "compile_cache"),
+    *(RLX_SERVER, METRICS_SERVER),
+)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]*(/[A-Za-z0-9_][A-Za-z0-9._+-]*)*")
 _MODULE = re.compile(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:", re.ASCII)
-_HARMLESS = (bool, int, float, type(None))
+_HARMLESS = (bool, int, float, type(None), LayerConfig, Schedule)
 _MAX_NAME = 200
 
 
@@ -80,8 +79,8 @@ def find_refused_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
       prefix: put before each name.
     """
     return [
-        f"{prefix}{name}"
-        for name, field in _list_fields(model)
+        f"{prefix}{get_key(name, field)}"
+        for name, field in model.model_fields.items()
         if not _is_marked(field) and not _is_harmless(field.annotation)
     ]
 
@@ -104,24 +103,31 @@ def make_job_config(path: str | Path, overrides: Sequence[str] = ()) -> dict[str
       ConfigError: the file is wrong, does not name algorithm and environment, or sets keys that a
         job cannot have, all of which are named.
     """
-    document = read_yaml(find_experiment_file(path))
-    for flag in overrides:
-        document.override(flag)
-    given = {k: v for k, v in document.data.items() if k not in _OWN_SECTIONS and v is not None}
+    document = read_document(path, overrides)
+    given = {
+        name: _without(section, _LEFT_OUT.get(name, ())) if isinstance(section, dict) else section
+        for name, section in document.data.items()
+        if name not in _LEFT_OUT_SECTIONS and section is not None
+    }
     # What the file sets is checked before any path in it is looked up.
     add_program(given.get(ENVIRONMENT))
     _require_names(given)
     model = load_config_class(find_algorithm(given[ALGORITHM]["name"]))
-    problems = list(_find_problems(_drop(given, _LEFT_OUT), model))
+    problems = list(_find_problems(given, model))
     if problems:
         raise ConfigError("\n".join(f"{document.file}: {problem}" for problem in problems))
     experiment = load_experiment(path, overrides, new_run=True)
-    data = {
-        name: section
-        for name, section in export_experiment(experiment).items()
-        if name in (*_SECTIONS, "seed")
-    }
-    config = _select(data, type(experiment.algorithm))
+    data = export_experiment(experiment)
+    config: dict[str, Any] = {"seed": data["seed"]}
+    for name, section_model in _get_models(model).items():
+        # The user's file sets none of the refused keys, except those that are left out.
+        refused = [
+            key
+            for key, value in data.get(name, {}).items()
+            if list(_find_section_problems({key: value}, section_model, ""))
+        ]
+        if name in data:
+            config[name] = _without(data[name], refused)
     validate_job_config(config)
     return config
 
@@ -134,9 +140,9 @@ def validate_job_config(config: Any) -> None:
 
     Raises:
       ConfigError: `config` is not a dict, a key is refused or unknown, algorithm or environment is
-        not a name that is known here, the algorithm's config.py cannot be loaded, or a value is
-        wrong. There is a line for each refused or unknown key; if there are none of these, a line
-        for each wrong value.
+        not a name that is known here, the algorithm's config.py cannot be loaded, or the settings
+        are wrong. There is a line for each refused or unknown key; if there are none of these, a
+        line for each wrong setting.
     """
     if not isinstance(config, dict):
         raise ConfigError(f"config: expected an object of sections, got {describe_value(config)}")
@@ -146,17 +152,7 @@ def validate_job_config(config: Any) -> None:
     refused = list(_find_problems(config, model))
     if refused:
         raise ConfigError("\n".join(refused))
-    problems = Problems(YamlDocument(Path("config"), config))
-    for name, section_model in _get_models(model).items():
-        if name in config:
-            data = config[name]
-            if name == PARAMETER_SERVER and data is not None:
-                data = {"checkpoint_dir": "checkpoints", "metrics_dir": "metrics", **data}
-            try:
-                section_model.model_validate_json(json.dumps(data))
-            except ValidationError as error:
-                problems.add_validation((name,), section_model, error)
-    problems.raise_if_any()
+    load_document(YamlDocument(Path("config"), copy.deepcopy(config)))
 
 
 def name_environment(config: Mapping[str, Any]) -> str:
@@ -187,33 +183,31 @@ def _require_names(config: Mapping[str, Any]) -> None:
             )
 
 
-def _get_models(algorithm: type[AlgorithmConfig]) -> dict[str, type[BaseModel]]:
-    models: dict[str, type[BaseModel]] = {name: SECTION_MODELS[name] for name in _SECTIONS}
-    return models | {ALGORITHM: algorithm}
+def _get_models(algorithm: type[AlgorithmConfig]) -> dict[str, type[Settings]]:
+    return {name: SECTION_MODELS[name] for name in _SECTIONS} | {ALGORITHM: algorithm}
 
 
 def _find_problems(config: Mapping[str, Any], algorithm: type[AlgorithmConfig]) -> Iterator[str]:
     models = _get_models(algorithm)
-    top = {key: value for key, value in config.items() if key not in models}
-    for key in top:
-        if key not in TopConfig.model_fields and key != "security":
-            yield f"{key}: a job cannot have this section or key; remove it"
-        elif key != "seed":
-            yield _refuse(key)
-    if "seed" in top and (isinstance(top["seed"], bool) or not isinstance(top["seed"], int)):
-        yield f"seed: {describe_value(top['seed'])}, expected an integer"
-    for name, model in models.items():
-        section = config.get(name)
-        if isinstance(section, dict):
-            yield from _find_section_problems(section, model, f"{name}.")
-        elif section is not None:
+    for name, section in config.items():
+        if name in models and isinstance(section, dict):
+            yield from _find_section_problems(section, models[name], f"{name}.")
+        elif name in models:
             yield f"{name}: expected a section of keys, got {describe_value(section)}"
+        elif name not in TopConfig.model_fields and name != SECURITY:
+            yield f"{name}: a job cannot have this section or key; remove it"
+        elif name != "seed":
+            yield _refuse(name)
 
 
 def _find_section_problems(
     section: Mapping[str, Any], model: type[BaseModel], prefix: str
 ) -> Iterator[str]:
-    fields = dict(_list_fields(model, aliases=True))
+    fields = {
+        spelling: field
+        for name, field in model.model_fields.items()
+        for spelling in (get_key(name, field), *get_aliases(name, field))
+    }
     for key, value in section.items():
         field = fields.get(key)
         name = f"{prefix}{key}"
@@ -249,49 +243,11 @@ def _refuse(key: str) -> str:
     )
 
 
-def _select(data: Mapping[str, Any], algorithm: type[AlgorithmConfig]) -> dict[str, Any]:
-    """Returns the settings without keys that a job cannot have.
-
-    The caller has checked that the user's file sets none of them, except those in `_LEFT_OUT`.
-    """
-    models = _get_models(algorithm)
-    selected: dict[str, Any] = {}
-    for name, value in data.items():
-        model = models.get(name)
-        if model is None:
-            selected[name] = value
-            continue
-        fields = dict(_list_fields(model, aliases=True))
-        selected[name] = {
-            key: one
-            for key, one in value.items()
-            if not list(_find_section_problems({key: one}, model, "")) and key in fields
-        }
-    return selected
-
-
-def _drop(data: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> dict[str, Any]:
-    keys = set(keys)
-    kept: dict[str, Any] = {}
-    for name, value in data.items():
-        if (name,) in keys:
-            continue
-        if isinstance(value, dict):
-            value = {key: one for key, one in value.items() if (name, key) not in keys}
-        kept[name] = value
-    return kept
+def _without(section: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key not in keys}
 
 
 # Types.
-
-
-def _list_fields(model: type[BaseModel], aliases: bool = False) -> Iterator[tuple[str, FieldInfo]]:
-    for name, field in model.model_fields.items():
-        yield get_key(name, field), field
-        if aliases:
-            yield name, field
-            for alias in get_aliases(name, field):
-                yield alias, field
 
 
 def _is_marked(field: FieldInfo) -> bool:
@@ -305,24 +261,18 @@ def _is_harmless(annotation: Any) -> bool:
     keys of mappings do not count.
     """
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return any(one is IN_JOBS for one in arguments[1:]) or _is_harmless(arguments[0])
     if origin is Literal or annotation in _HARMLESS:
         return True
-    if annotation in (LayerConfig, Schedule):
-        return True
-    if origin in (types.UnionType, typing.Union):
-        return all(map(_is_harmless, arguments))
-    if origin in (tuple, list, set, frozenset):
-        return all(one is ... or _is_harmless(one) for one in arguments)
+    if origin is typing.Annotated:
+        return IN_JOBS in arguments or _is_harmless(arguments[0])
     if isinstance(origin, type) and issubclass(origin, Mapping):
         # Keys are names of leaves and groups; they are compared, never opened.
         return _is_harmless(arguments[1])
-    if isinstance(annotation, type):
-        if issubclass(annotation, BaseModel):
-            return not find_refused_keys(annotation)
-        return issubclass(annotation, Enum)
-    return False
+    if arguments:  # of a union or a list
+        return all(one is ... or _is_harmless(one) for one in arguments)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return not find_refused_keys(annotation)
+    return isinstance(annotation, type) and issubclass(annotation, Enum)
 
 
 def _is_json_mapping(annotation: Any) -> bool:

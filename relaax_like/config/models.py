@@ -1,20 +1,24 @@
 """The sections of an experiment's YAML file, typed."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     JsonValue,
     PlainSerializer,
     PlainValidator,
+    ValidationInfo,
     field_validator,
 )
 
 from relaax_like.config.address import Address, parse_address
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.algorithm_folder import resolve_path
 from relaax_like.config.aliases import ACTION_REPEAT, ENV, MAX_EPISODE_STEPS, RANDOM_STEPS
 from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.combine import CombineConfig
@@ -22,6 +26,17 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.origin import NULL, normalise_origin
 from relaax_like.config.plan import Placement
 from relaax_like.config.problems import describe_value
+
+# Names of the sections.
+PARAMETER_SERVER = "relaax-parameter-server"
+RLX_SERVER = "relaax-rlx-server"
+METRICS_SERVER = "relaax-metrics-server"
+WANDB = "wandb"
+SECURITY = "security"
+LEARNER = "learner"
+ALGORITHM = "algorithm"
+ENVIRONMENT = "environment"
+OPTIONAL = (METRICS_SERVER, WANDB, ENVIRONMENT)
 
 PARAMETER_SERVER_PORT = 7000
 RLX_SERVER_PORT = 7001
@@ -57,6 +72,21 @@ def _to_upper(value: Any) -> Any:
     return value.upper() if isinstance(value, str) else value
 
 
+def _resolve(path: Path, info: ValidationInfo) -> Path:
+    """Makes a path relative to the YAML file absolute; the file's folder is the context."""
+    return path if info.context is None else resolve_path(info.context / path)
+
+
+def _require_file(path: Path) -> Path:
+    if not os.path.isfile(path):  # Path's method raises other errors
+        raise ValueError(
+            f"{path}: no such file, or no access to it; correct the path, or remove the key"
+        )
+    return path
+
+
+# A path in the file is relative to it.
+FilePath = Annotated[Path, AfterValidator(_resolve)]
 LogLevel = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], BeforeValidator(_to_upper)]
 Seconds = Annotated[float, Field(gt=0, le=1e9)]
 
@@ -125,7 +155,7 @@ class ParameterServerConfig(Settings):
     power failure loses nothing either. Otherwise a power failure loses about the last second."""
     metrics_dir: Path
     """Folder of the curves; default: RUN_DIR/metrics."""
-    initial_values: Path | None = None
+    initial_values: Annotated[FilePath, AfterValidator(_require_file)] | None = None
     """An .npz file with the initial values, instead of the algorithm's make_initial_values;
     relative to the YAML file."""
     optimizers: dict[str, OptimizerConfig] | None = None
@@ -208,24 +238,27 @@ class WandbConfig(Settings):
         return value
 
 
+TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
+
+
 class SecurityConfig(Settings):
     """Section `security`: certificates and tokens of all connections. See docs/security.md."""
 
-    tls_cert: Path | None = None
+    tls_cert: FilePath | None = None
     """Certificate of the servers, as a PEM file relative to the YAML file. Set tls_cert, tls_key
     and tls_ca together; without them, connections are not encrypted."""
-    tls_key: Path | None = None
+    tls_key: FilePath | None = None
     """Private key of tls_cert, as a PEM file relative to the YAML file."""
-    tls_ca: Path | None = None
+    tls_ca: FilePath | None = None
     """CA certificates that the run trusts, among them the one that signed tls_cert, as a PEM file
     relative to the YAML file."""
     tls_client_cert_required: bool = False
     """Require clients to present a certificate signed by tls_ca. The run's own clients present
     tls_cert."""
-    tokens_file: Path | None = None
+    tokens_file: FilePath | None = None
     """File with the tokens that servers accept, one "ROLE TOKEN" per line; null: no tokens
     required."""
-    token_file: Path | None = None
+    token_file: FilePath | None = None
     """File with the token that the run's own clients send (rlx server, learner, environments)."""
     insecure: bool = False
     """Allow listening on addresses that other machines can reach without TLS and tokens."""
@@ -299,7 +332,7 @@ class LearnerConfig(Settings):
     """`relaax train`: recordings to learn from instead of playing, for algorithms that support it:
     one source, or a list of several. Folders of trajectory files, relative to the working
     directory; `minari:ID` or `minari:FOLDER`, a local Minari data set."""
-    previous: Path | None = None
+    previous: Annotated[Path, AfterValidator(Path.absolute)] | None = None
     """Folder of the run whose newest weights this run starts from; that run is not changed.
     Relative to the working directory."""
     hook: dict[str, JsonValue] = Field(default_factory=dict)
@@ -313,6 +346,11 @@ class LearnerConfig(Settings):
             return (str(value),)
         return tuple(value) if isinstance(value, list) else value
 
+    @field_validator("offline")
+    @classmethod
+    def _make_absolute(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return value and tuple(map(_make_absolute, value))
+
     @field_validator("backprop_workers")
     @classmethod
     def _refuse_none(cls, value: int) -> int:
@@ -324,6 +362,14 @@ class LearnerConfig(Settings):
     def publishes(self) -> bool:
         """Whether the run learns in one place, from which complete values are published."""
         return self.placement in ("server", "standalone")
+
+
+def _make_absolute(source: str) -> str:
+    """Returns a source of `learner.offline` that is valid in any working directory."""
+    prefix = MINARI if source.startswith(MINARI) else ""
+    path = Path(source.removeprefix(prefix))
+    # An id of a data set is not a path.
+    return source if prefix and not os.path.isdir(path) else f"{prefix}{path.absolute()}"
 
 
 class EnvironmentConfig(Settings):
@@ -362,6 +408,24 @@ class EnvironmentConfig(Settings):
     """Whether the run notes the versions of the environment's packages, in RUN/versions.json."""
 
 
+SECTION_MODELS: dict[str, type[Settings]] = {
+    PARAMETER_SERVER: ParameterServerConfig,
+    RLX_SERVER: RlxServerConfig,
+    METRICS_SERVER: MetricsServerConfig,
+    WANDB: WandbConfig,
+    SECURITY: SecurityConfig,
+    LEARNER: LearnerConfig,
+    ALGORITHM: AlgorithmConfig,  # the base class; the algorithm's folder has the actual one
+    ENVIRONMENT: EnvironmentConfig,
+}
+SECTIONS = tuple(SECTION_MODELS)
+
+
+def to_attribute(section: str) -> str:
+    """Returns the attribute of an `Experiment` that holds a section."""
+    return section.removeprefix("relaax-").replace("-", "_")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """One YAML file, fully validated; every default is filled in.
@@ -398,6 +462,11 @@ class Experiment:
     algorithm_folder: Path
     environment: EnvironmentConfig | None
     environment_program: Path | None
+
+    @property
+    def sections(self) -> dict[str, Settings | None]:
+        """Name of each section -> the section."""
+        return {name: getattr(self, to_attribute(name)) for name in SECTIONS}
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from relaax_like.config.base import Settings
-from relaax_like.config.loader import ALGORITHM, ENVIRONMENT, load_experiment
-from relaax_like.config.models import Experiment
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import ALGORITHM, ENVIRONMENT, Experiment
 from relaax_like.config.run_folder import CONFIG_NAME, find_experiment
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.parameter_server.schedules import compute_learning_rate

@@ -20,8 +20,8 @@ from relaax_like.config.job_keys import (
     validate_job_config,
 )
 from relaax_like.config.job_names import is_name
-from relaax_like.config.loader import SECTION_MODELS, load_experiment
-from relaax_like.config.models import TopConfig
+from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import SECTION_MODELS, TopConfig
 from relaax_like.shipped import (
     ALGORITHMS,
     ENVIRONMENTS,

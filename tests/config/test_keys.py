@@ -7,7 +7,7 @@ from relaax_like.config.base import Settings
 from relaax_like.config.base_learner import BaseLearnerConfig
 from relaax_like.config.flags import FLAG_SECTIONS
 from relaax_like.config.keys import list_keys
-from relaax_like.config.loader import SECTION_MODELS
+from relaax_like.config.models import SECTION_MODELS
 
 ALGORITHMS = ("a2c", "bc", "policy_gradient", "policy_gradient_tutorial", "ppo")
 MODELS: dict[str, type[Settings]] = {

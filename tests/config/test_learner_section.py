@@ -108,7 +108,7 @@ def test_agents_play_ahead_where_that_is_free(name: str, placement: str, ahead: 
             "ppo",
             ["target_eval_return=3"],
             r"target_eval_return: 3.0, but there are no evaluations \(learner.eval_freq is 0\); "
-            "set learner.eval_freq, or set this to null",
+            "set it to null, or set learner.eval_freq",
         ),
     ],
 )
