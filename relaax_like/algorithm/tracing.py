@@ -15,7 +15,7 @@ import numpy as np
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.random import StatelessRandom
 from relaax_like.config.plan import Plan
-from relaax_like.config.schedule import Schedule, TunableMark
+from relaax_like.config.schedule import TUNABLE, Schedule
 from relaax_like.nn.lazy_tensorflow import tf
 
 _DISCOUNT = "discount of the plan"
@@ -53,7 +53,7 @@ def _is_tunable(field: Any) -> bool:
     marks = [*field.metadata]
     for part in get_args(field.annotation):
         marks += getattr(part, "__metadata__", ())
-    return any(isinstance(mark, TunableMark) for mark in marks)
+    return TUNABLE in marks
 
 
 class TracedConfig:

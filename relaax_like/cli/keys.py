@@ -12,8 +12,7 @@ from typer.core import TyperCommand
 
 from relaax_like.cli.tables import print_table
 from relaax_like.config.base import Settings
-from relaax_like.config.flags import FLAG_SECTIONS, find_config_class, get_flag
-from relaax_like.config.keys import list_keys
+from relaax_like.config.keys import FLAG_SECTIONS, find_config_class, get_flag, list_keys
 from relaax_like.config.models import ALGORITHM, SECTION_MODELS, TopConfig
 
 

@@ -24,7 +24,7 @@ from relaax_like.cli.options import (
     make_app,
     to_overrides,
 )
-from relaax_like.config.flags import flags_to_overrides
+from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.reports.modes import LogMode, XAxis
 from relaax_like.supervision.process import setup_logging

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import AliasChoices, Field, PrivateAttr
 
-from relaax_like.config.aliases import LEARNING_RATE, MAX_GLOBAL_STEP
+from relaax_like.config import hyper
 from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.schedule import Schedule
@@ -19,7 +19,7 @@ class AlgorithmConfig(Settings):
             '''Units of the hidden layer.'''
 
     The YAML file, messages and the saved config use a field's alias if it has one. A
-    `validation_alias` adds spellings that are only accepted on input (`config.aliases`).
+    `validation_alias` adds spellings that are only accepted on input (`Settings`).
     Do not import TensorFlow in `config.py`: the parameter server loads it, too.
 
     A field or property `plan` defines how experience is used (`config.plan`), or how each of
@@ -32,12 +32,16 @@ class AlgorithmConfig(Settings):
     exactly one of name and path."""
     path: str | None = None
     """Folder of your own algorithm, relative to the YAML file."""
-    max_global_step: int = Field(default=10**8, ge=1, validation_alias=MAX_GLOBAL_STEP)
+    max_global_step: int = Field(
+        default=10**8,
+        ge=1,
+        validation_alias=AliasChoices("max_global_step", "timesteps", "total_timesteps"),
+    )
     """Training ends when all clients together have taken this many environment steps; algorithms
     that learn from recordings count the steps that they learn from."""
     observation_history: int = Field(default=1, ge=1, le=1000)
     """Number of most recent observations that the network sees at once."""
-    learning_rate: float = Field(default=1e-3, ge=0, validation_alias=LEARNING_RATE)
+    learning_rate: hyper.LearningRate = 1e-3
     """Learning rate of the default optimizer."""
     # The experiment's; not a key of this section.
     _seed: int = PrivateAttr(default=0)

@@ -27,8 +27,7 @@ from pydantic.fields import FieldInfo
 
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.algorithm_folder import find_algorithm, find_environment, load_config_class
-from relaax_like.config.aliases import get_aliases, get_key
-from relaax_like.config.base import IN_JOBS, Settings
+from relaax_like.config.base import IN_JOBS, Settings, get_key, get_spellings, is_mapping
 from relaax_like.config.job_names import EXPECTED_NAME, is_name
 from relaax_like.config.loader import (
     add_program,
@@ -206,7 +205,7 @@ def _find_section_problems(
     fields = {
         spelling: field
         for name, field in model.model_fields.items()
-        for spelling in (get_key(name, field), *get_aliases(name, field))
+        for spelling in get_spellings(name, field)
     }
     for key, value in section.items():
         field = fields.get(key)
@@ -251,7 +250,7 @@ def _without(section: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _is_marked(field: FieldInfo) -> bool:
-    return any(one is IN_JOBS for one in field.metadata)
+    return IN_JOBS in field.metadata
 
 
 def _is_harmless(annotation: Any) -> bool:
@@ -265,7 +264,7 @@ def _is_harmless(annotation: Any) -> bool:
         return True
     if origin is typing.Annotated:
         return IN_JOBS in arguments or _is_harmless(arguments[0])
-    if isinstance(origin, type) and issubclass(origin, Mapping):
+    if is_mapping(annotation):
         # Keys are names of leaves and groups; they are compared, never opened.
         return _is_harmless(arguments[1])
     if arguments:  # of a union or a list

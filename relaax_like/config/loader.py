@@ -15,8 +15,7 @@ from relaax_like.config.algorithm_folder import (
     find_environment,
     load_config_class,
 )
-from relaax_like.config.aliases import get_aliases, get_key
-from relaax_like.config.base import Settings
+from relaax_like.config.base import Settings, get_key, get_spellings
 from relaax_like.config.base_learner import BaseLearnerConfig
 from relaax_like.config.contradictions import (
     JOINT_ALONE,
@@ -427,8 +426,7 @@ class _ExperimentLoader:
     def _use_aliases(self, section: str, model: type[Settings], data: dict[str, Any]) -> None:
         """Replaces each accepted spelling of a key by the canonical one."""
         for name, field in model.model_fields.items():
-            spellings = [get_key(name, field), *get_aliases(name, field)]
-            self._merge_spellings(section, data, spellings)
+            self._merge_spellings(section, data, get_spellings(name, field))
 
     def _rename_keys(self) -> None:
         for (section, old), new in _RENAMED.items():

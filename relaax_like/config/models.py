@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    AliasChoices,
     BeforeValidator,
     Field,
     JsonValue,
@@ -19,7 +20,6 @@ from pydantic import (
 from relaax_like.config.address import Address, parse_address
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.algorithm_folder import resolve_path
-from relaax_like.config.aliases import ACTION_REPEAT, ENV, MAX_EPISODE_STEPS, RANDOM_STEPS
 from relaax_like.config.base import IN_JOBS, Settings
 from relaax_like.config.combine import CombineConfig
 from relaax_like.config.optimizer import OptimizerConfig
@@ -372,6 +372,12 @@ def _make_absolute(source: str) -> str:
     return source if prefix and not os.path.isdir(path) else f"{prefix}{path.absolute()}"
 
 
+_ENV = AliasChoices("env", "env_name")
+_REPEAT = AliasChoices("action_repeat", "actrep")
+_RANDOM = AliasChoices("random_steps", "rnd")
+_LIMIT = AliasChoices("max_episode_steps", "limit", "max_traj_len")
+
+
 class EnvironmentConfig(Settings):
     """Section `environment`: the environment of a run.
 
@@ -384,19 +390,19 @@ class EnvironmentConfig(Settings):
     path. By default OpenAI_Gym, if env is set and path is not."""
     path: str | None = None
     """Your own program, or a folder with main or slots.py in it, relative to the YAML file."""
-    env: Annotated[str | None, IN_JOBS] = Field(default=None, validation_alias=ENV)
+    env: Annotated[str | None, IN_JOBS] = Field(default=None, validation_alias=_ENV)
     """Name of the environment, passed to the program as --env."""
     clients: int = Field(default=1, ge=1)
     """Number of processes that `relaax run` starts."""
     slots: int = Field(default=1, ge=1)
     """Environments that each process steps together."""
-    action_repeat: int = Field(default=1, ge=1, validation_alias=ACTION_REPEAT)
+    action_repeat: int = Field(default=1, ge=1, validation_alias=_REPEAT)
     """Number of times each action is repeated in the environment, with rewards summed. Everything
     that is counted in environment steps (global_t, max_episode_steps, random_steps, episode
     lengths) counts actions, not repeats."""
-    random_steps: int = Field(default=0, ge=0, validation_alias=RANDOM_STEPS)
+    random_steps: int = Field(default=0, ge=0, validation_alias=_RANDOM)
     """Number of random actions at the start of each episode."""
-    max_episode_steps: int | None = Field(default=None, ge=1, validation_alias=MAX_EPISODE_STEPS)
+    max_episode_steps: int | None = Field(default=None, ge=1, validation_alias=_LIMIT)
     """Environment steps after which an episode is truncated; null: only the environment's own limit
     counts."""
     seed_resets: bool = False

@@ -1,14 +1,12 @@
 """Converts the errors of the typed models to lines with file, line number, key and cure."""
 
 import difflib
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from relaax_like.config.aliases import get_aliases, get_key
+from relaax_like.config.base import find_section, get_key, get_spellings
 from relaax_like.config.yaml_document import Loc, YamlDocument, is_flag
 from relaax_like.wire.errors import ConfigError
 
@@ -104,13 +102,13 @@ class Problems:
 
 
 def known_keys(model: type[BaseModel], loc: Loc) -> list[str]:
-    """Returns the YAML keys of the model at `loc` inside `model`; [] if there is no model."""
-    found: Any = model
+    """Returns the YAML keys of the section at `loc` inside `model`."""
     for key in loc:
-        found = _member(found, key)
-    if not (isinstance(found, type) and issubclass(found, BaseModel)):
-        return []
-    return [get_key(name, field) for name, field in found.model_fields.items()]
+        for name, field in model.model_fields.items():
+            if key in get_spellings(name, field):
+                model = find_section(field.annotation)[0] or model
+                break
+    return [get_key(name, field) for name, field in model.model_fields.items()]
 
 
 def describe_value(value: Any) -> str:
@@ -142,27 +140,6 @@ def describe_wrong(value: Any, is_right: Callable[[Any], bool]) -> str:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Returns "1 noun" or "2 nouns"; `plural` is for a noun whose plural does not end in s."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
-
-
-def _member(annotation: Any, key: str | int) -> Any:
-    """Returns the model or type under `key`, looking through Optional, dict and list."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        for name, field in annotation.model_fields.items():
-            if key in (get_key(name, field), *get_aliases(name, field)):
-                return _without_none(field.annotation)
-        return None
-    arguments = typing.get_args(annotation)
-    origin = typing.get_origin(annotation)
-    if origin in (dict, Mapping) or (isinstance(origin, type) and issubclass(origin, Mapping)):
-        return _without_none(arguments[1])
-    return _without_none(arguments[0]) if arguments and origin in (list, tuple) else None
-
-
-def _without_none(annotation: Any) -> Any:
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        members = [a for a in typing.get_args(annotation) if a is not type(None)]
-        return members[0] if len(members) == 1 else annotation
-    return annotation
 
 
 def _describe(detail: dict[str, Any], value: Any) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
@@ -11,14 +11,11 @@ from pydantic_core import core_schema
 _TOO_LARGE = 2**1023  # for a float; JSON can have larger integers
 
 
-@dataclass(frozen=True)
-class TunableMark:
-    """Marks a field of a `Config` as `Tunable`."""
-
-
+# Marks a field of a `Config` as `Tunable`.
+TUNABLE: Final = "TUNABLE"
 # A float that changes neither a shape nor a branch of the algorithm: compiled functions take it as
 # an input, so a new value does not require a new function.
-Tunable = Annotated[float, TunableMark()]
+Tunable = Annotated[float, TUNABLE]
 
 
 @dataclass(frozen=True)

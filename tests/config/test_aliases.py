@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from relaax_like.config.algorithm_folder import find_algorithm, load_config_class
-from relaax_like.config.flags import flags_to_overrides
+from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.wire.errors import ConfigError
 

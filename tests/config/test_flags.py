@@ -2,7 +2,7 @@
 
 import pytest
 
-from relaax_like.config.flags import flags_to_overrides
+from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.wire.errors import ConfigError
 

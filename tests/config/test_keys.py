@@ -5,8 +5,7 @@ import pytest
 from relaax_like.config.algorithm_folder import find_algorithm, load_config_class
 from relaax_like.config.base import Settings
 from relaax_like.config.base_learner import BaseLearnerConfig
-from relaax_like.config.flags import FLAG_SECTIONS
-from relaax_like.config.keys import list_keys
+from relaax_like.config.keys import FLAG_SECTIONS, list_keys
 from relaax_like.config.models import SECTION_MODELS
 
 ALGORITHMS = ("a2c", "bc", "policy_gradient", "policy_gradient_tutorial", "ppo")
