@@ -6,8 +6,9 @@ from typing import Any
 
 from relaax_like.algorithm.model import Model
 from relaax_like.config.places import describe_place
+from relaax_like.nn.action_heads import count_outputs
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Spaces
+from relaax_like.wire.spaces import Box, Discrete, Space, Spaces
 
 _UNKNOWN = -1  # a length that is not known while a function is traced
 
@@ -91,7 +92,7 @@ class PolicyOutputs:
                     continue
                 raise ConfigError(
                     f"{self._place}: policy computes {length} {parameter} for {name!r}, expected "
-                    f"{expected} for the environment's action space, {_describe_space(space)}; "
+                    f"{expected} for the environment's action space, {space.describe()}; "
                     "correct the number of outputs (num_parameters of relaax_like.nn.action_heads "
                     "returns it)"
                 )
@@ -106,18 +107,6 @@ def _count_numbers(array: Any) -> int:
 
 def _count_expected(space: Space, parameter: str) -> int | None:
     """Returns the length of a distribution's parameter for a space; None: it can be any."""
-    if parameter == "mean":
-        return math.prod(space.shape) if isinstance(space, Box) else None
-    if isinstance(space, Discrete):
-        return space.n
-    if isinstance(space, MultiDiscrete):
-        return sum(space.n)
-    return math.prod(space.shape) if isinstance(space, MultiBinary) else None
-
-
-def _describe_space(space: Space) -> str:
-    if isinstance(space, Discrete):
-        return f"Discrete({space.n})"
-    if isinstance(space, MultiDiscrete):
-        return f"MultiDiscrete({list(space.n)})"
-    return f"{type(space).__name__} of shape {list(space.shape)}"
+    if isinstance(space, Box) != (parameter == "mean"):
+        return None
+    return count_outputs(space)

@@ -1,7 +1,7 @@
 """Values of a space as a user holds them (bare arrays, or dicts of arrays) and as leaves."""
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from relaax_like.client.arrays import validate_array
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
-from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, Spaces
+from relaax_like.wire.spaces import Discrete, MultiDiscrete, Space, Spaces
 
 # What users pass: one leaf, or named leaves.
 UserSpace = Space | Mapping[str, Space]
@@ -137,7 +137,7 @@ class SpaceValues:
         Components of a Box of floats that lack a bound are drawn from a standard normal
         distribution, folded to the inner side of the other bound, if there is one.
         """
-        leaves = {name: _SAMPLERS[type(s)](s, slots, rng) for name, s in self.spaces.items()}
+        leaves = {name: s.sample(slots, rng) for name, s in self.spaces.items()}
         return SpaceValues.from_leaves(self, leaves)
 
     def _from_wire(self, name: str, leaf: np.ndarray) -> np.ndarray:
@@ -191,57 +191,6 @@ def _cast(array: np.ndarray, dtype: np.dtype, field: str, chosen: np.ndarray | N
             field,
         )
     return cast
-
-
-def _sample_box(space: Space, slots: int, rng: np.random.Generator) -> np.ndarray:
-    assert isinstance(space, Box)
-    shape, dtype = (slots, *space.shape), DTYPES[space.dtype]
-    if dtype.kind == "b":
-        return rng.integers(2, size=shape).astype(dtype)
-    if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        low = limits.min if space.low is None else space.low
-        high = limits.max if space.high is None else space.high
-        return rng.integers(low, high, size=shape, dtype=dtype.type, endpoint=True)
-    low_f = -np.inf if space.low is None else space.low.astype(np.float64)
-    high_f = np.inf if space.high is None else space.high.astype(np.float64)
-    noise = rng.standard_normal(shape)
-    # With one bound: normal, folded to its side. With two: uniform between them.
-    below = np.where(np.isfinite(high_f), high_f - np.abs(noise), noise)
-    open_ended = np.where(np.isfinite(low_f), low_f + np.abs(noise), below)
-    both = np.isfinite(low_f) & np.isfinite(high_f)
-    start, stop = np.where(both, low_f, 0.0), np.where(both, high_f, 0.0)
-    drawn = rng.random(shape)
-    with np.errstate(over="ignore", invalid="ignore"):
-        width = stop - start
-        between = start + drawn * width
-    if np.isinf(width).any():  # bounds of about 1.8e308
-        between = np.where(np.isinf(width), start * (1 - drawn) + stop * drawn, between)
-    return np.where(both, between, open_ended).astype(dtype)
-
-
-def _sample_discrete(space: Space, slots: int, rng: np.random.Generator) -> np.ndarray:
-    assert isinstance(space, Discrete)
-    drawn = rng.integers(space.start, space.start + space.n, size=slots)
-    return drawn.astype(DTYPES[space.dtype])
-
-
-def _sample_multi_discrete(space: Space, slots: int, rng: np.random.Generator) -> np.ndarray:
-    assert isinstance(space, MultiDiscrete)
-    limits = np.asarray(space.n, np.int64).reshape(space.shape)
-    return rng.integers(limits, size=(slots, *space.shape)).astype(DTYPES[space.dtype])
-
-
-def _sample_multi_binary(space: Space, slots: int, rng: np.random.Generator) -> np.ndarray:
-    return rng.integers(2, size=(slots, *space.shape)).astype(DTYPES[space.dtype])
-
-
-_SAMPLERS: dict[type[Space], Callable[[Space, int, np.random.Generator], np.ndarray]] = {
-    Box: _sample_box,
-    Discrete: _sample_discrete,
-    MultiDiscrete: _sample_multi_discrete,
-    MultiBinary: _sample_multi_binary,
-}
 
 
 def name_leaves(leaves: Iterable[tuple[LeafPath, T]], where: str) -> dict[str, tuple[LeafPath, T]]:

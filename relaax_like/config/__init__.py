@@ -5,12 +5,11 @@ The names that this module exports are for an algorithm's `config.py`.
 
 from relaax_like.config.actor_critic import ActorCriticConfig
 from relaax_like.config.algorithm import AlgorithmConfig
-from relaax_like.config.continuous import ContinuousReplayConfig, NoisyReplayConfig
+from relaax_like.config.continuous import ContinuousReplayConfig, NoisyReplayConfig, OfflineConfig
 from relaax_like.config.discrete import DiscreteConfig, LinearValuesConfig
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.mirror import Mirror, parse_mirror
 from relaax_like.config.network import NetworkConfig
-from relaax_like.config.offline import OfflineConfig
 from relaax_like.config.optimizer import OptimizerConfig, make_adam, make_sgd
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
 from relaax_like.config.replay import ReplayConfig

@@ -13,7 +13,6 @@ from relaax_like.config.leaves import (
 )
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.plan import RETURN_STATISTIC
-from relaax_like.config.problems import describe_list
 from relaax_like.config.spaces import (
     describe_actions,
     describe_leaves,
@@ -22,15 +21,7 @@ from relaax_like.config.spaces import (
     validate_leaves,
 )
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import (
-    ACTION,
-    OBSERVATION,
-    Box,
-    Discrete,
-    MultiDiscrete,
-    Space,
-    Spaces,
-)
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Space, Spaces
 
 OBSERVATION_KEYS = ("state_size", "image", "num_states", "observations")
 # Keys of algorithms for their only action -> the same key of a listed leaf. Subclasses have some.
@@ -90,33 +81,36 @@ class EncoderConfig(AlgorithmConfig):
                 "observations"
             )
         self._validate_kind()
-        if self.observations is not None:
-            self._validate_observations()
-            return self
         if not given:
             return self
-        if self.num_states is not None and self.has_normalizer:
-            raise ValueError(
-                f"num_states: {describe_list(self.num_states)}, but one-hot vectors are not "
-                f"normalised; set {self.normalizing_keys} to false, or use another algorithm"
-            )
         validate_image_shape(self.image)
-        if self.image is not None and self.has_normalizer:
+        convolution, (key,) = self.network.begins_with_convolution, given
+        if convolution and self.image is None:
+            cure = "begin only the branches of images with convolutions"
+            if self.observations is None:
+                cure = f"set image: [height, width, channels] instead of {key} for uint8 images"
             raise ValueError(
-                f"image: {list(self.image)}, but images are scaled to [0, 1], not normalised; set "
-                f"{self.normalizing_keys} to false, or use another algorithm"
+                f"network: the first layer is a convolution, but its input, described by {key}, is "
+                f"not an image; use dense layers, or {cure}"
             )
-        if self.network.begins_with_convolution and self.image is None:
-            raise ValueError(
-                f"network: the first layer is a convolution, but {given[0]} describes observations "
-                "that are not images; use dense layers, or, if the environment sends uint8 images, "
-                f"set image: [height, width, channels] instead of {given[0]}"
-            )
-        if self.image is not None and not self.network.begins_with_convolution:
+        if self.image is not None and not convolution:
             raise ValueError(
                 "image: the first layer of the network is not a convolution; start network.layers "
                 "with nature, a3c, impala or {conv: ...}, or, if the algorithm has no layers, "
                 "choose another algorithm"
+            )
+        if self.has_normalizer and not self.vectors:
+            raise ValueError(
+                f"{key}: nothing to normalise, because images are scaled to [0, 1], and integers "
+                f"become one-hot vectors; set {self.normalizing_keys} to false, or use another "
+                "algorithm"
+            )
+        if self.has_normalizer and RETURN_STATISTIC in self.vectors:
+            raise ValueError(
+                f"observations: a leaf named {RETURN_STATISTIC!r} cannot be normalised, "
+                "because the statistic of returns has the same name; rename the leaf in the "
+                "environment (and in algorithm.observations, if it is named there), or set "
+                f"{self.normalizing_keys} to false"
             )
         return self
 
@@ -126,27 +120,6 @@ class EncoderConfig(AlgorithmConfig):
         Raises:
           ValueError: the settings describe such observations.
         """
-
-    def _validate_observations(self) -> None:
-        if self.network.begins_with_convolution:
-            raise ValueError(
-                "network: the first layer is a convolution, but the joined branches of "
-                "observations are not an image; use dense layers, and convolutions only in the "
-                "layers of an image's branch"
-            )
-        if self.has_normalizer and not self.vectors:
-            raise ValueError(
-                "observations: nothing to normalise, because all leaves are images (which are "
-                "scaled to [0, 1]) or integers (one-hot vectors); set "
-                f"{self.normalizing_keys} to false, or use another algorithm"
-            )
-        if self.has_normalizer and RETURN_STATISTIC in self.vectors:
-            raise ValueError(
-                f"observations: a leaf named {RETURN_STATISTIC!r} cannot be normalised, "
-                "because the statistic of returns has the same name; rename the leaf in the "
-                "environment (and in algorithm.observations, if it is named there), or set "
-                f"{self.normalizing_keys} to false"
-            )
 
     @model_validator(mode="after")
     def _validate_actions(self) -> Self:
@@ -289,24 +262,21 @@ class EncoderConfig(AlgorithmConfig):
     @property
     def images(self) -> tuple[str, ...]:
         """The leaves that are images."""
-        spaces = self.observation_spaces.items()
-        return tuple(leaf for leaf, s in spaces if isinstance(s, Box) and s.dtype == "uint8")
+        return self._list_leaves("image")
 
     @property
     def vectors(self) -> tuple[str, ...]:
         """The leaves that are vectors, neither images nor integers."""
-        spaces = self.observation_spaces.items()
-        return tuple(leaf for leaf, s in spaces if isinstance(s, Box) and s.dtype != "uint8")
+        return self._list_leaves("size")
 
     @property
     def num_values(self) -> dict[str, tuple[int, ...]]:
         """Leaf -> number of values of each integer of the input, for leaves that are integers."""
-        return {
-            leaf: ((space.n,) if isinstance(space, Discrete) else space.n)
-            * self.observation_history
-            for leaf, space in self.observation_spaces.items()
-            if isinstance(space, Discrete | MultiDiscrete)
-        }
+        spaces, length = self.observation_spaces, self.observation_history
+        return {leaf: spaces[leaf].sizes * length for leaf in self._list_leaves("num")}
+
+    def _list_leaves(self, kind: str) -> tuple[str, ...]:
+        return tuple(leaf for leaf, own in self.observation_leaves.items() if own.kind == kind)
 
     def validate_spaces(self, observation_spaces: Spaces, action_spaces: Spaces) -> None:
         """Refuses environments whose spaces do not fit the settings.

@@ -62,13 +62,6 @@ class ReplayConfig(EncoderConfig):
                 "algorithm learns from sequences, set sequence_steps, such as 20 (and "
                 "burn_in_steps)"
             )
-        if self.sequence_steps is None and self.burn_in_steps:
-            raise ValueError(
-                f"burn_in_steps: {self.burn_in_steps}, but minibatches consist of single steps; "
-                "remove it, or, if the algorithm learns from sequences, set sequence_steps"
-            )
-        if self.sequence_steps is not None:
-            self._validate_sequences(self.sequence_steps)
         if self.batch_size > self.capacity:
             raise ValueError(
                 f"batch_size: {self.batch_size} is larger than capacity ({self.capacity}); lower "
@@ -85,24 +78,18 @@ class ReplayConfig(EncoderConfig):
                 f"and {self.observation_history}, because the rewards of other steps and earlier "
                 "observations have the old goal; set both to 1, or remove hindsight"
             )
+        try:
+            self._make_plan()
+        except ValueError as error:
+            raise ValueError(str(error).removeprefix("Replay: ")) from None
         return self
-
-    def _validate_sequences(self, steps: int) -> None:
-        if self.burn_in_steps >= steps:
-            raise ValueError(
-                f"burn_in_steps: {self.burn_in_steps}, expected fewer than sequence_steps ({steps})"
-            )
-        others = [f"n_step: {self.n_step}"] if self.n_step > 1 else []
-        others += ["hindsight"] if self.hindsight is not None else []
-        if others:
-            raise ValueError(
-                f"sequence_steps: {steps} cannot be combined with {' and '.join(others)}; remove "
-                f"sequence_steps, or {' and '.join(others)}"
-            )
 
     @property
     def plan(self) -> Replay:
         """Minibatches from a table of past steps."""
+        return self._make_plan()
+
+    def _make_plan(self) -> Replay:
         return Replay(
             capacity=self.capacity,
             minibatch_size=self.batch_size,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.client.interactor import Transition
-from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from relaax_like.wire.spaces import Box, Space
 
 # Steps of an episode; the maximum reward of each is 1.
 EPISODE_STEPS = 10
@@ -79,22 +79,22 @@ class BanditSlots:
             parts = [self._rate(own, actions[name]) for name, own in space.items()]
             return np.mean(parts, 0)
         actions = np.asarray(actions)
-        if isinstance(space, Discrete):
-            wanted = np.where(self._contexts, space.start + space.n - 1, space.start)
-            return (actions == wanted).astype(np.float64)
-        if isinstance(space, MultiDiscrete):
-            sizes = np.asarray(space.n)
-            wanted = np.where(self._contexts[:, None], sizes - 1, 0)
-            return (actions == wanted).mean(axis=1)
         contexts = self._contexts.reshape(-1, *[1] * (actions.ndim - 1))
-        if isinstance(space, MultiBinary):
-            return (actions == contexts).reshape(self.slots, -1).mean(axis=1)
+        if not isinstance(space, Box):
+            wanted = np.where(contexts, *_find_ends(space)[::-1])
+            return (actions == wanted).reshape(self.slots, -1).mean(axis=1)
         low, high = _find_range(space)
         width = high - low
         places = (actions - low) / np.where(width > 0, width, 1.0)  # 0 and 1 are the ends
         distances = np.abs(np.clip(places, -0.25, 1.25) - np.where(contexts, 0.75, 0.25))
         distances = np.where(width > 0, distances, 0.0)  # any number is the only one of the range
         return 1.0 - distances.reshape(self.slots, -1).mean(axis=1)
+
+
+def _find_ends(space: Space) -> tuple[Any, Any]:
+    """Returns the smallest and the largest values of a space of integers."""
+    low = getattr(space, "start", 0)
+    return low, low + np.reshape(space.sizes, space.shape) - 1
 
 
 def _find_range(space: Box) -> tuple[np.ndarray, np.ndarray]:
@@ -115,14 +115,9 @@ def _show(space: Any, contexts: np.ndarray) -> np.ndarray:
     """Returns a context as an observation, `[k, ...]`."""
     low: Any = -1.0
     high: Any = 1.0
-    if isinstance(space, Discrete):
-        low, high = space.start, space.start + space.n - 1
-    elif isinstance(space, MultiDiscrete):
-        numbers = np.where(contexts[:, None], np.asarray(space.n) - 1, 0)
-        return numbers.astype(space.dtype)
-    elif isinstance(space, MultiBinary):
-        low, high = 0, 1
+    if not isinstance(space, Box):
+        low, high = _find_ends(space)
     elif np.issubdtype(space.dtype, np.integer):
         low, high = 0, min(255, np.iinfo(space.dtype).max)
-    numbers = np.where(contexts, high, low).reshape(-1, *[1] * len(space.shape))
+    numbers = np.where(contexts.reshape(-1, *[1] * len(space.shape)), high, low)
     return np.broadcast_to(numbers, (len(contexts), *space.shape)).astype(space.dtype)

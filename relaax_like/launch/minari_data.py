@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.config.leaves import ObservationConfig
 from relaax_like.config.models import MINARI
 from relaax_like.experience.recordings import Recording
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Rollout
@@ -20,8 +21,6 @@ from relaax_like.wire.spaces import (
     ACTION,
     OBSERVATION,
     Box,
-    Discrete,
-    MultiDiscrete,
     RunSpaces,
     Space,
 )
@@ -219,10 +218,10 @@ def _to_input(space: Space, array: np.ndarray) -> np.ndarray:
     """Returns observations `[n, *shape]` as models read them: images, vectors, integers from 0."""
     if isinstance(space, Box) and space.dtype == "uint8" and len(space.shape) == 3:
         return array
-    if isinstance(space, Discrete):
-        array = array.astype(np.int64) - space.start
     flat = array.reshape(len(array), -1)
-    return flat.astype(np.int64 if isinstance(space, Discrete | MultiDiscrete) else np.float32)
+    if "num" in ObservationConfig.measure(space):
+        return flat.astype(np.int64) - getattr(space, "start", 0)
+    return flat.astype(np.float32)
 
 
 def _join(parts: Sequence[dict[str, Any]], field: str) -> dict[str, np.ndarray]:

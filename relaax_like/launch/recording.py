@@ -40,7 +40,7 @@ from relaax_like.nn.action_heads import actions_from_wire
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import ACTION, Box, Discrete, MultiBinary, MultiDiscrete, Space
+from relaax_like.wire.spaces import ACTION, Box, Space
 
 logger = logging.getLogger(__name__)
 
@@ -275,13 +275,8 @@ def _find_log_size(leaf: str, space: Space) -> float:
     Raises:
       ConfigError: a Box has no finite bounds.
     """
-    if isinstance(space, Discrete):
-        return math.log(space.n)
-    if isinstance(space, MultiDiscrete):
-        return float(np.log(space.n).sum())
-    if isinstance(space, MultiBinary):
-        return math.prod(space.shape) * math.log(2.0)
-    assert isinstance(space, Box)
+    if not isinstance(space, Box):
+        return float(np.log(space.sizes).sum())
     low, high = space.low, space.high
     if low is None or high is None or not np.isfinite([low, high]).all():
         raise ConfigError(

@@ -31,6 +31,7 @@ import numpy as np
 
 from relaax_like.nn import distributions
 from relaax_like.nn.arrays import Values, in_numpy
+from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
@@ -50,21 +51,38 @@ def num_parameters(space: Space, *, bounded: bool = False, separate_log_std: boo
       InvalidInputError: the leaf has no components, or is a Box of integers or bool, or a `bounded`
         Box whose bounds are missing or, as float32, not ascending or without a finite difference.
     """
-    if isinstance(space, Discrete):
-        return space.n
     if math.prod(space.shape) == 0:
         raise InvalidInputError(
             f"action space: {type(space).__name__} of shape {list(space.shape)} has no "
             "components; remove it from the action space",
             "shape",
         )
-    if isinstance(space, MultiDiscrete):
-        return sum(space.n)
+    if isinstance(space, Box):
+        _validate_box(space, bounded)
+    has_log_std = isinstance(space, Box) and not separate_log_std
+    return count_outputs(space) * (2 if has_log_std else 1)
+
+
+def count_outputs(space: Space) -> int:
+    """Returns the number of logits of a leaf, or of means."""
+    is_vector = isinstance(space, Box | MultiBinary)
+    return math.prod(space.shape) if is_vector else sum(space.sizes)
+
+
+def compute_means(space: Space, parameters: Any, *, bounded: bool = False) -> Any:
+    """Returns the mean action of a leaf; see `PolicyHead.compute_means`.
+
+    Args:
+      space: the leaf.
+      parameters: of its distribution, `[..., n] float32`, a tensor.
+      bounded: as in `num_parameters`.
+    """
+    if isinstance(space, Box):
+        return make_policy(space, parameters, bounded=bounded).mode()
     if isinstance(space, MultiBinary):
-        return math.prod(space.shape)
-    assert isinstance(space, Box)
-    _validate_box(space, bounded)
-    return math.prod(space.shape) * (1 if separate_log_std else 2)
+        return tf.sigmoid(parameters)
+    parts = tf.split(parameters, list(space.sizes), axis=-1)
+    return tf.concat([tf.nn.softmax(part) for part in parts], axis=-1)
 
 
 def make_action_spec(space: Space) -> dict[str, Any]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from relaax_like.nn.action_heads import make_policy, num_parameters
+from relaax_like.nn.action_heads import compute_means, make_policy, num_parameters
 from relaax_like.nn.arrays import Values
 from relaax_like.nn.distributions import Distribution
 from relaax_like.nn.layers import Constant, Parameter
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import Module
-from relaax_like.wire.spaces import Box, MultiBinary, MultiDiscrete, Space
+from relaax_like.wire.spaces import Space
 
 
 class PolicyHead(Module):
@@ -86,12 +86,4 @@ class PolicyHead(Module):
         Raises:
           InvalidInputError: see `make_policy`; only for a continuous action.
         """
-        if isinstance(self.space, Box):
-            return self.make_distribution(parameters).mode()
-        if isinstance(self.space, MultiBinary):
-            return tf.sigmoid(parameters)
-        sizes = [parameters.shape[-1]]
-        if isinstance(self.space, MultiDiscrete):
-            sizes = list(self.space.n)
-        parts = tf.split(parameters, sizes, axis=-1)
-        return tf.concat([tf.nn.softmax(part) for part in parts], axis=-1)
+        return compute_means(self.space, parameters, bounded=self._bounded)

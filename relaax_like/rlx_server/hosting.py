@@ -38,7 +38,7 @@ from relaax_like.wire.errors import (
     RelaaxError,
     ServerUnavailableError,
 )
-from relaax_like.wire.spaces import Discrete, MultiDiscrete, Spaces
+from relaax_like.wire.spaces import Spaces
 
 _START_WAIT_SEC = 5.0
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
@@ -398,9 +398,8 @@ def _find_starts(config: Any, observation_spaces: Spaces) -> dict[str, int]:
     """Returns leaf -> smallest value, for the leaves that the settings describe as integers."""
     starts = {}
     for leaf, space in config.observation_spaces.items():
-        if isinstance(space, Discrete | MultiDiscrete) and leaf in observation_spaces:
-            own = observation_spaces[leaf]
-            starts[leaf] = own.start if isinstance(own, Discrete) else 0
+        if space.sizes and leaf in observation_spaces:
+            starts[leaf] = getattr(observation_spaces[leaf], "start", 0)
     return starts
 
 

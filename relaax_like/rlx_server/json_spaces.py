@@ -3,7 +3,7 @@
 import base64
 import binascii
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -11,19 +11,12 @@ import numpy as np
 
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
-from relaax_like.wire.spaces import (
-    Box,
-    Discrete,
-    MultiBinary,
-    MultiDiscrete,
-    Space,
-    Spaces,
-)
+from relaax_like.wire.spaces import KINDS, Box, Discrete, Space, Spaces
 
 # Beyond it, a JSON number does not hold each integer in each language.
 MAX_INTEGER = 1 << 53
 UNSET = msgspec.UNSET
-_FORMS = "an object with one of box, discrete, multi_discrete, multi_binary, or named ones of these"
+_FORMS = f"an object with one of {', '.join(KINDS)}, or named ones of these"
 _LONG = ("int64", "uint64")
 
 
@@ -55,21 +48,7 @@ def read_spaces(written: Mapping[str, Any], plain: str) -> tuple[dict[str, Space
 
 
 def _read_space(written: Mapping[str, Any], field: str) -> Space:
-    kinds: dict[str, Callable[..., Space]] = {
-        "box": lambda shape, dtype="float32", low=None, high=None, **more: Box(
-            shape=shape,
-            dtype=dtype,
-            low=_read_bound(low, -math.inf),
-            high=_read_bound(high, math.inf),
-            **more,
-        ),
-        "discrete": lambda n, **more: Discrete(n=n, **more),
-        "multi_discrete": lambda n, shape=None, **more: MultiDiscrete(
-            n=n, shape=(len(n),) if shape is None else shape, **more
-        ),
-        "multi_binary": lambda shape, **more: MultiBinary(shape=shape, **more),
-    }
-    found = [kind for kind in kinds if kind in written]
+    found = [kind for kind in KINDS if kind in written]
     if len(found) != 1:
         raise InvalidInputError(f"{field}: {str(written)[:80]}, expected {_FORMS}", field)
     (kind,) = found
@@ -79,7 +58,7 @@ def _read_space(written: Mapping[str, Any], field: str) -> Space:
     try:
         if any(isinstance(value, bool) for value in written.values()):
             raise TypeError  # which Python would take for 0 and 1
-        return kinds[kind](written[kind], **more)
+        return KINDS[kind].from_json(written[kind], **more)
     except InvalidInputError as error:
         raise InvalidInputError(f"{field}: {error}", field) from None
     except (TypeError, ValueError, OverflowError):
@@ -88,13 +67,6 @@ def _read_space(written: Mapping[str, Any], field: str) -> Space:
             "docs/json.md",
             field,
         ) from None
-
-
-def _read_bound(bound: Any, unbounded: float) -> Any:
-    """Returns a bound in which null stands for none."""
-    if isinstance(bound, list):
-        return [unbounded if one is None else _read_bound(one, unbounded) for one in bound]
-    return bound
 
 
 def make_type(space: Space, slots: int | None) -> Any:

@@ -11,7 +11,7 @@ import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
@@ -62,6 +62,8 @@ class Space:
     dtype: str
     shape: tuple[int, ...]
     mirror: tuple[float, ...] | None = field(default=None, compare=False)
+    kind: ClassVar[Any]
+    """Of its message."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.dtype, str) or self.dtype not in DTYPES:
@@ -86,6 +88,36 @@ class Space:
                 f"space: a mirror of {len(self.mirror)} numbers, expected at most {MAX_COMPONENTS}",
                 "mirror",
             )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of values of each integer, in C order; () for other numbers."""
+        return ()
+
+    @classmethod
+    def from_json(cls, value: Any, **more: Any) -> Self:
+        """Makes a space from what stands in JSON under the name of its kind, and other attributes.
+
+        Raises:
+          InvalidInputError, TypeError, ValueError, OverflowError: an attribute is wrong.
+        """
+        return cls(shape=value, **more)
+
+    def sample(self, slots: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws `[slots, *shape]`; see `client.values.SpaceValues.sample`."""
+        raise NotImplementedError
+
+    def write(self, message: rlx_pb2.Space) -> None:
+        """Writes the attributes that only this kind of space has."""
+
+    @classmethod
+    def read(cls, message: rlx_pb2.Space) -> dict[str, Any]:
+        """Reads the attributes that only this kind of space has.
+
+        Raises:
+          InvalidInputError: they are not valid.
+        """
+        return {}
 
     def count_bytes(self, slots: int) -> int | None:
         """Returns the size of the array of all slots; None above `MAX_LEAF_BYTES`.
@@ -173,6 +205,16 @@ class Box(Space):
 
     low: Any = None
     high: Any = None
+    kind = rlx_pb2.BOX
+
+    @classmethod
+    def from_json(cls, value: Any, **more: Any) -> Self:
+        """See `Space`; null stands for no bound of a component."""
+        open_ended = {"low": -math.inf, "high": math.inf}
+        bounds = {
+            name: _read_bound(more.get(name), unbounded) for name, unbounded in open_ended.items()
+        }
+        return cls(**{"shape": value, "dtype": "float32", **more, **bounds})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,6 +254,47 @@ class Box(Space):
                 name,
             ) from None
 
+    def sample(self, slots: int, rng: np.random.Generator) -> np.ndarray:
+        """See `Space`."""
+        shape, dtype = (slots, *self.shape), DTYPES[self.dtype]
+        if dtype.kind == "b":
+            return rng.integers(2, size=shape).astype(dtype)
+        if dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            low = limits.min if self.low is None else self.low
+            high = limits.max if self.high is None else self.high
+            return rng.integers(low, high, size=shape, dtype=dtype.type, endpoint=True)
+        low_f = -np.inf if self.low is None else self.low.astype(np.float64)
+        high_f = np.inf if self.high is None else self.high.astype(np.float64)
+        noise = rng.standard_normal(shape)
+        # With one bound: normal, folded to its side. With two: uniform between them.
+        below = np.where(np.isfinite(high_f), high_f - np.abs(noise), noise)
+        open_ended = np.where(np.isfinite(low_f), low_f + np.abs(noise), below)
+        both = np.isfinite(low_f) & np.isfinite(high_f)
+        start, stop = np.where(both, low_f, 0.0), np.where(both, high_f, 0.0)
+        drawn = rng.random(shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            width = stop - start
+            between = start + drawn * width
+        if np.isinf(width).any():  # bounds of about 1.8e308
+            between = np.where(np.isinf(width), start * (1 - drawn) + stop * drawn, between)
+        return np.where(both, between, open_ended).astype(dtype)
+
+    def write(self, message: rlx_pb2.Space) -> None:
+        """See `Space`."""
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if bound is not None:
+                getattr(message, name).CopyFrom(ndarray_to_message(bound, ndarray_pb2.NdArray))
+
+    @classmethod
+    def read(cls, message: rlx_pb2.Space) -> dict[str, Any]:
+        """See `Space`."""
+        return {
+            name: message_to_ndarray(getattr(message, name), name)
+            for name in ("low", "high")
+            if message.HasField(name)
+        }
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Box):
             return NotImplemented
@@ -241,6 +324,34 @@ class Discrete(Space):
     start: int = 0
     dtype: str = "int64"
     shape: tuple[int, ...] = ()
+    kind = rlx_pb2.DISCRETE
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """See `Space`."""
+        return (self.n,)
+
+    @classmethod
+    def from_json(cls, value: Any, **more: Any) -> Self:
+        """See `Space`."""
+        return cls(n=value, **more)
+
+    def sample(self, slots: int, rng: np.random.Generator) -> np.ndarray:
+        """See `Space`."""
+        drawn = rng.integers(self.start, self.start + self.n, size=slots)
+        return drawn.astype(DTYPES[self.dtype])
+
+    def write(self, message: rlx_pb2.Space) -> None:
+        """See `Space`."""
+        message.n.append(self.n)
+        message.start = self.start
+
+    @classmethod
+    def read(cls, message: rlx_pb2.Space) -> dict[str, Any]:
+        """See `Space`."""
+        if len(message.n) != 1:
+            raise InvalidInputError(f"DISCRETE needs exactly one n, got {len(message.n)}", "n")
+        return {"n": message.n[0], "start": message.start}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -280,6 +391,37 @@ class MultiDiscrete(Space):
     n: tuple[int, ...]
     dtype: str = "int64"
     starts: tuple[int, ...] = ()
+    kind = rlx_pb2.MULTI_DISCRETE
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """See `Space`."""
+        return self.n
+
+    @classmethod
+    def from_json(cls, value: Any, **more: Any) -> Self:
+        """See `Space`; without a shape there is one axis."""
+        shape = more.pop("shape", None)
+        return cls(n=value, shape=(len(value),) if shape is None else shape, **more)
+
+    def sample(self, slots: int, rng: np.random.Generator) -> np.ndarray:
+        """See `Space`."""
+        limits = np.asarray(self.n, np.int64).reshape(self.shape)
+        return rng.integers(limits, size=(slots, *self.shape)).astype(DTYPES[self.dtype])
+
+    def write(self, message: rlx_pb2.Space) -> None:
+        """See `Space`."""
+        message.n.extend(self.n)
+        message.starts.extend(self.starts)
+
+    @classmethod
+    def read(cls, message: rlx_pb2.Space) -> dict[str, Any]:
+        """See `Space`."""
+        if not _has_components(tuple(message.shape[: MAX_AXES + 1]), len(message.n)):
+            described = _describe_count(message.n, tuple(message.shape[: MAX_AXES + 1]))
+            raise InvalidInputError(f"MULTI_DISCRETE {described}", "n")
+        # One more than there can be, for the error.
+        return {"n": tuple(message.n), "starts": tuple(message.starts[: len(message.n) + 1])}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -330,6 +472,16 @@ class MultiBinary(Space):
     """Zeros and ones."""
 
     dtype: str = "int8"
+    kind = rlx_pb2.MULTI_BINARY
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """See `Space`."""
+        return (2,) * math.prod(self.shape)
+
+    def sample(self, slots: int, rng: np.random.Generator) -> np.ndarray:
+        """See `Space`."""
+        return rng.integers(2, size=(slots, *self.shape)).astype(DTYPES[self.dtype])
 
     def validate_range(self, array: np.ndarray, field: str) -> None:
         """See `Space`."""
@@ -344,6 +496,13 @@ def show_number(n: int | Sequence[int]) -> str:
         return str(n)
     shown = ", ".join(map(str, n[:_MAX_SHOWN]))
     return f"[{shown}]" if len(n) <= _MAX_SHOWN else f"[{shown}, ...] ({len(n)} numbers)"
+
+
+def _read_bound(bound: Any, unbounded: float) -> Any:
+    """Returns a bound in which null stands for none."""
+    if isinstance(bound, list):
+        return [unbounded if one is None else _read_bound(one, unbounded) for one in bound]
+    return bound
 
 
 def _read_integer(name: str, value: Any) -> int:
@@ -415,11 +574,12 @@ def _has_components(shape: tuple[int, ...], components: int) -> bool:
 
 
 Spaces = dict[str, Space]
-_KINDS = {
-    Box: rlx_pb2.BOX,
-    Discrete: rlx_pb2.DISCRETE,
-    MultiDiscrete: rlx_pb2.MULTI_DISCRETE,
-    MultiBinary: rlx_pb2.MULTI_BINARY,
+# Name in JSON -> kind of space.
+KINDS: dict[str, type[Space]] = {
+    "box": Box,
+    "discrete": Discrete,
+    "multi_discrete": MultiDiscrete,
+    "multi_binary": MultiBinary,
 }
 
 
@@ -432,17 +592,8 @@ def space_to_message(space: Space) -> rlx_pb2.Space:
 
 def _describe(space: Space) -> rlx_pb2.Space:
     """Returns a leaf's message without its mirror."""
-    message = rlx_pb2.Space(kind=_KINDS[type(space)], dtype=space.dtype, shape=space.shape)
-    if isinstance(space, Box):
-        for name, bound in (("low", space.low), ("high", space.high)):
-            if bound is not None:
-                getattr(message, name).CopyFrom(ndarray_to_message(bound, ndarray_pb2.NdArray))
-    elif isinstance(space, Discrete):
-        message.n.append(space.n)
-        message.start = space.start
-    elif isinstance(space, MultiDiscrete):
-        message.n.extend(space.n)
-        message.starts.extend(space.starts)
+    message = rlx_pb2.Space(kind=space.kind, dtype=space.dtype, shape=space.shape)
+    space.write(message)
     return message
 
 
@@ -457,28 +608,14 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
     common: dict[str, Any] = {"dtype": message.dtype[:40], "shape": shape}
     if message.mirror:
         common["mirror"] = tuple(message.mirror[: MAX_COMPONENTS + 1])
-    try:
-        if message.kind == rlx_pb2.BOX:
-            for name in ("low", "high"):
-                if message.HasField(name):
-                    common[name] = message_to_ndarray(getattr(message, name), name)
-            return Box(**common)
-        if message.kind == rlx_pb2.DISCRETE:
-            if len(message.n) != 1:
-                raise InvalidInputError(f"DISCRETE needs exactly one n, got {len(message.n)}", "n")
-            return Discrete(n=message.n[0], start=message.start, **common)
-        if message.kind == rlx_pb2.MULTI_DISCRETE:
-            if not _has_components(shape, len(message.n)):
-                raise InvalidInputError(f"MULTI_DISCRETE {_describe_count(message.n, shape)}", "n")
-            starts = tuple(message.starts[: len(message.n) + 1])
-            return MultiDiscrete(n=tuple(message.n), starts=starts, **common)
-        if message.kind == rlx_pb2.MULTI_BINARY:
-            return MultiBinary(**common)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{field}: {error}", field) from None
+    kind = next((kind for kind in KINDS.values() if kind.kind == message.kind), None)
+    if kind is not None:
+        try:
+            return kind(**common, **kind.read(message))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{field}: {error}", field) from None
     raise InvalidInputError(
-        f"{field}: unknown kind {message.kind}, expected BOX, DISCRETE, MULTI_DISCRETE or "
-        "MULTI_BINARY",
+        f"{field}: unknown kind {message.kind}, expected one of {', '.join(KINDS).upper()}",
         field,
     )
 

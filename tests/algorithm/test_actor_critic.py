@@ -126,7 +126,7 @@ def test_statistics_follow_the_parameters_and_are_none():
         ({"image": (84, 84, 4)}, "not a convolution"),
         (
             {"layers": ("nature",), "image": (84, 84, 4), "normalize_observations": True},
-            "images are scaled to .*, not normalised",
+            "image: nothing to normalise, because images are scaled to",
         ),
         (
             {"num_actions": 1},

@@ -116,11 +116,14 @@ def test_spaces_come_from_the_environment():
         (["algorithm.warm_up_steps=200000"], "warm_up_steps: 200000 is larger than capacity"),
         (["algorithm.priority_exponent=2"], "priority_exponent"),
         (["algorithm.network={layers: [{lstm: 4}]}"], "network: recurrent layers learn from seq"),
-        (["algorithm.burn_in_steps=2"], "burn_in_steps: 2, but minibatches consist of single"),
-        (["algorithm.sequence_steps=4", "algorithm.burn_in_steps=4"], "burn_in_steps: 4, expected"),
+        (["algorithm.burn_in_steps=2"], "burn_in_steps is 2, but minibatches consist of single"),
+        (
+            ["algorithm.sequence_steps=4", "algorithm.burn_in_steps=4"],
+            "burn_in_steps 4; expected",
+        ),
         (
             ["algorithm.sequence_steps=4", "algorithm.n_step=2"],
-            "sequence_steps: 4 cannot be combined with n_step: 2; remove sequence_steps, or n_step",
+            "sequence_steps is 4, which cannot be combined with n_step=2; remove sequence_steps",
         ),
     ],
 )

@@ -127,7 +127,7 @@ _BAD = {
         "observations",
         "{a: {num: 3}}",
         "normalize_observations: true",
-        "observations: nothing to normalise, because all leaves are images",
+        "observations: nothing to normalise, because images",
     ),
     "observations: size of zero": (
         "observations",
@@ -185,13 +185,13 @@ _BAD = {
         "observations",
         "{a: {size: 3}}",
         "network: {layers: [nature]}",
-        "network: the first layer is a convolution, but the joined branches",
+        "network: the first layer is a convolution, but its input, described by observations",
     ),
     "observations: images are not normalised": (
         "observations",
         "{a: {image: [8, 8, 1], layers: [nature]}}",
         "normalize_observations: true",
-        "observations: nothing to normalise, because all leaves are images",
+        "observations: nothing to normalise, because images",
     ),
     "observations: a statistic's name": (
         "observations",
