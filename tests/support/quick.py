@@ -118,7 +118,11 @@ def _find_mirrors(path: Path, tests: Sequence[Path]) -> list[Path]:
     else:
         return []
     own = folder / f"test_{name}.py"
-    return [own] if own in tests else [test for test in tests if test.parent == folder]
+    if own in tests:
+        return [own]
+    # A package in a package can have its tests beside those of the outer one.
+    beside = [[test for test in tests if test.parent == one] for one in (folder, *folder.parents)]
+    return next((found for found in beside if found), [])
 
 
 def _read_imports(source: bytes) -> set[str]:

@@ -41,13 +41,24 @@ def project(tmp_path: Path) -> Path:
             ["relaax_like/wire/tls.py", "tests/wire/test_other.py"],
             ["wire/test_other", "wire/test_tls", "client/test_client"],
         ),
+        (["relaax_like/wire/deep/one.py"], ["wire/test_other", "wire/test_tls"]),
         (["tests/wire/test_gone.py"], []),
         (["tests/wire/conftest.py"], ["wire/test_other", "wire/test_tls"]),
         (["tests/support/rlx.py"], ["rlx/test_rlx"]),
         (["environments/pole/pole.c"], ["environments/test_pole"]),
         (["tests/fault/test_kill.py"], ["fault/test_kill"]),
     ],
-    ids=["mirror", "folder", "test first", "deleted", "conftest", "support", "c", "slow itself"],
+    ids=[
+        "mirror",
+        "folder",
+        "test first",
+        "deep",
+        "deleted",
+        "conftest",
+        "support",
+        "c",
+        "slow itself",
+    ],
 )
 def test_which_tests_are_run(project: Path, changed: list[str], tests: list[str]) -> None:
     found = select_tests(project, map(Path, changed))
