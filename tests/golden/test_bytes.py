@@ -4,7 +4,8 @@
 
 Each line of bytes.txt is a case of messages.py, and a message of it in hexadecimal; of a long
 message its beginning, length and SHA-256. conversations.txt has what a client and an rlx server say
-over each carrier; what clients of the first protocol version said is in tests/fixtures/wire.
+over each carrier, calls.txt what clients of a parameter server send over gRPC, and its answers.
+What rlx clients of the first protocol version said is in tests/fixtures/wire.
 """
 
 # covers R13
@@ -21,11 +22,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from golden.calls import CALLS, make_calls
 from golden.conversations import CONVERSATIONS, play
 from golden.messages import CASES
 
 RECORDED = Path(__file__).parent / "bytes.txt"
 CONVERSED = Path(__file__).parent / "conversations.txt"
+CALLED = Path(__file__).parent / "calls.txt"
 _LONGEST, _BEGINNING = 400, 48
 
 
@@ -67,6 +70,16 @@ def test_a_conversation_has_the_recorded_bytes(name: str) -> None:
     assert play(name) == [line for line in recorded if line.startswith((f"{name} >", f"{name} <"))]
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_has_the_recorded_bytes(name: str) -> None:
+    recorded = CALLED.read_text().splitlines()
+    assert describe_calls(name) == [line for line in recorded if line.startswith(f"{name}: ")]
+
+
+def describe_calls(name: str) -> list[str]:
+    return [line for what, messages in make_calls(name) for line in describe(what, messages)]
+
+
 def find_difference(want: Any, came: Any, place: str = "it") -> str:
     """Returns where two records differ; "" if they are the same."""
     if isinstance(want, np.ndarray):
@@ -98,3 +111,5 @@ if __name__ == "__main__":
     RECORDED.write_text("\n".join(lines) + "\n")
     lines = [line for name in CONVERSATIONS for line in play(name)]
     CONVERSED.write_text("\n".join(lines) + "\n")
+    lines = [line for name in CALLS for line in describe_calls(name)]
+    CALLED.write_text("\n".join(lines) + "\n")
