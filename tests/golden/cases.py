@@ -256,6 +256,49 @@ def learn_serially(
     learner.stop()
 
 
+def learn_tasks_by_gradients(
+    experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
+) -> Iterator[Result]:
+    """As the learners of several tasks beside their agents do, one after another."""
+    from relaax_like.launch.learners import make_learners
+
+    learners = make_learners(experiment, lambda name: InProcessClient(server, name), "golden")
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for learner in learners.values():
+        learner.start(answers.put)
+        answers.get(timeout=60)
+    try:
+        for parts in _split_tasks(rollouts):
+            for number, (task, part, steps) in enumerate(parts):
+                learners[task].submit(_find(*_REQUEST)(number, part, (), steps))
+                while number not in answers.get(timeout=60).numbers:
+                    pass
+            yield {}
+    finally:
+        for learner in learners.values():
+            learner.stop()
+
+
+def learn_tasks(
+    experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
+) -> Iterator[Result]:
+    """As the learners of several tasks in the parameter server's process do."""
+    from relaax_like.launch.learners import make_iteration_learners
+
+    learners = make_iteration_learners(experiment, server)
+    for learner in learners.values():
+        learner.load()
+    for parts in _split_tasks(rollouts):
+        for task, part, steps in parts:
+            learners[task].source.add(part, (), steps)
+            while learners[task].source.has_iteration:
+                learners[task].learn()
+        yield {}
+    yield _describe_table(learners["goal"].take_state())
+    for learner in learners.values():
+        learner.close()
+
+
 def learn_offline(
     experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
 ) -> Iterator[Result]:
@@ -285,6 +328,34 @@ def learn_episodes(
             agent.reward_and_act(reward, state)
         agent.reward_and_reset(rewards[-1])
         yield {}
+
+
+def _split_tasks(rollouts: list[Rollout]) -> Iterator[list[tuple[str, Rollout, int]]]:
+    """Yields tasks of `hierarchical_algorithm`, their rollouts, and the steps that these count.
+
+    A goal sees two numbers, and is what was done; a rollout has four goals, or eight steps.
+    """
+
+    def see(inputs: Any) -> dict[str, np.ndarray]:
+        return {"observation": np.ascontiguousarray(inputs["observation"][..., :2])}
+
+    goals, controls = [], []
+    for rollout in rollouts:
+        actions = rollout.actions["action"]
+        chosen = {"goal": np.eye(2, dtype=np.float32)[actions]}
+        goal = dataclasses.replace(
+            rollout,
+            inputs=see(rollout.inputs),
+            next_inputs=see(rollout.next_inputs),
+            actions={"goal": actions},
+        )
+        goals += [take_steps(goal, slice(start, start + 4)) for start in (0, 4, 8, 12)]
+        control = dataclasses.replace(rollout, inputs=chosen, next_inputs=chosen)
+        controls += [take_steps(control, slice(start, start + 8)) for start in (0, 8)]
+    parts = [("goal", rollout, 0) for rollout in add_starts(goals)]
+    steps = [("control", rollout, rollout.env_steps) for rollout in add_starts(controls)]
+    for number in range(len(rollouts)):
+        yield [*parts[4 * number : 4 * number + 4], *steps[2 * number : 2 * number + 2]]
 
 
 def take_slots(rollout: Rollout, part: slice) -> Rollout:
@@ -425,6 +496,7 @@ _REPLAY = (
 # Large steps, beside which the rounding of other processors is small.
 _STEPS = "tau: 0.1, learning_rate: 0.01, critic_learning_rate: 0.01"
 _BOUNDED = f"{_PENDULUM}, action_low: -2, action_high: 2, {_STEPS}"
+_TASKS = Path(__file__).parents[1] / "support" / "hierarchical_algorithm"
 _GOALS = "observations: {achieved_goal: {size: 2}, desired_goal: {size: 2}}"
 
 
@@ -662,6 +734,17 @@ CASES = {
         "server",
         checkpoints=(1, 40),
         change=number_pairs,
+    ),
+    "tasks-gradients": Case(
+        "cartpole", f"{{path: {_TASKS}}}", learn_tasks_by_gradients, seeds=(0,), checkpoints=EARLY
+    ),
+    "tasks-server": Case(
+        "cartpole",
+        f"{{path: {_TASKS}, rollouts: {{control: 4}}, replayed: [goal], minibatch_size: 8}}",
+        learn_tasks,
+        _SERVER,
+        seeds=(0,),
+        checkpoints=EARLY,
     ),
 }
 
