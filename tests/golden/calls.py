@@ -13,7 +13,9 @@ from support.bridge import make_backend
 
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.joining import GroupStream
+from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.bridge.publishing import PublisherStub
+from relaax_like.bridge.spaces_servicer import propose_spaces
 from relaax_like.bridge.stub import ParameterServerStub
 from relaax_like.config.combine import CombineConfig
 from relaax_like.core.manifest import Variable
@@ -29,10 +31,12 @@ from relaax_like.core.records import (
     Received,
     TableStatus,
 )
+from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.parameter_server.learner_lease import NAME, LearnerLease
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.wire.spaces import Box, Discrete, RunSpaces
 
 _KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 _VARIABLES = (
@@ -111,7 +115,9 @@ def _serve(
 
 @contextlib.contextmanager
 def _open(server: ParameterServer) -> Iterator[tuple[Recorder, str]]:
-    options = {"publisher": server} if server.learner_address[1] else {}
+    options: dict[str, Any] = {"propose": lambda spaces: spaces}
+    if server.learner_address[1]:
+        options["publisher"] = server
     served, port = BridgeControl().create_server("127.0.0.1:0", server, **options)
     served.start()
     address = f"127.0.0.1:{port}"
@@ -193,11 +199,32 @@ def join() -> dict[str, list[bytes]]:
     return recorder.lines
 
 
+def propose() -> dict[str, list[bytes]]:
+    """An rlx server that says which spaces its first client has, and one that asks for them."""
+    with _serve() as (recorder, address, _):
+        spaces = RunSpaces({"observation": Box(dtype="float32", shape=(2,))}, {"x": Discrete(n=3)})
+        assert propose_spaces(recorder, address, spaces) == spaces  # type: ignore[arg-type]
+        assert propose_spaces(recorder, address, None) is None  # type: ignore[arg-type]
+    return recorder.lines
+
+
+def send_points() -> dict[str, list[bytes]]:
+    """A client that sends points of curves, one without an x."""
+    with tempfile.TemporaryDirectory() as folder, TensorBoardRecorder(Path(folder)) as metrics:
+        with _serve(metrics=metrics) as (recorder, _, _):
+            client = MetricsClient(recorder, global_t=lambda: 7.0)  # type: ignore[arg-type]
+            client.scalars([("a", 1.5, 3.0), ("b", -2.0, None)])
+            client.close()
+    return {what: sent[-1:] for what, sent in recorder.lines.items()}  # after calls without points
+
+
 CALLS: dict[str, Callable[[], dict[str, list[bytes]]]] = {
     "push": lambda: push(keep_stream_open=False),
     "push in a stream": lambda: push(keep_stream_open=True),
     "publish": publish,
     "join": join,
+    "propose": propose,
+    "send points": send_points,
 }
 
 
