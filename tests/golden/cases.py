@@ -58,6 +58,8 @@ CHECKPOINTS = (1, 10)
 # For updates where a difference of the last bit grows.
 EARLY = (1, 4)
 SEEDS = (0, 1)
+# Longer than the slowest machine takes.
+_WAIT_SEC = 600
 # Gradients that are kept, of the first pushes.
 GRADIENTS = 2
 # By name: "initial/...", "cost/...", "gradient/...", and "1/..." and "10/..." after so many; then
@@ -77,7 +79,7 @@ class Case:
         more, with arrays of the result.
       learner: the section of that name; FILES stands for the folder of recorded files.
       seeds: that are run.
-      combine: `relaax-parameter-server.combine.method`.
+      combine: `relaax-parameter-server.combine`.
       change: makes the rollouts that it learns from of the recorded ones.
       checkpoints: numbers of the updates or iterations after which the state is looked at; nothing
         is learned after the last.
@@ -89,7 +91,7 @@ class Case:
     learn: Callable[[Experiment, "RecordingServer", list[Rollout]], Iterator[Result]]
     learner: str = "{}"
     seeds: tuple[int, ...] = SEEDS
-    combine: str = "fifo"
+    combine: str = "{method: fifo}"
     change: Callable[[list[Rollout]], list[Rollout]] = list
     checkpoints: tuple[int, ...] = CHECKPOINTS
     xla: bool = True
@@ -204,14 +206,14 @@ def _learn_beside_agents(
         for (learner,) in (each.values() for each in learners):
             answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
             learner.start(answers.put)
-            answers.get(timeout=60)
+            answers.get(timeout=_WAIT_SEC)
             waiting.append((learner, answers))
         for number, rollouts in enumerate(zip(*parts, strict=True)):
             for (learner, _), rollout in zip(waiting, rollouts, strict=True):
                 steps, episodes = rollout.env_steps, _find_episodes(rollout)
                 learner.submit(_find(*_REQUEST)(number, rollout, episodes, steps))
             for _, answers in waiting:
-                while number not in answers.get(timeout=60).numbers:
+                while number not in answers.get(timeout=_WAIT_SEC).numbers:
                     pass
             yield {}
         yield from (_describe_table(learner.take_state()["loop"]) for learner, _ in waiting[:1])
@@ -266,12 +268,12 @@ def learn_tasks_by_gradients(
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for learner in learners.values():
         learner.start(answers.put)
-        answers.get(timeout=60)
+        answers.get(timeout=_WAIT_SEC)
     try:
         for parts in _split_tasks(rollouts):
             for number, (task, part, steps) in enumerate(parts):
                 learners[task].submit(_find(*_REQUEST)(number, part, (), steps))
-                while number not in answers.get(timeout=60).numbers:
+                while number not in answers.get(timeout=_WAIT_SEC).numbers:
                     pass
             yield {}
     finally:
@@ -487,6 +489,8 @@ _LSTM = "network: {layers: [{lstm: 8}]}"
 _CARTPOLE = "state_size: 4, num_actions: 2"
 _PENDULUM = "state_size: 3, action_size: 1"
 _SERVER = "{placement: server}"
+# No learner goes on without the other, however busy the machine is.
+_TOGETHER = "{method: sync, max_wait_sec: 1000}"
 _OFFLINE = "{placement: server, offline: FILES}"
 # Twice two updates after each batch, or twice after half of it.
 _REPLAY = (
@@ -524,7 +528,7 @@ def place(
             learn[where],
             learner.get(where, "{}"),
             seeds=(0,),
-            combine="sync" if where == "together" else "fifo",
+            combine=_TOGETHER if where == "together" else "{method: fifo}",
             change=change,
             checkpoints=checkpoints,
             xla=False,
@@ -771,7 +775,7 @@ def run_case(name: str, seed: int, folder: Path) -> Result:
     file = folder / "experiment.yaml"
     file.write_text(
         f"seed: {seed}\nrun_dir: {folder / 'run'}\nlearner: {learner}\n"
-        f"relaax-parameter-server: {{combine: {{method: {case.combine}}}}}\n"
+        f"relaax-parameter-server: {{combine: {case.combine}}}\n"
         f"algorithm: {algorithm}\n"
     )
     experiment = load_experiment(file)

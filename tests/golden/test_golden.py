@@ -49,6 +49,25 @@ def test_each_expected_result_has_its_run():
     assert {path.stem for path in EXPECTED.glob("*.npz")} == {f"{n}-{s}" for n, s in RUNS}
 
 
+# Without random draws in updates, whose seeds are other ones in each place, and without running
+# statistics, which reach a learner beside its agents one push later.
+ALIKE = [
+    *((f"{name}-gradients", f"{name}-server") for name in ("impala", "bc-overridden", "dqn")),
+    *((f"{name}-gradients", f"{name}-server") for name in ("dqn-gru", "q_learning", "sarsa")),
+    ("dqn-serial", "dqn-server"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE)
+def test_what_was_recorded_in_two_places_is_the_same(one, other):
+    first, second = (read_result(EXPECTED / f"{name}-0.npz") for name in (one, other))
+    values = [key for key in first if "/value/" in key]
+    assert values
+    for key in values:
+        tolerance = find_tolerance(key, second[key], second, 0.0)
+        assert np.linalg.norm(first[key] - second[key]) <= tolerance, key
+
+
 def test_a_comparison_names_what_differs(tmp_path):
     for folder, x in (("one", 1.0), ("other", 2.0)):
         (tmp_path / folder).mkdir()
