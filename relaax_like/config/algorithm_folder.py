@@ -14,12 +14,12 @@ import os
 import re
 import sys
 import threading
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
 from relaax_like.config.algorithm import AlgorithmConfig
+from relaax_like.config.places import describe_error
 from relaax_like.extras import describe_missing
 from relaax_like.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
 from relaax_like.wire.errors import ConfigError
@@ -173,7 +173,7 @@ def load_folder_module(folder: Path, module: str) -> ModuleType:
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (line := describe_missing(error.name)):
             raise ConfigError(line) from None
-        raise ConfigError(f"{_place(error, folder)}: {type(error).__name__}: {error}") from error
+        raise ConfigError(describe_error(error, folder.resolve(), str(folder))) from error
 
 
 def load_algorithm_module(folder: Path, module: str) -> ModuleType:
@@ -261,14 +261,3 @@ def _add_package(name: str, folder: Path | None) -> None:
         except BaseException:
             del sys.modules[name]
             raise
-
-
-def _place(error: Exception, folder: Path) -> str:
-    """Returns `FILE:LINE` inside the folder where loading failed."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    root = str(folder.resolve())
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename.startswith(root):
-            return f"{frame.filename}:{frame.lineno}"
-    return str(folder)

@@ -22,9 +22,9 @@ A full form under such a name changes only the keys that it sets, unless its `ty
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
@@ -68,43 +68,27 @@ class HookConfig(Settings):
     """Further arguments of the hook's class."""
 
 
-class _Shorthand(NamedTuple):
-    """What a shorthand stands for.
-
-    Its value becomes the argument named `argument` of the hook's class. If `argument` is None, the
-    value is true, or false for no hook.
-    """
-
-    type: str
-    position: Position
-    priority: float
-    argument: str | None
-    expected: str
-
-    def accepts(self, value: Any) -> bool:
-        match self.argument:
-            case "freq":
-                return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            case "load_path":
-                return isinstance(value, str)
-        return isinstance(value, bool)
-
-    def to_full_form(self, value: Any) -> dict[str, Any]:
-        arguments = {} if self.argument is None else {self.argument: value}
-        form = {"type": self.type, "position": self.position, "priority": self.priority}
-        return {**form, "ext_args": arguments}
+def _is_freq(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-_FREQ = "the number of iterations between two calls (1 or more), or null"
-_FLAG = "true or false"
-_SHORTHANDS = {
-    "load_ckpt_before_run": _Shorthand(
-        "load_ckpt", "before_run", 20.0, "load_path", "the path of a checkpoint as text, or null"
+# Argument of the hook's class that has the value of a shorthand -> whether it fits, and what is
+# expected; None: there is no such argument, and the value says whether there is a hook.
+_VALUES: dict[str | None, tuple[Callable[[Any], bool], str]] = {
+    "freq": (_is_freq, "the number of iterations between two calls (1 or more), or null"),
+    "load_path": (
+        lambda value: isinstance(value, str),
+        "the path of a checkpoint as text, or null",
     ),
-    "save_ckpt_after_iter": _Shorthand("save_ckpt", "after_iter", 20.0, "freq", _FREQ),
-    "save_ckpt_after_run": _Shorthand("save_ckpt", "after_run", 20.0, None, _FLAG),
-    "log_show_after_iter": _Shorthand("log_show", "after_iter", 20.0, "freq", _FREQ),
-    "log_reduce_after_iter": _Shorthand("log_reduce", "after_iter", 10.0, None, _FLAG),
+    None: (lambda value: isinstance(value, bool), "true or false"),
+}
+# Shorthand -> type, position, priority, and the argument that has its value.
+_SHORTHANDS: dict[str, tuple[str, Position, float, str | None]] = {
+    "load_ckpt_before_run": ("load_ckpt", "before_run", 20.0, "load_path"),
+    "save_ckpt_after_iter": ("save_ckpt", "after_iter", 20.0, "freq"),
+    "save_ckpt_after_run": ("save_ckpt", "after_run", 20.0, None),
+    "log_show_after_iter": ("log_show", "after_iter", 20.0, "freq"),
+    "log_reduce_after_iter": ("log_reduce", "after_iter", 10.0, None),
 }
 _DEFAULTS: dict[str, Any] = {
     "load_ckpt_before_run": "",
@@ -188,28 +172,35 @@ def make_base_learner_config(
 
 def make_log_reduce_hook() -> HookConfig:
     """Returns the default hook of learners that train together."""
-    return HookConfig.model_validate(_SHORTHANDS[LOG_REDUCE].to_full_form(True))
+    return HookConfig.model_validate(_expand(LOG_REDUCE, True))
+
+
+def _expand(shorthand: str, value: Any) -> dict[str, Any]:
+    kind, position, priority, argument = _SHORTHANDS[shorthand]
+    arguments = {} if argument is None else {argument: value}
+    return {"type": kind, "position": position, "priority": priority, "ext_args": arguments}
 
 
 def _to_full_form(name: str, given: Any) -> Any:
     """Expands a shorthand, and adds its defaults to a full form under a shorthand's name."""
-    shorthand = _SHORTHANDS.get(name)
+    kind, *_, argument = _SHORTHANDS.get(name, (None, None))
     if given is None or isinstance(given, HookConfig):
         return given
     if isinstance(given, Mapping):
-        if shorthand is None or given.get("type", shorthand.type) != shorthand.type:
+        if kind is None or given.get("type", kind) != kind:
             return given
-        return _deep_merge(shorthand.to_full_form(_DEFAULTS.get(name, True)), given)
-    if shorthand is None:
+        return _deep_merge(_expand(name, _DEFAULTS.get(name, True)), given)
+    if kind is None:
         near = difflib.get_close_matches(str(name), _SHORTHANDS, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
         raise ValueError(
             f"{name}: expected a section with type and position, got {describe_value(given)}; only "
             f"the shorthands {', '.join(_SHORTHANDS)} have other values{hint}"
         )
-    if not shorthand.accepts(given):
-        raise ValueError(f"{name}: expected {shorthand.expected}, got {describe_value(given)}")
-    return None if given is False else shorthand.to_full_form(given)
+    fits, expected = _VALUES[argument]
+    if not fits(given):
+        raise ValueError(f"{name}: expected {expected}, got {describe_value(given)}")
+    return None if given is False else _expand(name, given)
 
 
 def _deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,35 +90,32 @@ LayerConfig = DenseConfig | ConvConfig | ConvStackConfig | RecurrentConfig
 
 
 def _parse_layer(value: Any) -> LayerConfig:
+    if isinstance(value, LayerConfig):
+        return value
+    if value in ("a3c", "nature", "impala"):
+        return ConvStackConfig(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return DenseConfig(_parse_size(value, "units"))
     match value:
-        case DenseConfig() | ConvConfig() | ConvStackConfig() | RecurrentConfig():
-            return value
-        case bool():
-            pass
-        case int():
-            return DenseConfig(_parse_size(value, "units"))
-        case "a3c" | "nature" | "impala":
-            return ConvStackConfig(value)
-        case {"dense": units} if len(value) == 1:
-            return DenseConfig(_parse_size(units, "dense"))
         case {"conv": sizes} if len(value) == 1:
             return _parse_conv(sizes)
-        case {"lstm": units} if len(value) == 1:
-            return RecurrentConfig("lstm", _parse_size(units, "lstm"))
-        case {"gru": units} if len(value) == 1:
-            return RecurrentConfig("gru", _parse_size(units, "gru"))
-        case Mapping():
-            keys = f"the keys {', '.join(map(str, value))}" if value else "no keys"
-            raise ValueError(f"{_EXPECTED}, got a section with {keys}")
-    raise ValueError(f"{_EXPECTED}, got {describe_value(value)}")
+        case {"dense": units} if len(value) == 1:
+            return DenseConfig(_parse_size(units, "dense"))
+        case {"lstm": units} | {"gru": units} if len(value) == 1:
+            (cell,) = value
+            return RecurrentConfig(cell, _parse_size(units, cell))
+    got = describe_value(value)
+    if isinstance(value, Mapping):
+        got = f"a section with {'the keys ' + ', '.join(map(str, value)) if value else 'no keys'}"
+    raise ValueError(f"{_EXPECTED}, got {got}")
 
 
 def _parse_conv(sizes: Any) -> ConvConfig:
     keys = ("filters", "kernel", "stride")
-    if not isinstance(sizes, Mapping):
-        raise ValueError(f"conv: expected the keys {', '.join(keys)}, got {describe_value(sizes)}")
-    if set(sizes) != set(keys):
-        came = ", ".join(map(str, sizes)) or "none"
+    if not isinstance(sizes, Mapping) or set(sizes) != set(keys):
+        came = describe_value(sizes)
+        if isinstance(sizes, Mapping):
+            came = ", ".join(map(str, sizes)) or "none"
         raise ValueError(f"conv: expected the keys {', '.join(keys)}, got {came}")
     return ConvConfig(**{key: _parse_size(sizes[key], f"conv.{key}") for key in keys})
 

@@ -93,6 +93,8 @@ def describe_error(error: Exception, folder: Path | None, otherwise: str) -> str
       folder: contains the code; its innermost line in the stack trace is named.
       otherwise: replaces `FILE:LINE` if no line of the folder is in the stack trace.
     """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: {_describe(error)}"
     # TensorFlow's AutoGraph runs translated code, and keeps the line numbers of the original.
     metadata = getattr(error, "ag_error_metadata", None)
     if metadata is not None:
