@@ -50,7 +50,7 @@ class Config(ActorCriticConfig):
                 overridden="only",
             )
         return Offline(
-            minibatch_size=self.batch_size,
+            batch_size=self.batch_size,
             minibatch_of="rollouts" if self.network.is_recurrent else "steps",
             update_norm=self.normalize_observations,
         )

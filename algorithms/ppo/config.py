@@ -261,7 +261,7 @@ class Config(ActorCriticConfig):
             rollout_steps=self.rollout_steps,
             rollouts=self.num_steps // self.rollout_steps,
             epochs=self.epochs,
-            minibatch_size=self.batch_size,
+            batch_size=self.batch_size,
             minibatch_of="rollouts" if self.network.is_recurrent else "steps",
             prenormalize_steps=self.prenormalize_steps if self.prenorm else 0,
             update_norm=self.update_norm,

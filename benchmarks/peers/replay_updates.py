@@ -62,7 +62,7 @@ def make_ours(algorithm: str, config: Any, at_once: int) -> Callable[[], None]:
         Storage(RowSpec.from_rollout(rollout), config.capacity),
         Transitions(n_step=config.n_step, discount=config.gamma),
         Uniform(),
-        minibatch_size=config.batch_size,
+        batch_size=config.batch_size,
     )
     table.insert(rollout)
 

@@ -79,7 +79,7 @@ def make_ours(case: Case) -> Callable[[], Any]:
     def update() -> None:
         task.update_epochs(
             epochs=plan.epochs,
-            minibatch=plan.minibatch_size,
+            minibatch=plan.batch_size,
             minibatch_of=plan.minibatch_of,
             seed=0,
             inputs={"observation": iteration.observations[:-1]},

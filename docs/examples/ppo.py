@@ -29,7 +29,7 @@ class Config(ActorCriticConfig):
     def plan(self) -> OnPolicy:
         """16 rollouts of 128 steps, 10 epochs of minibatches of 64 steps."""
         return OnPolicy(
-            rollout_steps=128, rollouts=16, epochs=10, minibatch_size=64, discount=self.gamma
+            rollout_steps=128, rollouts=16, epochs=10, batch_size=64, discount=self.gamma
         )
 
 

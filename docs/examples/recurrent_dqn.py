@@ -42,7 +42,7 @@ class Config(AlgorithmConfig):
     """Share of actions that are drawn at random."""
     plan: Replay = Replay(
         capacity=100_000,
-        minibatch_size=32,
+        batch_size=32,
         updates_per_step=0.25,
         warm_up_steps=1_000,
         sequence_steps=40,

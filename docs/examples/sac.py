@@ -41,7 +41,7 @@ class Config(AlgorithmConfig):
     """Share of the critics that is mixed into their targets after each step."""
     entropy_target: Tunable = -1.0
     """Entropy that the temperature is tuned for, in nats."""
-    plan: Replay = Replay(capacity=1_000_000, minibatch_size=256, warm_up_steps=5_000)
+    plan: Replay = Replay(capacity=1_000_000, batch_size=256, warm_up_steps=5_000)
 
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:

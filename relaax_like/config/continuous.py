@@ -167,7 +167,7 @@ class OfflineConfig(ContinuousConfig):
     def plan(self) -> Offline:
         """Minibatches of steps of all recordings."""
         return Offline(
-            minibatch_size=self.batch_size,
+            batch_size=self.batch_size,
             updates_at_once=self.updates_at_once,
             discount=self.gamma,
             prenormalize=self.normalize_observations,

@@ -83,7 +83,7 @@ class LinearValuesConfig(DiscreteConfig):
         return OnPolicy(
             rollout_steps=1 + self.needs_next_action,
             rollouts=self.updates_at_once,
-            minibatch_size=1,
+            batch_size=1,
             minibatch_of="rollouts",
             discount=self.gamma,
             overlap=self.needs_next_action,

@@ -43,9 +43,9 @@ class OnPolicy:
       min_rollouts, max_rollouts: minimum and maximum number of rollouts of an iteration if
         `rollouts` is None. Only an agent that sends more at once can exceed the maximum.
       epochs: passes over an iteration.
-      minibatch_size: steps or rollouts of one update; 0: all of the iteration, `[T, B, ...]`, the
+      batch_size: steps or rollouts of one update; 0: all of the iteration, `[T, B, ...]`, the
         only choice if `rollouts` is None.
-      minibatch_of: which of the two; "rollouts" if `minibatch_size` is 0.
+      minibatch_of: which of the two; "rollouts" if `batch_size` is 0.
       discount: per step, of `Batch.discount`.
       next_actions: whether the algorithm reads `Batch.next_actions`; the last step of a rollout or
         of a truncated episode, whose next action is not known, is then not valid, unless it
@@ -74,7 +74,7 @@ class OnPolicy:
     min_rollouts: int = 1
     max_rollouts: int = 1024
     epochs: int = 1
-    minibatch_size: int = 0
+    batch_size: int = 0
     minibatch_of: Unit = "steps"
     discount: float = 0.99
     next_actions: bool = False
@@ -87,15 +87,15 @@ class OnPolicy:
 
     def __post_init__(self) -> None:
         _validate_least(
-            self, rollout_steps=1, rollouts=1, epochs=1, minibatch_size=0, prenormalize_steps=0
+            self, rollout_steps=1, rollouts=1, epochs=1, batch_size=0, prenormalize_steps=0
         )
         _validate_shares(self, "discount", "reward_discount")
-        if not self.minibatch_size:
+        if not self.batch_size:
             object.__setattr__(self, "minibatch_of", "rollouts")
-        if self.rollouts is None and self.minibatch_size:
+        if self.rollouts is None and self.batch_size:
             raise ValueError(
-                f"OnPolicy: minibatch_size is {self.minibatch_size}, but without rollouts the size "
-                "of an iteration is not known; set rollouts, or minibatch_size=0"
+                f"OnPolicy: batch_size is {self.batch_size}, but without rollouts the size "
+                "of an iteration is not known; set rollouts, or batch_size=0"
             )
         if not 1 <= self.min_rollouts <= self.max_rollouts:
             raise ValueError(
@@ -175,7 +175,7 @@ class Episodes:
         return self.episodes
 
     @property
-    def minibatch_size(self) -> int:
+    def batch_size(self) -> int:
         """Number of rollouts of a minibatch: all episodes of an update."""
         return self.episodes
 
@@ -188,7 +188,7 @@ class Offline:
     each time, so a minibatch consists of steps of one recording.
 
     Attributes:
-      minibatch_size: steps, or rollouts of one slot, of one update.
+      batch_size: steps, or rollouts of one slot, of one update.
       minibatch_of: which of the two.
       epochs: passes over a recording each time it is read.
       updates_at_once: number of updates that are made in one call, from minibatches whose steps are
@@ -204,7 +204,7 @@ class Offline:
       ValueError: an attribute is out of its range, or attributes contradict each other.
     """
 
-    minibatch_size: int
+    batch_size: int
     minibatch_of: Unit = "steps"
     epochs: int = 1
     updates_at_once: int | None = None
@@ -217,7 +217,7 @@ class Offline:
     rollout_steps: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        _validate_least(self, minibatch_size=1, epochs=1, updates_at_once=1)
+        _validate_least(self, batch_size=1, epochs=1, updates_at_once=1)
         _validate_shares(self, "discount")
         if self.updates_at_once is None:
             if self.prenormalize:
@@ -247,7 +247,7 @@ class Replay:
     Attributes:
       capacity: number of steps that the table holds; the last observation of an episode takes the
         room of one step, too.
-      minibatch_size: number of steps, or of sequences, in one update.
+      batch_size: number of steps, or of sequences, in one update.
       updates_per_step: updates per environment step.
       warm_up_steps: number of steps in the table before the first update.
       updates_at_once: number of updates that are made in one call, from minibatches that are drawn
@@ -273,7 +273,7 @@ class Replay:
     """
 
     capacity: int
-    minibatch_size: int
+    batch_size: int
     updates_per_step: float = 1.0
     warm_up_steps: int = 0
     updates_at_once: int = 1
@@ -298,7 +298,7 @@ class Replay:
         _validate_least(
             self,
             capacity=2,
-            minibatch_size=1,
+            batch_size=1,
             warm_up_steps=0,
             updates_at_once=1,
             rollout_steps=1,

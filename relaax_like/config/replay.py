@@ -1,5 +1,6 @@
 """Settings that all algorithms with a replay table share."""
 
+import dataclasses
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -90,19 +91,5 @@ class ReplayConfig(EncoderConfig):
         return self._make_plan()
 
     def _make_plan(self) -> Replay:
-        return Replay(
-            capacity=self.capacity,
-            minibatch_size=self.batch_size,
-            updates_per_step=self.updates_per_step,
-            warm_up_steps=self.warm_up_steps,
-            updates_at_once=self.updates_at_once,
-            rollout_steps=self.rollout_steps,
-            priority_exponent=self.priority_exponent,
-            weight_exponent=self.weight_exponent,
-            n_step=self.n_step,
-            sequence_steps=self.sequence_steps,
-            burn_in_steps=self.burn_in_steps,
-            discount=self.gamma,
-            on_overload=self.on_overload,
-            hindsight=self.hindsight,
-        )
+        keys = {field.name for field in dataclasses.fields(Replay)} - {"discount"}
+        return Replay(discount=self.gamma, **{key: getattr(self, key) for key in keys})

@@ -288,7 +288,7 @@ def _cut_padding(data: TrainingData) -> TrainingData:
 def _make_one_update(plan: Any) -> Any:
     """Returns an OnPolicy plan with one update of each iteration, others unchanged."""
     if isinstance(plan, OnPolicy):
-        return replace(plan, minibatch_size=0, epochs=1)
+        return replace(plan, batch_size=0, epochs=1)
     return plan
 
 

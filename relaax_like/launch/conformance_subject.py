@@ -201,10 +201,10 @@ class Subject:
     def _find_size(self) -> tuple[int, int]:
         plan = self.plan
         if isinstance(plan, Replay):
-            needed = 2 * plan.minibatch_size * plan.updates_at_once + plan.n_step
+            needed = 2 * plan.batch_size * plan.updates_at_once + plan.n_step
             return _OPEN_STEPS, -(-needed // _OPEN_STEPS) + _OPEN_COLUMNS
         if isinstance(plan, Offline):
-            needed = plan.minibatch_size
+            needed = plan.batch_size
             if plan.minibatch_of == "rollouts":
                 return _OPEN_STEPS, 2 * needed
             return _OPEN_STEPS, -(-2 * needed // _OPEN_STEPS)

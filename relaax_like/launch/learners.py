@@ -649,7 +649,7 @@ def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> 
     if (
         method not in ("fifo", "sync")
         and isinstance(plan, OnPolicy)
-        and (plan.epochs > 1 or plan.minibatch_size)
+        and (plan.epochs > 1 or plan.batch_size)
     ):
         place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(

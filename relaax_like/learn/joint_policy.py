@@ -212,7 +212,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
 
     @property
     def _unit(self) -> Unit:
-        return self._plan.minibatch_of if self._plan.minibatch_size else "rollouts"
+        return self._plan.minibatch_of if self._plan.batch_size else "rollouts"
 
     def _learn(self, arguments: Mapping[str, Any]) -> dict[str, float]:
         if self._must_prenormalize():
@@ -229,7 +229,7 @@ class JointPolicy(UpdatePolicy[JointTask]):
         """Makes the updates of an iteration; each learner has a part of each minibatch."""
         plan, task, unit = self._plan, self._task, self._unit
         total = self._total_units
-        minibatch = min(plan.minibatch_size or total, total)
+        minibatch = min(plan.batch_size or total, total)
         minibatches = total // minibatch
         first, last = self._units_before, self._units_before + self._units
         # Rounded such that the parts of all learners make one minibatch, as far as rows reach.
@@ -460,7 +460,7 @@ class JointReplayPolicy(JointPolicy):
 
     def __init__(self, task: JointTask, plan: Replay, seed: int, sink: Pushing):
         super().__init__(task, plan, seed, sink)
-        self._minibatch_size = plan.minibatch_size
+        self._batch_size = plan.batch_size
         task.wants_rows = task.wants_rows or plan.priority_exponent is not None
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
@@ -478,7 +478,7 @@ class JointReplayPolicy(JointPolicy):
         for name, moments in data.statistics.items():
             self._add_statistic(name, moments)
         arguments = make_replay_arguments(self._task, data.minibatches)
-        self._units = next(iter(arguments["rewards"].values())).shape[-2] // self._minibatch_size
+        self._units = next(iter(arguments["rewards"].values())).shape[-2] // self._batch_size
         self._enter()
         return arguments
 
@@ -493,7 +493,7 @@ class JointReplayPolicy(JointPolicy):
         return results
 
     def _learn(self, arguments: Mapping[str, Any]) -> dict[str, float]:
-        task, size = self._task, self._minibatch_size
+        task, size = self._task, self._batch_size
         parts = task.make_parts(**arguments)
         axes = task.count_leading_axes(parts)
         cut = plan_cut(parts, axes, "steps" if axes == 1 else "rollouts")

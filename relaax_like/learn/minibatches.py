@@ -126,7 +126,7 @@ def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
     if not 1 <= minibatch <= length:
         raise InvalidInputError(
             f"minibatch: {minibatch}, expected 1 to {length} (the size of the batch); in a plan it "
-            "is minibatch_size",
+            "is batch_size",
             "minibatch",
         )
     return length

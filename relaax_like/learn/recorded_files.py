@@ -121,7 +121,7 @@ class RecordedSteps(Source):
         self._tally = tally
         self._seed = seed
         self._prenormalizes = plan.prenormalize
-        self._size = plan.minibatch_size * plan.updates_at_once
+        self._size = plan.batch_size * plan.updates_at_once
         with tracing.span("read"):
             self._steps = concatenate(
                 [_make_steps(_conform(file, model, action_spaces)) for file in files]
@@ -202,10 +202,10 @@ def validate_files(
 def _validate_length(rollout: Rollout, name: str, plan: RolloutPlan) -> None:
     rows = plan.minibatch_of == "steps"
     length, what = (rollout.env_steps, "step(s)") if rows else (rollout.slots, "slot(s)")
-    if length < plan.minibatch_size:
+    if length < plan.batch_size:
         raise InvalidInputError(
-            f"{name} has {length} {what}, but an update needs {plan.minibatch_size}, the plan's "
-            "minibatch_size (usually algorithm.batch_size); lower it, or leave the recording out",
+            f"{name} has {length} {what}, but an update needs {plan.batch_size}, the plan's "
+            "batch_size (usually algorithm.batch_size); lower it, or leave the recording out",
             "batch_size",
         )
 

@@ -35,7 +35,7 @@ class ReplayPolicy(LearningPolicy):
 
     def __init__(self, task: LearningTask, plan: Replay, seed: int, run_dir: Path | None = None):
         super().__init__(task, plan, seed, run_dir)
-        self._minibatch_size = plan.minibatch_size
+        self._batch_size = plan.batch_size
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
         """Feeds the statistics; returns the arguments of the updates.
@@ -68,7 +68,7 @@ class ReplayPolicy(LearningPolicy):
         """
         try:
             learned = self._task.update_minibatches(
-                minibatch=self._minibatch_size, global_t=self.global_t, **arguments
+                minibatch=self._batch_size, global_t=self.global_t, **arguments
             )
         except NotFiniteError as error:
             raise self._explain(str(error), arguments, error.metrics) from None
@@ -89,7 +89,7 @@ class ReplayGradientPolicy(GradientPolicy):
 
     def __init__(self, task: GradientTask, plan: Replay, seed: int, sink: Pushing):
         super().__init__(task, plan, seed, sink)
-        self._minibatch_size = plan.minibatch_size
+        self._batch_size = plan.batch_size
         task.wants_rows = task.wants_rows or plan.priority_exponent is not None
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
@@ -115,7 +115,7 @@ class ReplayGradientPolicy(GradientPolicy):
 
     def _compute_gradients(self, arguments: Mapping[str, Any]) -> Iterator[Gradient]:
         return self._task.compute_minibatches(
-            minibatch=self._minibatch_size, global_t=self.global_t, **arguments
+            minibatch=self._batch_size, global_t=self.global_t, **arguments
         )
 
 

@@ -460,7 +460,7 @@ def make_table(
         Storage(_make_spec(model, history), plan.capacity, history=history, max_streams=4096),
         _make_items(plan, model, compute_rewards),
         selector,
-        minibatch_size=plan.minibatch_size,
+        batch_size=plan.batch_size,
         limiter=limiter,
         seed=seed,
     )

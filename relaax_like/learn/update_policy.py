@@ -165,7 +165,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         """
         plan, mask = self._plan, _find_mask(arguments)
         alive = arguments["next_alive"]["alive"]
-        minibatch = plan.minibatch_size or alive.shape[1]  # all of the iteration is of rollouts
+        minibatch = plan.batch_size or alive.shape[1]  # all of the iteration is of rollouts
         count = None if mask is None else self._count(mask, minibatch)
         return {
             "epochs": plan.epochs,
@@ -191,7 +191,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         if count < needed:
             lower = ""
             if needed > 1:
-                lower = "lower the plan's minibatch_size (usually algorithm.batch_size), or "
+                lower = "lower the plan's batch_size (usually algorithm.batch_size), or "
             raise InvalidInputError(
                 f"an iteration has {count} valid row(s), but a minibatch needs {needed}; {lower}"
                 "make iterations with more valid rows",

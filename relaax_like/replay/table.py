@@ -70,7 +70,7 @@ class Table:
             Storage(RowSpec.from_rollout(rollout), capacity=1_000_000),
             Transitions(n_step=3, discount=0.99),
             Prioritized(alpha=0.6),
-            minibatch_size=256,
+            batch_size=256,
             limiter=RateLimiter(1.0, warm_up_steps=10_000, max_segment_steps=64),
         )
         table.insert(rollout)                        # agents' threads
@@ -91,7 +91,7 @@ class Table:
         items: Items,
         selector: Selector,
         *,
-        minibatch_size: int,
+        batch_size: int,
         remover: Remover | None = None,
         limiter: RateLimiter | None = None,
         seed: int = 0,
@@ -102,24 +102,24 @@ class Table:
           storage: holds the rows; must be empty; belongs to the table.
           items: what minibatches consist of.
           selector: chooses the items of each minibatch; belongs to the table.
-          minibatch_size: number of items in a minibatch (B).
+          batch_size: number of items in a minibatch (B).
           remover: chooses the rows that make room for new ones; None: the oldest.
           limiter: keeps the updates per step in a range; belongs to the table; None: insertions
             never wait, and sampling waits only while the selector has too few items.
           seed: of the random generator.
 
         Raises:
-          ConfigError: `minibatch_size` is below 1, or the table does not fit into memory.
+          ConfigError: `batch_size` is below 1, or the table does not fit into memory.
         """
-        if minibatch_size < 1:
-            raise ConfigError(f"replay: minibatch_size is {minibatch_size}, expected 1 or more")
+        if batch_size < 1:
+            raise ConfigError(f"replay: batch_size is {batch_size}, expected 1 or more")
         storage.validate_memory(selector.bytes_per_row)
         self._storage = storage
         self._items = items
         self._selector = selector
         self._remover = remover or OldestFirst()
         self._limiter = limiter
-        self._size = minibatch_size
+        self._size = batch_size
         self._seed = seed
         self._random = np.random.Generator(np.random.PCG64(seed))
         storage.start(items.rule)

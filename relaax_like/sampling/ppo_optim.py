@@ -165,7 +165,7 @@ class PPOOptim(LearningPolicy):
         return laid_out
 
     def _pad_rows(self, rows: int) -> int:
-        unit = max(self._plan.minibatch_size, -(-self._plan.env_steps // _PARTS))
+        unit = max(self._plan.batch_size, -(-self._plan.env_steps // _PARTS))
         return -(-rows // unit) * unit
 
     def _pad_steps(self, steps: int) -> int:
@@ -175,7 +175,7 @@ class PPOOptim(LearningPolicy):
         return padded
 
     def _pad_columns(self, columns: int) -> int:
-        padded = self._plan.minibatch_size or 1  # 0: a minibatch is all of the iteration
+        padded = self._plan.batch_size or 1  # 0: a minibatch is all of the iteration
         while padded < columns:
             padded *= _FACTOR
         return padded

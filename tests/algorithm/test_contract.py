@@ -292,7 +292,7 @@ def test_a_plan_that_cannot_be_carried_out_is_refused_with_file_and_line(tmp_pat
     (folder / "config.py").write_text(
         "from relaax_like.algorithm import AlgorithmConfig, Offline\n\n\n"
         "class Config(AlgorithmConfig):\n"
-        "    plan: Offline = Offline(minibatch_size=2)\n"
+        "    plan: Offline = Offline(batch_size=2)\n"
     )
     file = tmp_path / "mine.yaml"
     file.write_text("run_dir: run\nlearner: {placement: agent}\nalgorithm: {path: ./mine}\n")

@@ -170,5 +170,5 @@ def test_targets_follow_by_tau():
 
 def test_it_draws_minibatches_from_all_recordings_and_normalises_by_them():
     plan = make(batch_size=32, updates_at_once=7, gamma=0.5)[0].plan
-    assert (plan.minibatch_size, plan.updates_at_once, plan.discount) == (32, 7, 0.5)
+    assert (plan.batch_size, plan.updates_at_once, plan.discount) == (32, 7, 0.5)
     assert plan.prenormalize

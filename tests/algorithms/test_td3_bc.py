@@ -132,7 +132,7 @@ def test_targets_follow_by_tau():
 def test_it_draws_minibatches_from_all_recordings_and_normalises_by_them():
     config, *_ = make(batch_size=32, updates_at_once=7, gamma=0.5)
     plan = config.plan
-    assert (plan.minibatch_size, plan.updates_at_once, plan.discount) == (32, 7, 0.5)
+    assert (plan.batch_size, plan.updates_at_once, plan.discount) == (32, 7, 0.5)
     assert plan.prenormalize
     assert not make(normalize_observations=False)[0].plan.prenormalize
 

@@ -374,31 +374,31 @@ def test_broken_algorithm_folder_does_not_hide_other_problems(
     ("plan", "want"),
     [
         (
-            "OnPolicy(rollout_steps=self.state_size, minibatch_size=8)",
-            "ValueError: OnPolicy: minibatch_size is 8, but without rollouts the size of an "
-            "iteration is not known; set rollouts, or minibatch_size=0",
+            "OnPolicy(rollout_steps=self.state_size, batch_size=8)",
+            "ValueError: OnPolicy: batch_size is 8, but without rollouts the size of an "
+            "iteration is not known; set rollouts, or batch_size=0",
         ),
-        ("Replay(capacity=9, minibatch_size=1, burn_in_steps=2)", "ValueError: Replay: burn_in"),
+        ("Replay(capacity=9, batch_size=1, burn_in_steps=2)", "ValueError: Replay: burn_in"),
         (
-            "Replay(capacity=9, minibatch_size=1, priority_exponent=1.5)",
+            "Replay(capacity=9, batch_size=1, priority_exponent=1.5)",
             "ValueError: Replay: priority_exponent is 1.5, expected 0 to 1",
         ),
         (
-            "Replay(capacity=9, minibatch_size=1, n_step=3, hindsight=object())",
+            "Replay(capacity=9, batch_size=1, n_step=3, hindsight=object())",
             "ValueError: Replay: hindsight works with n_step=1, got 3",
         ),
         ("OnPolicy(rollout_steps=4, epochs=0)", "ValueError: OnPolicy: epochs is 0, expected 1 or"),
         (
-            "Replay(capacity=1, minibatch_size=1)",
+            "Replay(capacity=1, batch_size=1)",
             "ValueError: Replay: capacity is 1, expected 2 or",
         ),
-        ("Replay(capacity=9, minibatch_size=1, n_step=0)", "ValueError: Replay: n_step is 0, exp"),
+        ("Replay(capacity=9, batch_size=1, n_step=0)", "ValueError: Replay: n_step is 0, exp"),
         (
-            "Replay(capacity=9, minibatch_size=1, updates_per_step=0.0)",
+            "Replay(capacity=9, batch_size=1, updates_per_step=0.0)",
             "ValueError: Replay: updates_per_step is 0.0, expected a number above 0",
         ),
         (
-            "Offline(minibatch_size=4, discount=1.5)",
+            "Offline(batch_size=4, discount=1.5)",
             "ValueError: Offline: discount is 1.5, expected 0 to 1",
         ),
         ("Episodes(discount=float('nan'))", "ValueError: Episodes: discount is nan, expected 0 to"),

@@ -66,7 +66,7 @@ def test_one_task_can_learn_from_a_replay_table(placement: str, tmp_path: Path) 
     file = write_experiment(tmp_path, learner="target_return: 5.5, target_episodes: 50")
     sets = ("algorithm.replayed=[control]", f"learner.placement={placement}")
     # Few updates for each step: the cost is that of the policy that has made the choices.
-    rate = ("algorithm.updates_per_step=0.125", "algorithm.minibatch_size=64")
+    rate = ("algorithm.updates_per_step=0.125", "algorithm.batch_size=64")
     assert train(file, *sets, *rate, "algorithm.max_global_step=60000") == 0
     run = read_run(tmp_path / "run")
     assert run["global_t"] < 60000
@@ -243,7 +243,7 @@ PLANS = {
     "empty": ("self.rollouts.items()", "()", "plan is an empty mapping; add a plan for each"),
     "offline": (
         "OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)",
-        "__import__('relaax_like.config.plan').config.plan.Offline(minibatch_size=3)",
+        "__import__('relaax_like.config.plan').config.plan.Offline(batch_size=3)",
         "the plan of task 'goal' is Offline, .* expected OnPolicy, Episodes or Replay",
     ),
     "one for all": (

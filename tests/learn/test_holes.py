@@ -173,7 +173,7 @@ def test_a_data_handler_may_leave_rows_out_and_add_columns():
     config, algorithm = make_algorithm("dense")
     algorithm = Probe(algorithm.model, config)
     task = LearningTask(algorithm, config.optimizers)
-    plan = dataclasses.replace(config.plan, minibatch_size=9)
+    plan = dataclasses.replace(config.plan, batch_size=9)
     policy = LearningPolicy(task, plan, seed=1)
     collector = Collector(STEPS, SLOTS, capacity=SLOTS, data_handler=Handler())
     collector.add(make_rollout(config, algorithm.model))

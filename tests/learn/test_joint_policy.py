@@ -146,9 +146,9 @@ class Reference(GradientPolicy):
 
     def _compute_gradients(self, arguments: Mapping[str, Any]) -> Iterator[Any]:
         plan, task = self._plan, self._task
-        unit = plan.minibatch_of if plan.minibatch_size else "rollouts"
+        unit = plan.minibatch_of if plan.batch_size else "rollouts"
         total = STEPS * SLOTS if unit == "steps" else SLOTS
-        minibatch = plan.minibatch_size or total
+        minibatch = plan.batch_size or total
         parts = task._make_batch(**arguments)
         number = task._num_gradients
         task._num_gradients = self._updates + 1
@@ -255,7 +255,7 @@ def join_batches(one: ReplayIteration, other: ReplayIteration) -> ReplayIteratio
 def test_two_learners_with_replay_tables_make_the_update_of_both_minibatches() -> None:
     algorithms = [replay.make_algorithm("dqn") for _ in range(3)]
     config = algorithms[0].config
-    plan = dataclasses.replace(config.plan, minibatch_size=2 * replay.ROWS)
+    plan = dataclasses.replace(config.plan, batch_size=2 * replay.ROWS)
     with (
         make_server(algorithms[0], "fifo", config.optimizers) as whole,
         make_server(algorithms[1], "sync", config.optimizers) as server,

@@ -148,7 +148,7 @@ def test_a_file_that_does_not_fit_is_named_and_not_learned_from(
 
 
 SPACES = {"action": Discrete(n=2)}
-PLAN = Offline(minibatch_size=STEPS)
+PLAN = Offline(batch_size=STEPS)
 
 
 def test_all_damaged_files_are_named_at_once(files: list[Recording]) -> None:
@@ -184,8 +184,8 @@ def test_the_first_file_that_does_not_fit_is_named_before_any_is_learned_from(
 @pytest.mark.parametrize("unit", ["steps", "rollouts"])
 def test_a_file_too_short_for_one_update_is_named(files: list[Recording], unit: Unit) -> None:
     has = {"steps": STEPS, "rollouts": 1}[unit]  # of the first
-    whole = dataclasses.replace(PLAN, minibatch_of=unit, minibatch_size=has)
+    whole = dataclasses.replace(PLAN, minibatch_of=unit, batch_size=has)
     validate_files(files, PlainModel(), SPACES, whole)
-    more = dataclasses.replace(whole, minibatch_size=has + 1)
+    more = dataclasses.replace(whole, batch_size=has + 1)
     with pytest.raises(InvalidInputError, match=rf"npz has {has} \w+\(s\), .* needs {has + 1}, "):
         validate_files(files, PlainModel(), SPACES, more)

@@ -18,7 +18,7 @@ from relaax_like.learn.tally import Tally
 from relaax_like.wire.spaces import Discrete
 
 SPACES = {"action": Discrete(n=2)}
-PLAN = Offline(minibatch_size=3, updates_at_once=4)
+PLAN = Offline(batch_size=3, updates_at_once=4)
 
 
 def read(folder: Path) -> list[Recording]:
@@ -130,7 +130,7 @@ def test_ends_of_episodes_and_holes_are_those_of_the_recording(tmp_path: Path) -
 
 def test_small_files_are_accepted(files: Any) -> None:
     """A minibatch has steps of several."""
-    plan = dataclasses.replace(PLAN, minibatch_size=10_000)
+    plan = dataclasses.replace(PLAN, batch_size=10_000)
     validate_files(files, PlainModel(), SPACES, plan)
     assert make_source(files, plan).get(0, 1.0).rollout.slots == 40_000
 
@@ -148,4 +148,4 @@ def test_small_files_are_accepted(files: Any) -> None:
 )
 def test_plans_that_cannot_work_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        Offline(minibatch_size=4, **settings)
+        Offline(batch_size=4, **settings)

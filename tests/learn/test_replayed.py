@@ -251,14 +251,14 @@ def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused():
 
 
 def test_plans_of_replay_name_their_defaults():
-    plan = Replay(capacity=10, minibatch_size=2)
+    plan = Replay(capacity=10, batch_size=2)
     assert (plan.updates_at_once, plan.rollout_steps, plan.priority_exponent) == (1, 1, None)
 
 
 @pytest.mark.parametrize(
     ("plan", "numbers", "names"),
     [
-        (Replay, {"capacity": 10, "minibatch_size": 2}, ("updates_at_once", "rollout_steps")),
+        (Replay, {"capacity": 10, "batch_size": 2}, ("updates_at_once", "rollout_steps")),
         (OnPolicy, {"rollout_steps": 1, "rollouts": 1}, ("rollout_steps", "rollouts")),
         (Episodes, {}, ("episodes", "rollout_steps", "max_steps")),
     ],

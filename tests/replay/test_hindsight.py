@@ -63,7 +63,7 @@ def make_table(
     spec = RowSpec.from_rollout(slots.play(1))
     compute = options.pop("compute", make_sparse_rewards(0.25, options.pop("ends", False)))
     items = Hindsight(compute, strategy=strategy, goals=goals, discount=DISCOUNT, **options)
-    return Table(Storage(spec, capacity), items, Uniform(), minibatch_size=size)
+    return Table(Storage(spec, capacity), items, Uniform(), batch_size=size)
 
 
 def draw(table: Table, rollouts: list[Rollout]) -> dict[str, np.ndarray]:

@@ -101,7 +101,7 @@ def test_the_first_update_begins_with_the_policy_that_acted(layers):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("layers", "changes"),
-    [((8,), {}), (LSTM, {}), (LSTM, {"minibatch_size": 0})],
+    [((8,), {}), (LSTM, {}), (LSTM, {"batch_size": 0})],
     ids=["feed-forward", "lstm", "all of the iteration"],
 )
 def test_padding_changes_no_number(layers, changes):

@@ -29,7 +29,7 @@ class Config(AlgorithmConfig):
     def plan(self) -> Any:
         return Replay(  # if replay
             capacity=256,  # if replay
-            minibatch_size=8,  # if replay
+            batch_size=8,  # if replay
             updates_per_step=0.25,  # if replay
             warm_up_steps=64,  # if replay
             updates_at_once=4,  # if replay

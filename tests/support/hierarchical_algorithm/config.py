@@ -19,7 +19,7 @@ class Config(AlgorithmConfig):
     """Rollouts of one slot in an update of each task; null: single gradients beside the agents."""
     replayed: tuple[str, ...] = ()
     """Tasks that learn from a replay table instead."""
-    minibatch_size: int = Field(default=16, ge=1)
+    batch_size: int = Field(default=16, ge=1)
     updates_per_step: float = Field(default=0.5, gt=0)
     """Updates per row of a table."""
     learning_rate: float = Field(default=0.05, ge=0)
@@ -37,7 +37,7 @@ class Config(AlgorithmConfig):
     def _replay(self, task: str) -> Replay:
         return Replay(
             capacity=500,
-            minibatch_size=self.minibatch_size,
+            batch_size=self.batch_size,
             warm_up_steps=32,
             updates_per_step=self.updates_per_step,
             updates_at_once=8,

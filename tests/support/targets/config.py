@@ -15,4 +15,4 @@ class Config(AlgorithmConfig):
 
     @property
     def plan(self) -> OnPolicy:
-        return OnPolicy(rollout_steps=16, rollouts=8, minibatch_size=32, epochs=2)
+        return OnPolicy(rollout_steps=16, rollouts=8, batch_size=32, epochs=2)
