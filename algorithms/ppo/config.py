@@ -8,7 +8,7 @@ from relaax_like.config import ActorCriticConfig, OnPolicy, Tunable, hyper
 from relaax_like.config.mirror import Mirror, describe_mirrors, parse_mirror
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
 from relaax_like.config.schedule import Linear, Schedule
-from relaax_like.wire import Box, Discrete, MultiDiscrete, Spaces
+from relaax_like.wire import Box, Spaces
 
 ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 _MIRROR_KEYS = ("mirror", "mirror_observation", "mirror_action")
@@ -184,19 +184,17 @@ class Config(ActorCriticConfig):
                 "choices cannot be negated; remove all minus signs, here or in the environment's "
                 "mirror"
             )
-        if isinstance(space, MultiDiscrete):
-            owners = [choice for choice, size in enumerate(space.n) for _ in range(size)]
-            pairs = {(owners[place], owners[index]) for place, index in enumerate(mirror.indices)}
-            targets: dict[int, set[int]] = {}
-            for choice, target in pairs:
-                targets.setdefault(choice, set()).add(target)
-            for choice, found in sorted(targets.items()):
-                if len(found) > 1:
-                    raise ValueError(
-                        f"mirror_action: the positions of choice {choice} have indices of the "
-                        f"choices {', '.join(map(str, sorted(found)))}, expected indices of a "
-                        "single choice; correct mirror_action"
-                    )
+        owners = [choice for choice, size in enumerate(space.sizes) for _ in range(size)]
+        targets: dict[int, set[int]] = {}
+        for place, index in enumerate(mirror.indices):
+            targets.setdefault(owners[place], set()).add(owners[index])
+        for choice, found in sorted(targets.items()):
+            if len(found) > 1:
+                raise ValueError(
+                    f"mirror_action: the positions of choice {choice} have indices of the choices "
+                    f"{', '.join(map(str, sorted(found)))}, expected indices of a single choice; "
+                    "correct mirror_action"
+                )
 
     @property
     def lacks_spaces(self) -> bool:
@@ -241,13 +239,11 @@ class Config(ActorCriticConfig):
         if self.mirror_action is None:
             return None
         space = self.action_space
-        if isinstance(space, Discrete):
-            return parse_mirror("mirror_action", self.mirror_action, space.n, "action")
-        if isinstance(space, MultiDiscrete):
-            size = sum(space.n)
-            return parse_mirror("mirror_action", self.mirror_action, size, "action of each choice")
-        size = space.shape[0]
-        return parse_mirror("mirror_action", self.mirror_action, size, "component of an action")
+        what = "action" if len(space.sizes) == 1 else "action of each choice"
+        if isinstance(space, Box):
+            what = "component of an action"
+        size = sum(space.sizes) or space.shape[0]
+        return parse_mirror("mirror_action", self.mirror_action, size, what)
 
     @property
     def has_normalizer(self) -> bool:

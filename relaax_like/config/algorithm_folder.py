@@ -55,15 +55,11 @@ def find_algorithm(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
         return _find_named(str(name_or_path))
     folder = resolve_path(base_dir / name_or_path)
     # Unlike Path's, these functions do not raise if a name is too long or a permission is missing.
-    if not os.path.isdir(folder):
-        raise ConfigError(
-            f"{folder}: no such folder, or no access to it; expected an algorithm folder with a "
-            "config.py"
-        )
     if not os.path.isfile(folder / "config.py"):
+        what = "contains no config.py" if os.path.isdir(folder) else "no such folder"
         raise ConfigError(
-            f"{folder}: contains no config.py, or no access to it; expected an algorithm folder: "
-            "correct the path or the permissions, or add config.py"
+            f"{folder}: {what}, or no access to it; expected an algorithm folder: correct the path "
+            "or the permissions, or add config.py"
         )
     return folder
 
@@ -123,16 +119,13 @@ def find_environment(name_or_path: str | Path, base_dir: Path = Path()) -> Path:
         for name in (MAIN, SLOTS):
             if os.path.isfile(program / name):
                 return program / name
-        raise ConfigError(
-            f"{program}: not an environment folder, or no access to it; expected a file {MAIN} (a "
-            f"program) or {SLOTS} (with make_slots) in it"
-        )
-    if not os.path.isfile(program):
-        raise ConfigError(
-            f"{program}: no such file, or no access to it; expected an environment's program, or a "
-            f"folder with {MAIN} or {SLOTS}"
-        )
-    return program
+    if os.path.isfile(program):
+        return program
+    what = "not an environment folder" if os.path.isdir(program) else "no such file"
+    raise ConfigError(
+        f"{program}: {what}, or no access to it; expected an environment's program, or a folder "
+        f"with a file {MAIN} (a program) or {SLOTS} (with make_slots)"
+    )
 
 
 def resolve_path(path: Path) -> Path:

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from relaax_like.config.models import METRICS_SERVER, PARAMETER_SERVER
 from relaax_like.config.yaml_document import quote_text, read_yaml
 from relaax_like.wire.errors import ConfigError
 
 CONFIG_NAME = "config.yaml"
-PARAMETER_SERVER = "relaax-parameter-server"
-METRICS_SERVER = "relaax-metrics-server"
 # Keys that determine where a run is stored and how it is monitored, not what is learned.
 PLACES = {
     "seed",

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from relaax_like.config.models import METRICS_SERVER, PARAMETER_SERVER
 from relaax_like.config.run_folder import (
     CONFIG_NAME,
-    METRICS_SERVER,
-    PARAMETER_SERVER,
     PLACES,
     find_config,
     find_folder,

@@ -138,7 +138,7 @@ def test_own_program_may_be_a_file_or_a_folder_with_main(tmp_path: Path) -> None
     (tmp_path / "game" / "slots.py").unlink()
     with pytest.raises(
         ConfigError,
-        match=r"game: not an environment folder, or .*; expected a file main .* or slots\.py",
+        match=r"game: not an environment folder, or .*folder with a file main .* or slots\.py",
     ):
         folders.find_environment("./game", tmp_path)
 
