@@ -52,6 +52,22 @@ def test_space_survives_the_wire(space: Space) -> None:
 
 
 @pytest.mark.parametrize(
+    ("space", "sizes", "words"),
+    [
+        (BOX, (), "Box of float32, shape [2] (2 numbers)"),
+        (Discrete(n=4, start=3), (4,), "Discrete of 4 values"),
+        (MultiDiscrete(n=(3, 5), shape=(2,)), (3, 5), "MultiDiscrete of [3, 5] values"),
+        (MultiBinary(shape=(1,)), (2,), "MultiBinary of int8, shape [1] (1 number)"),
+    ],
+)
+def test_a_space_says_how_many_values_it_has(
+    space: Space, sizes: tuple[int, ...], words: str
+) -> None:
+    assert space.sizes == sizes
+    assert space.describe() == words
+
+
+@pytest.mark.parametrize(
     ("make", "want"),
     [
         (lambda: Box(dtype="float32", shape=4), r"shape is 4, expected a tuple of integers"),
