@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,10 +59,6 @@ from relaax_like.wire.spaces import Spaces
 # Rollouts that agents can be ahead of a replay table, by default.
 _REPLAY_AHEAD = 8
 _TOP_KEYS = tuple(TopConfig.model_fields)
-# Older names of keys, read as the new ones: the original rlx server called it --timeout.
-_RENAMED = {(RLX_SERVER, "timeout"): "session_timeout_sec"}
-
-_log = logging.getLogger(__name__)
 SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
@@ -213,7 +208,6 @@ class _ExperimentLoader:
 
     def load(self) -> Experiment:
         self._problems.add_unknown_keys((), self._data, [*_TOP_KEYS, *SECTIONS])
-        self._rename_keys()
         top = self._load_top()
         run_dir = top.run_dir if top else self._default_run_dir()
         metrics = {"metrics_dir": str(run_dir / "metrics")}
@@ -378,11 +372,9 @@ class _ExperimentLoader:
     def _validate_optimizers(self, algorithm: AlgorithmConfig) -> None:
         try:
             _ = algorithm.optimizers
-        except ValidationError as error:
-            what = describe_errors(error)
-            self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {what}")
         except ValueError as error:
-            self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {error}")
+            what = describe_errors(error) if isinstance(error, ValidationError) else str(error)
+            self._problems.add((ALGORITHM,), f"these keys do not make valid optimizers: {what}")
         except Exception as error:  # from the code of the algorithm's folder
             owner = type(algorithm)
             place = describe_place(owner, "optimizers")
@@ -411,7 +403,8 @@ class _ExperimentLoader:
                 (section,), f"expected a section of keys, got {describe_value(data)}"
             )
             return None
-        self._use_aliases(section, model, data)
+        for name, field in model.model_fields.items():
+            self._merge_spellings(section, data, get_spellings(name, field))
         return self._validate((section,), model, {**defaults, **data})
 
     def _validate(self, loc: Loc, model: type[SettingsT], data: dict[str, Any]) -> SettingsT | None:
@@ -422,19 +415,6 @@ class _ExperimentLoader:
         except ValidationError as error:
             self._problems.add_validation(loc, model, error)
         return None
-
-    def _use_aliases(self, section: str, model: type[Settings], data: dict[str, Any]) -> None:
-        """Replaces each accepted spelling of a key by the canonical one."""
-        for name, field in model.model_fields.items():
-            self._merge_spellings(section, data, get_spellings(name, field))
-
-    def _rename_keys(self) -> None:
-        for (section, old), new in _RENAMED.items():
-            data = self._section_data(section)
-            if old in data:
-                place = self._document.place((section, old))
-                _log.warning("%s: %s.%s is deprecated; use %s", place, section, old, new)
-                self._merge_spellings(section, data, [new, old])
 
     def _merge_spellings(self, section: str, data: dict[str, Any], spellings: list[str]) -> None:
         """Moves the value of a key to the first of its spellings; a flag overrides the file."""

@@ -191,7 +191,9 @@ class RlxServerConfig(Settings):
     """Seconds within which a client must send its hello; otherwise it is disconnected."""
     idle_timeout_sec: Seconds = 600.0
     """Seconds of silence after which a client is disconnected."""
-    session_timeout_sec: Seconds | None = None
+    session_timeout_sec: Seconds | None = Field(
+        default=None, validation_alias=AliasChoices("session_timeout_sec", "timeout")
+    )
     """Seconds after which a client is disconnected at its next end of an episode, so that a load
     balancer can move it; null: never."""
     min_free_memory_mb: int = Field(default=256, ge=0)

@@ -242,21 +242,19 @@ def _choose_convolutions(shape: list[int]) -> list[str]:
 
 def _describe_bounds(space: Space) -> dict[str, Any]:
     assert isinstance(space, Box)
-    with np.errstate(over="ignore"):
-        bounds = {
-            key: None if bound is None else np.asarray(bound, np.float32).reshape(-1)
-            for key, bound in (("action_low", space.low), ("action_high", space.high))
-        }
-    for key, bound in bounds.items():
-        wrong = np.array([True]) if bound is None else ~np.isfinite(bound)
+    keys = {}
+    for name, bound in (("low", space.low), ("high", space.high)):
+        with np.errstate(over="ignore"):
+            numbers = np.full(1, np.nan) if bound is None else bound.astype(np.float32).reshape(-1)
+        wrong = ~np.isfinite(numbers)
         if wrong.any():
             at = int(wrong.argmax())
-            value = "missing" if bound is None else f"{bound[at]} (as float32)"
+            value = "missing" if bound is None else f"{numbers[at]} (as float32)"
             raise InvalidInputError(
-                f"action_spaces: {key.removeprefix('action_')} is {value} in component {at} of the "
-                "environment's action, but this algorithm needs finite bounds; set "
-                "algorithm.action_low and algorithm.action_high, or algorithm.bounded: false, if "
-                "the algorithm has that key",
+                f"action_spaces: {name} is {value} in component {at} of the environment's action, "
+                "but this algorithm needs finite bounds; set algorithm.action_low and "
+                "algorithm.action_high, or algorithm.bounded: false, if the algorithm has that key",
                 "action_spaces",
             )
-    return {key: np.asarray(bound).tolist() for key, bound in bounds.items()}
+        keys[f"action_{name}"] = numbers.tolist()
+    return keys
