@@ -86,7 +86,7 @@ def train(vtrace: bool, lag: int, updates: int, seed: int) -> dict[str, Any]:
     for number in range(updates):
         actor.set_values(old[0], number)
         rollout = players.play(actor, config.rollout_steps)
-        arguments = task.make_arguments(rollout, rollout.next_alive)
+        arguments: Any = task.make_arguments(rollout, rollout.next_alive)
         task.update(global_t=number * SLOTS * config.rollout_steps, **arguments)
         old.append(task.get_values())
     return {

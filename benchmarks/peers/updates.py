@@ -3,7 +3,7 @@
     python -m benchmarks.peers.updates [--case mlp|lstm-32|lstm-8] [--rounds 15]
 
 All learn four epochs from the same experience, on one thread, in turns: one update each, again and
-again. `ours` is `LearningTask.update_epochs`, from NumPy arrays to the last optimizer step, values
+again. `ours` is `LearningTask.update`, from NumPy arrays to the last optimizer step, values
 of all observations and advantages included; the others find advantages and returns ready. `torch`
 is the update written down straight, with `nn.LSTM` and Adam as one kernel; `sb3` is `PPO.train()`,
 or `RecurrentPPO.train()` of sb3-contrib, whose minibatches have as many steps as ours but can cut
@@ -39,6 +39,7 @@ from benchmarks.peers.update_cases import (
 from benchmarks.report import report
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.core.prediction import LOG_PROB
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.updates import LearningTask
 
 _OURS = "ours"
@@ -77,11 +78,13 @@ def make_ours(case: Case) -> Callable[[], Any]:
     plan = config.plan
 
     def update() -> None:
-        task.update_epochs(
-            epochs=plan.epochs,
-            minibatch=plan.batch_size,
-            minibatch_of=plan.minibatch_of,
-            seed=0,
+        task.update(
+            Draw(
+                minibatch=plan.batch_size,
+                minibatch_of=plan.minibatch_of,
+                epochs=plan.epochs,
+                seed=0,
+            ),
             inputs={"observation": iteration.observations[:-1]},
             next_inputs={"observation": iteration.observations[1:]},
             next_alive={"alive": np.ones((case.steps, case.slots), np.float32)},

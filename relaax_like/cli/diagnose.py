@@ -218,7 +218,7 @@ def compute_gradient_norms(
         task.num_gradients = math.lcm(*(phase.every for phase in algorithm.phases)) - 1
         norms: dict[str, float] = {}
         costs: dict[str, float] = {}
-        for gradient in task.compute_epochs(
+        for gradient in task.compute_updates(
             **_unpack_batch(arrays), global_t=int(arrays["global_t"])
         ):
             names = [

@@ -70,7 +70,7 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
           ConfigError: the algorithm's code fails, as it would each time.
           InvalidInputError: a gradient is refused, see `Pushing.push`; inputs that feed a running
             statistic are not finite; the iteration has too few valid rows for a minibatch; or see
-            `GradientTask.compute_epochs`.
+            `GradientTask.compute_updates`.
           LeasedError: the run learns from experience.
           NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """
@@ -131,8 +131,8 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
 
     def _compute_gradients(self, arguments: Mapping[str, Any]) -> Iterator[Gradient]:
         """Yields the gradients of an iteration."""
-        chosen = self._choose_minibatches(arguments)
-        return self._task.compute_epochs(**chosen, **arguments)
+        draw = self._make_draw(arguments)
+        return self._task.compute_updates(draw, global_t=self.global_t, **arguments)
 
     def _add_statistic(self, name: str, moments: Moments) -> None:
         self._sink.add_statistics(name, moments)

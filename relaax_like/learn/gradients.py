@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from relaax_like.algorithm.algorithm import Algorithm
-from relaax_like.algorithm.parts import MASK, Parts, flatten, unflatten
+from relaax_like.algorithm.parts import Parts, flatten, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.places import describe_attribute, describe_place
-from relaax_like.config.plan import Unit
 from relaax_like.core.prediction import TASK
 from relaax_like.learn.computation_task import (
     CHOSEN,
@@ -21,13 +20,12 @@ from relaax_like.learn.computation_task import (
     find_nearest,
     to_int64,
 )
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.minibatches import (
+    find_first,
+    fit_draw,
     plan_cut,
     shuffle,
-    validate_count,
-    validate_epochs,
-    validate_lengths,
-    validate_multiple,
 )
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError
@@ -37,7 +35,7 @@ class GradientTask(ComputationTask):
     """A ComputationTask that computes one gradient for each phase of each update.
 
         task = GradientTask(algorithm)
-        for gradient in task.compute_epochs(**batch, global_t=4096):
+        for gradient in task.compute_updates(**batch, global_t=4096):
             task.set_values(parameter_server.push_pull(gradient.arrays, gradient.groups))
 
     Attributes:
@@ -66,106 +64,54 @@ class GradientTask(ComputationTask):
         self.wants_rows = False
         self._phases = find_phases(algorithm, list(self._group_variables()))
 
-    def compute_epochs(
-        self,
-        *,
-        epochs: int = 1,
-        minibatch: int | None = None,
-        seed: int = 0,
-        minibatch_of: Unit = "rollouts",
-        global_t: int = 0,
-        count: int | None = None,
-        **batch: Any,
+    def compute_updates(
+        self, draw: Draw | None = None, *, global_t: int = 0, **batch: Any
     ) -> Iterator[Gradient]:
         """Yields the gradients of each minibatch, for the same updates as those of LearningTask.
 
         Each one is computed on demand, with the values at that time. `prepare` is called once,
-        before the first one. Each minibatch has one gradient for each phase that is due; a phase
-        with `every=n` is due in every n-th minibatch, and the costs of its groups are left out in
-        the others. The gradients end early after a minibatch for which the algorithm's `stop`
-        returns True.
+        before the first one; for minibatches in the order of the batch, once for each of them. Each
+        minibatch has one gradient for each phase that is due; a phase with `every=n` is due in
+        every n-th minibatch, and the costs of its groups are left out in the others. The gradients
+        end early after a minibatch for which the algorithm's `stop` returns True.
 
         Args:
-          epochs, minibatch, seed, minibatch_of, count: as for `LearningTask.update_epochs`, which
-            draws the same minibatches; minibatch None: all of the batch.
+          draw: as for `LearningTask.update`, which draws the same minibatches.
           global_t: environment steps of the whole run, for schedules.
           batch: as for `compute_gradients`.
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled, or its `stop` fails; the
             error names the line.
-          InvalidInputError: an array is missing or has another shape than its spec, lengths are
-            inconsistent, `epochs`, `minibatch` or `count` is out of range, or the batch cannot be
-            split by `minibatch_of`.
-        """
-        validate_epochs(epochs)
-        parts = self._make_batch(**batch)
-        leading_axes = self._count_leading_axes(parts)
-        if epochs == 1 and minibatch is None:
-            yield from self._compute_update(parts, global_t)
-            return
-        cut = plan_cut(parts, leading_axes, minibatch_of)
-        length = validate_lengths(parts, cut, minibatch or 1)
-        if epochs == 1 and minibatch == length and not cut.rows:
-            yield from self._compute_update(parts, global_t)
-            return
-        minibatch, count = minibatch or length, length if count is None else count
-        validate_count(count, minibatch, length)
-        first = find_first(parts, minibatch_of, length, count)
-        self._num_gradients += 1  # the number of the first update
-        prepared = self._compute("prepare", parts, self._compile_prepare, global_t)
-        self._num_gradients -= 1
-        cut = plan_cut(prepared, leading_axes, minibatch_of)
-        rows: dict[str, np.ndarray] = {}
-        updates = epochs * (count // minibatch)
-        for chosen in draw_minibatches(length, count, minibatch, seed, first):
-            updates -= 1
-            chosen_parts = {**prepared, CHOSEN: {minibatch_of: tf.constant(chosen)}}
-            for gradient in self._compute_update(chosen_parts, global_t, updates == 0):
-                for name, results in gradient.rows.items():
-                    shape = prepared["next_alive"]["alive"].shape[:leading_axes]
-                    whole = rows.setdefault(name, np.full(shape, np.nan, results.dtype))
-                    cut.put_array(whole, chosen, results)
-                yield replace(gradient, rows=rows)
-            if gradient.is_last:
-                return
-
-    def compute_minibatches(
-        self, *, minibatch: int, global_t: int = 0, **batch: Any
-    ) -> Iterator[Gradient]:
-        """Yields the gradients of each minibatch, in the order of the batch.
-
-        They lead to the updates of `LearningTask.update_minibatches`, except that `prepare` is
-        called for each minibatch. Each one is computed on demand, with the values at that time. The
-        gradients end early after a minibatch for which the algorithm's `stop` returns True.
-
-        Args:
-          minibatch: rows, or sequences, in one update.
-          global_t: environment steps of the whole run, for schedules.
-          batch: as for `compute_gradients`: rows `[n * minibatch, ...]`, or sequences
-            `[L, n * minibatch, ...]`, one minibatch after another.
-
-        Raises:
-          ConfigError: the algorithm's code fails while it is compiled, or its `stop` fails; the
-            error names the line.
-          InvalidInputError: an array is missing or has another shape than its spec, or lengths do
-            not fit together.
+          InvalidInputError: an array is missing or has another shape than its spec, or see
+            `fit_draw`.
         """
         parts = self._make_batch(**batch)
         axes = self._count_leading_axes(parts)
-        unit: Unit = "steps" if axes == 1 else "rollouts"
-        cut = plan_cut(parts, axes, unit)
-        length = validate_lengths(parts, cut, minibatch)
-        validate_multiple(length, minibatch)
-        leading = tuple(flatten(parts)[0].shape[:axes])
+        made, cut, length = fit_draw(draw, parts, axes)
+        count, unit = made.count or length, made.minibatch_of
+        leading = parts["next_alive"]["alive"].shape[:axes]
+        is_whole = made.epochs == 1 and made.minibatch == length and not cut.rows
+        if made.seed is None or is_whole:
+            made, first = replace(made, seed=None), None
+        else:
+            first = find_first(parts, unit, length, count)
+            self._num_gradients += 1  # the number of the first update
+            parts = self._compute("prepare", parts, self._compile_prepare, global_t)
+            self._num_gradients -= 1
+            cut = plan_cut(parts, axes, unit)
         rows: dict[str, np.ndarray] = {}
-        for start in range(0, length, minibatch):
-            chosen = np.arange(start, start + minibatch)
-            one = unflatten(parts, cut.take(flatten(parts), tf.constant(chosen)))
-            for gradient in self._compute_update(one, global_t, start + minibatch >= length):
+        updates = made.epochs * (count // made.minibatch)
+        for chosen in draw_minibatches(length, count, made.minibatch, made.seed, first):
+            updates -= 1
+            if made.seed is None:
+                one = unflatten(parts, cut.take(flatten(parts), chosen))
+            else:
+                one = {**parts, CHOSEN: {unit: tf.constant(chosen)}}
+            for gradient in self._compute_update(one, global_t, updates == 0):
                 for name, results in gradient.rows.items():
-                    nothing = np.full(leading, np.nan, results.dtype)
-                    cut.put_array(rows.setdefault(name, nothing), chosen, results)
+                    whole = rows.setdefault(name, np.full(leading, np.nan, results.dtype))
+                    cut.put_array(whole, chosen, results)
                 yield replace(gradient, rows=rows)
             if gradient.is_last:
                 return
@@ -273,16 +219,8 @@ def merge_numbers(
     return {**own, **numbers, **costs}
 
 
-def find_first(parts: Parts, minibatch_of: Unit, length: int, count: int) -> tf.Tensor:
-    """Returns the rows or slots from which minibatches are drawn, `[length] bool`."""
-    mask = parts.get("extras", {}).get(MASK)
-    if mask is not None and minibatch_of == "steps":
-        return tf.reshape(mask, [-1]) > 0
-    return tf.range(length) < count
-
-
 def draw_minibatches(
-    length: int, count: int, minibatch: int, seed: int, first: tf.Tensor
+    length: int, count: int, minibatch: int, seed: int | None, first: tf.Tensor | None
 ) -> Iterator[np.ndarray]:
     """Yields the rows or slots of one minibatch after another, epoch after epoch, indefinitely.
 
@@ -291,15 +229,18 @@ def draw_minibatches(
       count: how many of them are drawn in each epoch, at least `minibatch`; those that do not fill
         a minibatch are left out.
       minibatch: number of rows or slots in a minibatch.
-      seed: of the orders.
-      first: `[length] bool`, the `count` rows or slots that are drawn; see `find_first`.
+      seed: of the orders; None: in the order of the batch.
+      first: `[length] bool`, the `count` rows or slots that are drawn; see `find_first`. Without a
+        seed it is not used.
 
     Yields:
       Indices, `[minibatch] int32`.
     """
     for epoch in itertools.count():
         order = np.arange(length, dtype=np.int32)
-        if minibatch < length:  # all of them stay in order, as in a compiled update
+        if (
+            seed is not None and minibatch < length
+        ):  # all of them stay in order, as in a compiled update
             drawn = tf.stack([to_int64(seed), to_int64(epoch)])
             order = shuffle(tf.constant(length), drawn, first).numpy()
         for start in range(0, count // minibatch * minibatch, minibatch):

@@ -14,9 +14,9 @@ from relaax_like.core.moments import Moments
 from relaax_like.core.records import GroupKind, GroupReply, GroupRequest
 from relaax_like.core.roles import GroupConnection
 from relaax_like.learn.computation_task import CHOSEN, GRADIENT_NORM
-from relaax_like.learn.gradients import draw_minibatches, find_first, merge_numbers
+from relaax_like.learn.gradients import draw_minibatches, merge_numbers
 from relaax_like.learn.joint_task import JointGradient, JointTask, Reduce
-from relaax_like.learn.minibatches import Cut, plan_cut, validate_lengths
+from relaax_like.learn.minibatches import Cut, find_first, plan_cut, validate_lengths
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.replay_policy import make_replay_arguments
 from relaax_like.learn.replayed import ReplayIteration

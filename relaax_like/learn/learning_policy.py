@@ -79,7 +79,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
           InvalidInputError: the iteration has too few valid rows for one minibatch; or see
-            `LearningTask.update_epochs`.
+            `LearningTask.update`.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         env_steps = count_env_steps(arguments)
@@ -90,7 +90,9 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
             self.rows = {}
             return {"updates": 0}
         try:
-            learned = self._task.update_epochs(**self._choose_minibatches(arguments), **arguments)
+            learned = self._task.update(
+                self._make_draw(arguments), global_t=self.global_t, **arguments
+            )
         except NotFiniteError as error:
             raise self._explain(str(error), arguments, error.metrics) from None
         self._updates += learned.updates

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from relaax_like.algorithm.parts import Parts, flatten
+from relaax_like.algorithm.parts import MASK, Parts, flatten
 from relaax_like.config.plan import Unit
+from relaax_like.learn.draw import Draw
 from relaax_like.nn.layers import merge_steps
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import InvalidInputError
@@ -132,50 +134,49 @@ def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
     return length
 
 
-def validate_count(count: int, minibatch: int, length: int) -> None:
-    """Checks from how many rows or slots of a batch minibatches are drawn.
+def fit_draw(draw: Draw | None, batch: Parts, leading_axes: int) -> tuple[Draw, Cut, int]:
+    """Checks how minibatches are to be drawn from a batch.
 
     Args:
-      count: number of rows or slots from which they are drawn.
-      minibatch: rows or slots of a minibatch.
-      length: rows or slots of the batch.
+      draw: None: all of the batch is one minibatch.
+      batch: the tensors, by part and name.
+      leading_axes: see `plan_cut`.
+
+    Returns:
+      The complete draw; how its minibatches are taken; and the number of rows or slots.
 
     Raises:
-      InvalidInputError: `count` is less than a minibatch, or more than the batch.
+      InvalidInputError: the batch cannot be split in this way, its lengths are inconsistent, or a
+        number is out of range.
     """
-    if not minibatch <= count <= length:
-        raise InvalidInputError(
-            f"count: {count}, expected {minibatch} (one minibatch) to {length} (the batch)",
-            "count",
-        )
-
-
-def validate_epochs(epochs: int) -> None:
-    """Checks a number of epochs.
-
-    Raises:
-      InvalidInputError: the number is below 1.
-    """
-    if epochs < 1:
-        raise InvalidInputError(f"epochs: {epochs}, expected 1 or more", "epochs")
-
-
-def validate_multiple(length: int, minibatch: int) -> None:
-    """Checks that a batch consists of complete minibatches.
-
-    Args:
-      length: rows or sequences of the batch.
-      minibatch: rows or sequences of a minibatch.
-
-    Raises:
-      InvalidInputError: the length is not a multiple of `minibatch`.
-    """
-    if length % minibatch:
+    if draw is None:
+        draw = Draw(minibatch_of="steps" if leading_axes == 1 else "rollouts")
+    cut = plan_cut(batch, leading_axes, draw.minibatch_of)
+    length = validate_lengths(batch, cut, draw.minibatch or 1)
+    minibatch = draw.minibatch or length
+    count = length if draw.count is None else draw.count
+    if draw.epochs < 1:
+        raise InvalidInputError(f"epochs: {draw.epochs}, expected 1 or more", "epochs")
+    if draw.seed is None and length % minibatch:
         raise InvalidInputError(
             f"minibatch: {minibatch}, but the batch has {length} rows or sequences, expected a "
             "multiple of minibatch",
             "minibatch",
         )
+    if not minibatch <= count <= length:
+        raise InvalidInputError(
+            f"count: {count}, expected {minibatch} (one minibatch) to {length} (the batch)",
+            "count",
+        )
+    return replace(draw, minibatch=minibatch, count=count), cut, length
+
+
+def find_first(batch: Parts, minibatch_of: Unit, length: Any, count: Any) -> tf.Tensor:
+    """Returns the rows or slots from which minibatches are drawn, `[length] bool`."""
+    mask = batch.get("extras", {}).get(MASK)
+    if mask is not None and minibatch_of == "steps":
+        return tf.reshape(mask, [-1]) > 0
+    return tf.range(length) < count
 
 
 def shuffle(length: tf.Tensor, seed: tf.Tensor, first: tf.Tensor | None = None) -> tf.Tensor:

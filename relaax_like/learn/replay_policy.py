@@ -1,6 +1,6 @@
 """Policies of a BaseLearner that learns from minibatches of a replay table."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,6 @@ import numpy as np
 from relaax_like.algorithm.parts import DISCOUNT, MASK, WEIGHTS
 from relaax_like.config.plan import Replay
 from relaax_like.core.prediction import LOG_PROB
-from relaax_like.learn.computation_task import Gradient
 from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learning_policy import LearningPolicy
@@ -35,7 +34,6 @@ class ReplayPolicy(LearningPolicy):
 
     def __init__(self, task: LearningTask, plan: Replay, seed: int, run_dir: Path | None = None):
         super().__init__(task, plan, seed, run_dir)
-        self._batch_size = plan.batch_size
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
         """Feeds the statistics; returns the arguments of the updates.
@@ -67,8 +65,8 @@ class ReplayPolicy(LearningPolicy):
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         try:
-            learned = self._task.update_minibatches(
-                minibatch=self._batch_size, global_t=self.global_t, **arguments
+            learned = self._task.update(
+                self._make_draw(arguments), global_t=self.global_t, **arguments
             )
         except NotFiniteError as error:
             raise self._explain(str(error), arguments, error.metrics) from None
@@ -89,7 +87,6 @@ class ReplayGradientPolicy(GradientPolicy):
 
     def __init__(self, task: GradientTask, plan: Replay, seed: int, sink: Pushing):
         super().__init__(task, plan, seed, sink)
-        self._batch_size = plan.batch_size
         task.wants_rows = task.wants_rows or plan.priority_exponent is not None
 
     def data_preprocess(self, data: ReplayIteration) -> dict[str, Any]:  # type: ignore[override]
@@ -112,11 +109,6 @@ class ReplayGradientPolicy(GradientPolicy):
         if self.is_ending:  # rows of updates that were left out have no results
             self.rows = {}
         return results
-
-    def _compute_gradients(self, arguments: Mapping[str, Any]) -> Iterator[Gradient]:
-        return self._task.compute_minibatches(
-            minibatch=self._batch_size, global_t=self.global_t, **arguments
-        )
 
 
 def make_replay_arguments(task: Task, batch: Minibatches | None) -> dict[str, Any]:

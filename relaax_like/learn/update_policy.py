@@ -6,12 +6,13 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from relaax_like.config.plan import RETURN_STATISTIC, LearningPlan, Offline
+from relaax_like.config.plan import RETURN_STATISTIC, LearningPlan, Offline, Replay
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.moments import Moments
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.holes import Dense, cut_ends, make_dense
 from relaax_like.experience.rollout import Rollout, stack_history
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.reward_scale import RewardScale, scale_rewards
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -154,8 +155,8 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         if self._reward_scale is not None:
             self._reward_scale.sums = sums.copy()
 
-    def _choose_minibatches(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the arguments of an update that define its minibatches.
+    def _make_draw(self, arguments: Mapping[str, Any]) -> Draw:
+        """Returns how the minibatches of an iteration are drawn.
 
         If the arguments have an extra `mask`, `[T, k]`, it is 1 for steps and 0 for padding;
         columns with only padding, or such rows of the only column, come last.
@@ -164,17 +165,17 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
           InvalidInputError: there are too few valid rows for one minibatch.
         """
         plan, mask = self._plan, _find_mask(arguments)
+        if isinstance(plan, Replay):  # whose minibatches are drawn already
+            return Draw(minibatch=plan.batch_size, minibatch_of=plan.minibatch_of)
         alive = arguments["next_alive"]["alive"]
         minibatch = plan.batch_size or alive.shape[1]  # all of the iteration is of rollouts
-        count = None if mask is None else self._count(mask, minibatch)
-        return {
-            "epochs": plan.epochs,
-            "minibatch": minibatch,
-            "minibatch_of": plan.minibatch_of,
-            "seed": derive_seed(self._seed, "minibatches", self._updates),
-            "global_t": self.global_t,
-            "count": count,
-        }
+        return Draw(
+            minibatch=minibatch,
+            minibatch_of=plan.minibatch_of,
+            epochs=plan.epochs,
+            seed=derive_seed(self._seed, "minibatches", self._updates),
+            count=None if mask is None else self._count(mask, minibatch),
+        )
 
     def _count(self, mask: np.ndarray, minibatch: int) -> int:
         """Returns the number of rows or columns from which minibatches are drawn.

@@ -3,35 +3,29 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Tensors
 from relaax_like.algorithm.model import get_targets
-from relaax_like.algorithm.parts import MASK, Parts, flatten, make_batch, unflatten
+from relaax_like.algorithm.parts import Parts, flatten, make_batch, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.places import describe_place
-from relaax_like.config.plan import Unit
 from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import TASK
-from relaax_like.learn.computation_task import (
-    Arrays,
-    ComputationTask,
-    to_int64,
-)
+from relaax_like.learn.computation_task import ComputationTask, to_int64
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import find_phases
 from relaax_like.learn.minibatches import (
     Cut,
+    find_first,
+    fit_draw,
     plan_cut,
     shuffle,
-    validate_count,
-    validate_epochs,
-    validate_lengths,
-    validate_multiple,
 )
 from relaax_like.nn.compiling import get_compile_cache
 from relaax_like.nn.module import as_tf_variable, get_name
@@ -59,20 +53,6 @@ class NotFiniteError(RelaaxError):
     def __init__(self, message: str, metrics: Mapping[str, float] | None = None):
         self.metrics = dict(metrics or {})
         super().__init__(message)
-
-
-class Arguments(TypedDict):
-    """What an update learns from: the arguments of `ComputationTask.compute_gradients`."""
-
-    inputs: Arrays
-    next_inputs: Arrays
-    next_alive: Arrays
-    rewards: Arrays
-    actions: Arrays
-    next_actions: NotRequired[Arrays | None]
-    states: NotRequired[Arrays | None]
-    next_states: NotRequired[Arrays | None]
-    extras: NotRequired[Arrays | None]
 
 
 @dataclass(frozen=True)
@@ -115,8 +95,7 @@ class LearningTask(ComputationTask):
     """A ComputationTask that also owns the optimizers of its variables.
 
         task = LearningTask(algorithm, config.optimizers)
-        learned = task.update(**batch, global_t=4096)
-        learned = task.update_epochs(**rollout, epochs=4, minibatch=256, seed=7)
+        learned = task.update(Draw(minibatch=256, epochs=4, seed=7), **rollout, global_t=4096)
         publish(task.get_values(), task.export_optimizers())
 
     Costs, gradients, clipping, optimizer steps, targets and the algorithm's methods are one
@@ -167,109 +146,33 @@ class LearningTask(ComputationTask):
             )
         return groups[0]
 
-    def update(self, global_t: int = 0, **batch: Unpack[Arguments]) -> UpdateResult:
-        """Makes one update.
+    def update(self, draw: Draw | None = None, *, global_t: int = 0, **batch: Any) -> UpdateResult:
+        """Makes one update of each minibatch, in one call.
+
+        The updates end early after an update for which the algorithm's `stop` returns True. A shape
+        is compiled when it first occurs, which takes seconds: use few shapes.
 
         Args:
+          draw: how minibatches are drawn; None: one update from all of the batch.
           global_t: environment steps of all clients together, for schedules.
-          batch: as for `compute_gradients`.
-
-        Raises:
-          ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: an array is missing, or has a shape other than its spec.
-          NotFiniteError: a gradient had NaN or infinity; only earlier phases have had an effect.
-        """
-        tensors = self._make_batch(**batch)
-        call = self._get_compiled("update", tensors, self._compile_update)
-        with self._lock:
-            return call([to_int64(global_t), self._setting_values, *flatten(tensors)])
-
-    def update_epochs(
-        self,
-        *,
-        epochs: int,
-        minibatch: int,
-        seed: int,
-        minibatch_of: Unit = "steps",
-        global_t: int = 0,
-        count: int | None = None,
-        **batch: Unpack[Arguments],
-    ) -> UpdateResult:
-        """Makes one update per minibatch, for some epochs, in one call.
-
-        Each epoch goes through the batch in a different order. Rows that do not fill a complete
-        minibatch are left out; each epoch leaves out different ones. The updates end early after an
-        update for which the algorithm's `stop` returns True.
-
-        A shape is compiled when it first occurs, which takes seconds: use few shapes.
-
-        Args:
-          epochs: 1 or more.
-          minibatch: rows, or slots, in one update.
-          seed: of the orders: the same seed, values and batch give the same result.
-          minibatch_of: "steps": a batch `[B, ...]` is split along its first axis; rollouts
-            `[T, k, ...]` are first flattened to T * k rows, and `learn` receives
-            `[minibatch, ...]`. "rollouts": rollouts `[T, k, ...]` are split along k, and keep their
-            steps and the memory before them; `learn` receives `[T, minibatch, ...]`.
-          global_t: environment steps of all clients together, for schedules.
-          count: number of rows or slots from which minibatches are drawn: the first slots; or, for
-            steps, the rows where `extras["mask"]` is 1. The others are padding. None: all.
           batch: as for `compute_gradients`; all of the same length.
 
         Raises:
           ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: an array is missing or has a shape other than its spec, lengths are
-            inconsistent, the batch cannot be split by `minibatch_of`, or a number is out of range.
-          NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
-        """
-        tensors = self._make_batch(**batch)
-        leading_axes = self._count_leading_axes(tensors)
-        length = validate_lengths(tensors, plan_cut(tensors, leading_axes, minibatch_of), minibatch)
-        count = length if count is None else count
-        validate_count(count, minibatch, length)
-        validate_epochs(epochs)
-
-        def compile_epochs(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
-            return self._compile_epochs(batch, specs, xla, leading_axes, minibatch_of, minibatch)
-
-        form = ("epochs", minibatch_of, minibatch)
-        call = self._get_compiled(form, tensors, compile_epochs, worth=1)
-        numbers = [to_int64(number) for number in (epochs, seed, count)]
-        with self._lock:
-            return call([to_int64(global_t), self._setting_values, *numbers, *flatten(tensors)])
-
-    def update_minibatches(
-        self, *, minibatch: int, global_t: int = 0, **batch: Unpack[Arguments]
-    ) -> UpdateResult:
-        """Makes one update per minibatch, in the order of the batch, in one call.
-
-        The updates end early after an update for which the algorithm's `stop` returns True. A shape
-        is compiled when it first occurs, which takes seconds.
-
-        Args:
-          minibatch: rows, or sequences, in one update.
-          global_t: environment steps of all clients together, for schedules.
-          batch: as for `compute_gradients`: rows `[n * minibatch, ...]`, or sequences
-            `[L, n * minibatch, ...]`, one minibatch after another.
-
-        Raises:
-          ConfigError: the algorithm's code fails while it is compiled; the error names the line.
-          InvalidInputError: an array is missing or has a shape other than its spec, lengths are
-            inconsistent, `minibatch` is out of range, or the batch is not a multiple of it.
-          NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
+          InvalidInputError: an array is missing or has a shape other than its spec, or see
+            `fit_draw`.
+          NotFiniteError: a gradient had NaN or infinity; what was updated before it stays.
         """
         tensors = self._make_batch(**batch)
         axes = self._count_leading_axes(tensors)
-        unit: Unit = "steps" if axes == 1 else "rollouts"
-        length = validate_lengths(tensors, plan_cut(tensors, axes, unit), minibatch)
-        validate_multiple(length, minibatch)
+        made, _, _ = fit_draw(draw, tensors, axes)
 
-        def compile_minibatches(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
-            return self._compile_epochs(batch, specs, xla, axes, unit, minibatch, in_order=True)
+        def compile_updates(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
+            return self._compile_updates(batch, specs, xla, axes, made)
 
-        form = ("minibatches", unit, minibatch)
-        call = self._get_compiled(form, tensors, compile_minibatches, worth=1)
-        numbers = [to_int64(number) for number in (1, 0, length)]
+        form = ("updates", made.minibatch_of, made.minibatch, made.seed is None)
+        call = self._get_compiled(form, tensors, compile_updates, worth=1)
+        numbers = [to_int64(number or 0) for number in (made.epochs, made.seed, made.count)]
         with self._lock:
             return call([to_int64(global_t), self._setting_values, *numbers, *flatten(tensors)])
 
@@ -323,54 +226,21 @@ class LearningTask(ComputationTask):
                 self._steps[group].assign(state.steps[group])
             self._updates.assign(state.updates)
 
-    def _compile_update(self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
-        names = _Names()
-
-        def flat(
-            global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor
-        ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
-                prepared = self._prepare(unflatten(batch, tensors), traced, self._updates + 1)
-            step = self._make_step(prepared, names)
-            vector, _, rows = step(global_t, settings, *flatten(prepared))
-            return vector, rows
-
-        concrete = self._compile_function(
-            flat, [*self._common_specs, *specs], xla, self._explain_compiling
-        )
-
-        def call(tensors: list[tf.Tensor]) -> UpdateResult:
-            vector, rows = concrete(*tensors)
-            return names.describe(vector.numpy(), 1, rows)
-
-        return call
-
-    def _compile_epochs(
+    def _compile_updates(
         self,
         batch: Parts,
         specs: Sequence[tf.TensorSpec],
         xla: bool,
         leading_axes: int,
-        minibatch_of: Unit,
-        minibatch: int,
-        in_order: bool = False,
-    ) -> Any:
-        names = _Names()
-
+        draw: Draw,
+    ) -> Callable[[list[tf.Tensor]], UpdateResult]:
+        names, common = _Names(), self._common_specs
         # Traced before the loops that call them, which must know the number of metrics.
-        def flat_prepare(global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor) -> Parts:
-            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
-                return self._prepare(unflatten(batch, tensors), traced, self._updates + 1)
-
-        common = self._common_specs
-        prepare = self._trace(flat_prepare, [*common, *specs]).get_concrete_function()
+        prepare = self._trace_prepare(batch, specs)
         whole_batch = prepare.structured_outputs
-        cut = plan_cut(whole_batch, leading_axes, minibatch_of)
-        # From the original batch: after `prepare`, more rows can be invalid.
-        names_of_parts = [(part, name) for part, tensors in batch.items() for name in tensors]
-        mask = names_of_parts.index(("extras", MASK)) if MASK in batch.get("extras", {}) else None
+        cut = plan_cut(whole_batch, leading_axes, draw.minibatch_of)
         shapes = [
-            cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, minibatch)
+            cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, draw.minibatch)
             for i, tensor in enumerate(flatten(whole_batch))
         ]
         make_step = self._make_step(whole_batch, names)
@@ -385,19 +255,19 @@ class LearningTask(ComputationTask):
             *tensors: tf.Tensor,
         ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
             whole = cut.flatten(flatten(prepare(global_t, settings, *tensors)))
-            first = tf.range(cut.count(whole)) < tf.cast(count, tf.int32)
-            if mask is not None and minibatch_of == "steps":
-                first = tf.reshape(tensors[mask], [-1]) > 0
+            count = tf.cast(count, tf.int32)
+            # By the mask of the original batch: after `prepare`, more rows can be invalid.
+            original = unflatten(batch, tensors)
             sums, updates, rows = _trace_epochs(
                 lambda chosen: step(global_t, settings, *cut.take(whole, chosen)),
                 names,
                 cut,
                 whole,
-                first,
-                tf.cast(count, tf.int32),
+                find_first(original, draw.minibatch_of, cut.count(whole), count),
+                count,
                 epochs,
-                minibatch,
-                None if in_order else seed,
+                draw.minibatch,
+                None if draw.seed is None else seed,
             )
             leading = tf.shape(tensors[0])[:leading_axes]
             return sums, updates, [tf.reshape(row, leading) for row in rows]
@@ -414,6 +284,13 @@ class LearningTask(ComputationTask):
             return names.describe(sums.numpy(), int(updates.numpy()), rows)
 
         return call
+
+    def _trace_prepare(self, batch: Parts, specs: Sequence[tf.TensorSpec]) -> Any:
+        def flat(global_t: tf.Tensor, settings: tf.Tensor, *tensors: tf.Tensor) -> Parts:
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                return self._prepare(unflatten(batch, tensors), traced, self._updates + 1)
+
+        return self._trace(flat, [*self._common_specs, *specs]).get_concrete_function()
 
     def _make_step(self, batch: Parts, names: "_Names") -> Step:
         """Returns the function that makes one update; tracing it fills `names`."""

@@ -37,11 +37,11 @@ class GatedTask(GradientTask):
         self.slots: list[int] = []
         self.begun, self.gate = threading.Event(), threading.Event()
 
-    def compute_epochs(self, **batch: Any) -> Any:
+    def compute_updates(self, *draw: Any, **batch: Any) -> Any:
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         self.slots.append(batch["rewards"]["reward"].shape[1])
-        yield from super().compute_epochs(**batch)
+        yield from super().compute_updates(*draw, **batch)
 
 
 class Client(InProcessClient):

@@ -40,7 +40,9 @@ class Task:
     def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, np.ndarray]:
         return {"rewards": rollout.rewards, "next_alive": {"alive": next_alive}}
 
-    def compute_epochs(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
+    def compute_updates(
+        self, draw: object, *, rewards: np.ndarray, **_: object
+    ) -> Iterator[Gradient]:
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         self.calls += 1
@@ -99,7 +101,9 @@ def test_episodes_of_an_iteration_whose_gradient_is_refused_are_counted_once() -
 class TwoPhases(Task):
     """The second gradient fails at the reward 3, and is otherwise twice the values."""
 
-    def compute_epochs(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
+    def compute_updates(
+        self, draw: object, *, rewards: np.ndarray, **_: object
+    ) -> Iterator[Gradient]:
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         ones = [np.ones(shape, np.float32) for shape in self._shapes]
@@ -193,7 +197,9 @@ def test_an_iteration_that_cannot_be_put_together_is_answered_and_counted(
 class ThreeUpdates(Task):
     """An iteration of three updates."""
 
-    def compute_epochs(self, *, rewards: np.ndarray, **_: object) -> Iterator[Gradient]:
+    def compute_updates(
+        self, draw: object, *, rewards: np.ndarray, **_: object
+    ) -> Iterator[Gradient]:
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         for index in range(3):

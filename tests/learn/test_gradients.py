@@ -16,6 +16,7 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import NullMetrics
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.updates import LearningTask
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -58,7 +59,7 @@ def serve(algorithm: Algorithm) -> ParameterServer:
 
 
 def push_all(task: GradientTask, client: InProcessClient, batch: Any) -> Iterator[Any]:
-    for gradient in task.compute_epochs(**batch):
+    for gradient in task.compute_updates(**batch):
         task.set_values(client.push_pull(gradient.arrays, gradient.groups))
         yield gradient
 
@@ -95,7 +96,7 @@ def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bo
 def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused() -> None:
     task = GradientTask(Chase(Scalars(False)))
     with pytest.raises(InvalidInputError, match="minibatch: 2, but the batch has 3 rows or seq"):
-        list(task.compute_minibatches(minibatch=2, **make_x(np.arange(3.0))))
+        list(task.compute_updates(Draw(minibatch=2), **make_x(np.arange(3.0))))
 
 
 def test_phases_that_do_not_fit_the_groups_are_refused() -> None:
@@ -120,27 +121,24 @@ class Failing(PreparedVersion):
 
 def test_an_error_in_stop_names_its_line() -> None:
     task = GradientTask(Failing(Scalars(False)))
-    options = {"epochs": 2, "minibatch": 2, "minibatch_of": "steps", "seed": 1}
+    draw = Draw(minibatch=2, epochs=2, seed=1)
     with pytest.raises(ConfigError, match=r"test_gradients\.py:\d+: KeyError: 'no such cost'"):
-        list(task.compute_epochs(**make_x(np.arange(4.0)), **options))
+        list(task.compute_updates(draw, **make_x(np.arange(4.0))))
 
 
 @pytest.mark.parametrize(
-    ("options", "want"),
+    ("draw", "want"),
     [
-        ({"epochs": 0, "minibatch": 2}, "epochs: 0, expected 1 or more"),
-        ({"epochs": 0}, "epochs: 0, expected 1 or more"),
-        ({"epochs": 2, "minibatch": 2, "count": 1}, "count: 1, expected 2 .* to 4"),
-        ({"epochs": 2, "minibatch": 2, "count": 5}, "count: 5, expected 2 .* to 4"),
+        (Draw(epochs=0, minibatch=2, seed=0), "epochs: 0, expected 1 or more"),
+        (Draw(epochs=0), "epochs: 0, expected 1 or more"),
+        (Draw(epochs=2, minibatch=2, seed=0, count=1), "count: 1, expected 2 .* to 4"),
+        (Draw(epochs=2, minibatch=2, seed=0, count=5), "count: 5, expected 2 .* to 4"),
     ],
 )
-def test_numbers_with_which_no_update_would_be_the_last_are_refused(
-    options: dict[str, int], want: str
-) -> None:
+def test_numbers_with_which_no_update_would_be_the_last_are_refused(draw: Draw, want: str) -> None:
     task = GradientTask(PreparedVersion(Scalars(False)))
-    more: dict[str, Any] = {"minibatch_of": "steps", **options}
     with pytest.raises(InvalidInputError, match=want):
-        next(task.compute_epochs(**make_x(np.arange(4.0)), **more))
+        next(task.compute_updates(draw, **make_x(np.arange(4.0))))
 
 
 @pytest.mark.parametrize("minibatch", [2, 4])
@@ -149,8 +147,8 @@ def test_results_of_rows_are_at_their_places_after_all_epochs(kind: Any, minibat
     task = GradientTask(kind(Scalars(False)))
     task.wants_rows = True
     x = np.arange(4.0, dtype=np.float32)
-    options = {"epochs": 3, "minibatch": minibatch, "minibatch_of": "steps", "seed": 1}
-    *_, last = task.compute_epochs(**make_x(x), **options)
+    draw = Draw(minibatch=minibatch, epochs=3, seed=1)
+    *_, last = task.compute_updates(draw, **make_x(x))
     assert last.is_last
     assert last.rows
     for rows in last.rows.values():

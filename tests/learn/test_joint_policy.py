@@ -32,10 +32,11 @@ from relaax_like.core.records import Push, Reply
 from relaax_like.experience.collector import TrainingData
 from relaax_like.learn.computation_task import CHOSEN
 from relaax_like.learn.gradient_policy import GradientPolicy
-from relaax_like.learn.gradients import GradientTask, draw_minibatches, find_first
+from relaax_like.learn.gradients import GradientTask, draw_minibatches
 from relaax_like.learn.joint_policy import JointPolicy, JointReplayPolicy
 from relaax_like.learn.joint_task import JointTask
 from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.minibatches import find_first
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.replay_policy import ReplayGradientPolicy
 from relaax_like.learn.replayed import PRIORITY, ReplayIteration

@@ -14,6 +14,7 @@ from relaax_like.algorithm.model import get_trainable_variables, get_variables
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.pushing import Pushing
@@ -116,11 +117,11 @@ def test_gradients_of_a_hundred_minibatches_are_those_of_the_compiled_update(nam
         whole.set_values(values)
         state = whole.export_optimizers()
         whole.import_optimizers(replace(state, steps=dict.fromkeys(state.steps, number)))
-        whole.update_minibatches(minibatch=ROWS, **first)
+        whole.update(Draw(minibatch=ROWS), **first)
         want = [before - after for before, after in zip(values, whole.get_values(), strict=True)]
         task.set_values(values)
         task.num_gradients = number
-        for gradient in task.compute_minibatches(minibatch=ROWS, **first):
+        for gradient in task.compute_updates(Draw(minibatch=ROWS), **first):
             groups = gradient.groups or tuple(inside.trained_groups)
             own = [
                 place

@@ -11,6 +11,7 @@ from support.replayed import make_config, make_source, make_step
 from relaax_like.algorithm.parts import DISCOUNT, WEIGHTS
 from relaax_like.config.plan import Episodes, OnPolicy, Replay
 from relaax_like.core.records import Episode
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.replay_policy import ReplayPolicy
 from relaax_like.learn.replayed import PRIORITY, make_table
 from relaax_like.learn.updates import LearningTask
@@ -247,7 +248,7 @@ def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused():
     with pytest.raises(
         InvalidInputError, match="the batch has 8 rows or sequences, expected a multiple of"
     ):
-        policy._task.update_minibatches(minibatch=3, **arguments)
+        policy._task.update(Draw(minibatch=3), **arguments)
 
 
 def test_plans_of_replay_name_their_defaults():

@@ -21,6 +21,7 @@ from relaax_like.config.plan import OnPolicy
 from relaax_like.config.schedule import Linear, Schedule, Tunable
 from relaax_like.core.manifest import make_manifest
 from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.updates import LearningTask, OptimizerState, shuffle
 from relaax_like.nn.distributions import Deterministic
 from relaax_like.nn.layers import Parameter
@@ -166,7 +167,7 @@ def test_epochs_of_minibatches_equal_a_slow_reference(xla, caplog, monkeypatch):
     minibatches = [rows for epoch in range(5) for rows in order_of(7, epoch, ROWS, 4)]
     assert len(minibatches) == 10
     want, want_costs = run_slowly(task, batch, minibatches)
-    learned = task.update_epochs(**batch, epochs=5, minibatch=4, seed=7)
+    learned = task.update(Draw(minibatch=4, epochs=5, seed=7), **batch)
     assert learned.updates == 10
     assert learned.costs == pytest.approx(want_costs, rel=1e-5)
     assert_values(task, want)
@@ -196,7 +197,7 @@ def slow_clipped():
     return ComputationTask(Clipped(Regressor()))
 
 
-@pytest.mark.parametrize("epochs", [False, True], ids=["update", "update_epochs"])
+@pytest.mark.parametrize("epochs", [False, True], ids=["whole", "epochs"])
 def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs, slow_clipped):
     optimizers = {
         "actor": OptimizerConfig(
@@ -213,7 +214,7 @@ def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs, slow_clip
     x, y = batch["inputs"]["x"], batch["rewards"]["reward"]
     if epochs:
         store.apply(None, env_steps=40)
-        means = task.update_epochs(**batch, epochs=2, minibatch=3, seed=5, global_t=40).costs
+        means = task.update(Draw(minibatch=3, epochs=2, seed=5), **batch, global_t=40).costs
         parts = [rows for epoch in range(2) for rows in order_of(5, epoch, ROWS, 3)]
     else:
         parts = [np.arange(ROWS)] * 6
@@ -266,7 +267,7 @@ STEPS = [
 def test_phases_see_the_values_that_earlier_ones_left(algorithm, steps, costs, xla):
     task = make_scalars(algorithm, xla)
     for number, (critic, actor) in enumerate(steps):
-        learned = task.update_epochs(**make_x([0.0]), epochs=1, minibatch=1, seed=0)
+        learned = task.update(Draw(minibatch=1, epochs=1, seed=0), **make_x([0.0]))
         assert learned.updates == 1
         if number == 0:
             assert learned.costs == pytest.approx(costs)
@@ -279,7 +280,7 @@ def test_phases_see_the_values_that_earlier_ones_left(algorithm, steps, costs, x
 @pytest.mark.parametrize(
     ("epochs", "xla"),
     [(False, False), (True, False), (True, True)],
-    ids=["update", "update_epochs-plain", "update_epochs-xla"],
+    ids=["update", "epochs-plain", "epochs-xla"],
 )
 def test_a_phase_can_run_in_every_third_update_and_counts_its_own_steps(epochs, xla):
     class Delayed(Chase):
@@ -287,7 +288,7 @@ def test_a_phase_can_run_in_every_third_update_and_counts_its_own_steps(epochs, 
 
     task = make_scalars(Delayed, xla)
     if epochs:
-        learned = task.update_epochs(**make_x(np.zeros(7)), epochs=1, minibatch=1, seed=0)
+        learned = task.update(Draw(minibatch=1, epochs=1, seed=0), **make_x(np.zeros(7)))
         # Before the updates 3 and 6 the critic was at 3 - 2 / 2^3 and 3 - 2 / 2^6, the actor at 0
         # and half of that.
         first, second = 3 - 2 / 2**3, 3 - 2 / 2**6
@@ -377,13 +378,13 @@ class Climb(Algorithm):
 @XLA
 def test_stop_ends_all_epochs_after_the_update_that_asked_for_it(xla):
     task = make_scalars(Climb, xla)
-    arguments = dict(make_x(np.zeros(6)), epochs=4, minibatch=2, seed=0)
-    learned = task.update_epochs(**arguments)
+    draw, rows = Draw(minibatch=2, epochs=4, seed=0), make_x(np.zeros(6))
+    learned = task.update(draw, **rows)
     # Heights before the updates: 0, 1, 2, 3, 4. Three minibatches are an epoch.
     assert learned.updates == 5
     assert read(task)["actor"] == 5
     assert learned.costs["height"] == pytest.approx(2)
-    learned = task.update_epochs(**arguments)
+    learned = task.update(draw, **rows)
     assert (learned.updates, learned.costs["height"], read(task)["actor"]) == (1, 5, 6)
 
 
@@ -452,7 +453,7 @@ def test_a_target_follows_its_source_also_after_a_resume(model, wanted, xla):
     for _ in range(2):
         resumed.update(**make_x([0.0]))
         seen.append(read_target(resumed))
-    resumed.update_epochs(**make_x(np.zeros(3)), epochs=1, minibatch=1, seed=0)
+    resumed.update(Draw(minibatch=1, epochs=1, seed=0), **make_x(np.zeros(3)))
     seen.append(read_target(resumed))
     assert seen == pytest.approx([*wanted[:6], wanted[8]], rel=1e-5)
     assert read(resumed)["actor"] == 9
@@ -544,15 +545,15 @@ class RowResults(Algorithm):
 def test_results_of_rows_come_back_at_their_places(xla):
     task = make_scalars(RowResults, xla)
     x = np.arange(12, dtype=np.float32)
-    got = task.update_epochs(**make_x(x), epochs=2, minibatch=12, seed=0)
+    got = task.update(Draw(minibatch=12, epochs=2, seed=0), **make_x(x))
     np.testing.assert_array_equal(got.rows["double"], 2 * x)
     rollouts = x.reshape(3, 4)
     batch = as_batch({"x": rollouts}, rollouts[..., None])
     for of, minibatch in (("steps", 2), ("steps", 12), ("rollouts", 2), ("rollouts", 4)):
-        got = task.update_epochs(**batch, epochs=1, minibatch=minibatch, seed=0, minibatch_of=of)
+        got = task.update(Draw(minibatch=minibatch, minibatch_of=of, epochs=1, seed=0), **batch)
         np.testing.assert_array_equal(got.rows["double"], 2 * rollouts)
     # Rows that were in no minibatch have none.
-    got = task.update_epochs(**make_x(x), epochs=1, minibatch=5, seed=0)
+    got = task.update(Draw(minibatch=5, epochs=1, seed=0), **make_x(x))
     learned = ~np.isnan(got.rows["double"])
     assert learned.sum() == 10
     np.testing.assert_array_equal(got.rows["double"][learned], 2 * x[learned])
@@ -581,11 +582,11 @@ def count_rows(learned):
 def test_an_epoch_goes_through_every_row_once_and_leaves_the_rest_out(xla):
     task = share(make_seen, xla)
     rows = make_x(2.0 ** np.arange(12))
-    learned = task.update_epochs(**rows, epochs=3, minibatch=4, seed=1)
+    learned = task.update(Draw(minibatch=4, epochs=3, seed=1), **rows)
     assert (learned.updates, count_rows(learned)) == (9, 3 * (2**12 - 1))
     left_out = set()
     for seed in range(6):
-        learned = task.update_epochs(**rows, epochs=1, minibatch=5, seed=seed)
+        learned = task.update(Draw(minibatch=5, epochs=1, seed=seed), **rows)
         seen = count_rows(learned)
         assert (learned.updates, seen.bit_count()) == (2, 10)
         left_out.add(2**12 - 1 - seen)
@@ -597,12 +598,12 @@ def test_only_the_rows_that_count_are_gone_through(xla):
     task = share(make_seen, xla)
     rows = make_x(2.0 ** np.arange(12))
     for count, updates, each in ((8, 2, 8), (11, 2, 8), (4, 1, 4), (12, 3, 12)):
-        learned = task.update_epochs(**rows, epochs=1, minibatch=4, seed=count, count=count)
+        learned = task.update(Draw(minibatch=4, epochs=1, seed=count, count=count), **rows)
         seen = count_rows(learned)
         assert (learned.updates, seen.bit_count()) == (updates, each)
         assert seen < 2**count
     with pytest.raises(InvalidInputError, match=r"count: 13, expected 4 .* to 12"):
-        task.update_epochs(**rows, epochs=1, minibatch=4, seed=0, count=13)
+        task.update(Draw(minibatch=4, epochs=1, seed=0, count=13), **rows)
 
 
 @XLA
@@ -611,7 +612,7 @@ def test_the_same_seed_gives_the_same_result(xla):
 
     def run(seed):
         task = share(make_regression, xla)
-        result = task.update_epochs(**batch, epochs=2, minibatch=4, seed=seed)
+        result = task.update(Draw(minibatch=4, epochs=2, seed=seed), **batch)
         return result.costs, np.concatenate([value.ravel() for value in task.get_values()])
 
     (first, one), (again, two), (other, three) = run(3), run(3), run(2**63 + 4)
@@ -692,8 +693,8 @@ def make_rollout(steps=5, slots=6):
 @XLA
 def test_rollouts_cut_by_slots_keep_their_steps_and_their_memory(xla):
     task = LearningTask(WholeRollouts(Sequences(xla)), {"default": SGD})
-    learned = task.update_epochs(
-        **make_rollout(), epochs=2, minibatch=2, seed=0, minibatch_of="rollouts"
+    learned = task.update(
+        Draw(minibatch=2, minibatch_of="rollouts", epochs=2, seed=0), **make_rollout()
     )
     assert learned.updates == 6
     wanted = {"default": 0, "slots": 2 * (2**6 - 1) / 6, "wrong": 0, "length": 10}
@@ -713,7 +714,7 @@ def test_rollouts_cut_by_rows_are_taken_apart(xla):
     task = make_scalars(Rows, xla)
     rows = 2.0 ** np.arange(12, dtype=np.float32).reshape(3, 4)
     batch = as_batch({"x": rows}, rows[..., None])
-    learned = task.update_epochs(**batch, epochs=1, minibatch=6, seed=1)
+    learned = task.update(Draw(minibatch=6, epochs=1, seed=1), **batch)
     assert (learned.updates, count_rows(learned), learned.costs["wrong"]) == (2, 2**12 - 1, 0)
 
 
@@ -771,7 +772,7 @@ def test_whole_rollouts_of_an_actor_critic_equal_its_gradients_on_a_server(xla, 
     """a2c has loops over the steps of a rollout, whose gradients are taken inside of our loops."""
     config, batch, before, want = whole_rollouts
     task = LearningTask(make_gru_algorithm(config, xla), config.optimizers)
-    task.update_epochs(**batch, epochs=2, minibatch=2, seed=9, minibatch_of="rollouts")
+    task.update(Draw(minibatch=2, minibatch_of="rollouts", epochs=2, seed=9), **batch)
     assert_values(task, want, 2e-5)
     assert any((value != v.value).any() for value, v in zip(task.get_values(), before, strict=True))
 
@@ -782,7 +783,7 @@ def test_imported_optimizers_go_on_bit_for_bit(xla):
 
     def go_on(task):
         task.update(**batch)
-        task.update_epochs(**batch, epochs=1, minibatch=4, seed=1)
+        task.update(Draw(minibatch=4, epochs=1, seed=1), **batch)
         return task.get_values()
 
     task = share(make_regression, xla)
@@ -841,7 +842,7 @@ def test_an_update_that_xla_cannot_compile_is_an_error_with_line_and_cure():
     task = LearningTask(Uncompilable(Regressor(xla=True)), OPTIMIZERS)
     want = rf"{re.escape(__file__)}:\d+: XLA cannot compile learn or prepare: .*xla = False"
     with pytest.raises(ConfigError, match=want):
-        task.update_epochs(**make_batch(), epochs=2, minibatch=4, seed=1)
+        task.update(Draw(minibatch=4, epochs=2, seed=1), **make_batch())
 
 
 MISTAKES = {
@@ -902,24 +903,25 @@ def test_a_gradient_alone_is_refused_where_there_are_phases():
 
 
 @pytest.mark.parametrize(
-    ("changes", "field", "message"),
+    ("draw", "changes", "field", "message"),
     [
-        ({"minibatch": 12}, "minibatch", "minibatch: 12, expected 1 to 11"),
-        ({"minibatch": 0}, "minibatch", "minibatch: 0, expected 1 to 11"),
-        ({"epochs": 0}, "epochs", "epochs: 0, expected 1 or more"),
-        ({"minibatch_of": "rollouts"}, "minibatch_of", "has no time axis"),
+        ({"minibatch": 12}, {}, "minibatch", "minibatch: 12, expected 1 to 11"),
+        ({"minibatch": -1}, {}, "minibatch", "minibatch: -1, expected 1 to 11"),
+        ({"epochs": 0}, {}, "epochs", "epochs: 0, expected 1 or more"),
+        ({"minibatch_of": "rollouts"}, {}, "minibatch_of", "has no time axis"),
         (
+            {},
             {"rewards": {"reward": np.zeros((12, 1))}},
             "rewards[reward]",
             r"rewards\[reward\]: \[12\] rows or slots, expected \[11\] like inputs\[x\]",
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(changes, field, message):
+def test_what_does_not_fit_together_is_refused(draw, changes, field, message):
     task = LearningTask(Regression(Regressor()), OPTIMIZERS)
     before = task.get_values()
     with pytest.raises(InvalidInputError, match=message) as caught:
-        task.update_epochs(**{**make_batch(), "epochs": 1, "minibatch": 4, "seed": 0, **changes})
+        task.update(replace(Draw(minibatch=4, seed=0), **draw), **{**make_batch(), **changes})
     assert caught.value.field == field
     for old, new in zip(before, task.get_values(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -929,9 +931,9 @@ def test_rollouts_whose_axes_are_swapped_are_refused():
     task = LearningTask(WholeRollouts(Sequences(False)), {"default": SGD})
     batch = make_rollout()
     with pytest.raises(InvalidInputError, match='minibatch_of: "steps", but the memory'):
-        task.update_epochs(**batch, epochs=1, minibatch=2, seed=0)
+        task.update(Draw(minibatch=2, epochs=1, seed=0), **batch)
     scalars = make_scalars(Seen)
     x = np.zeros((3, 4), np.float32)
     swapped = {**make_x(x), "next_alive": {"alive": np.ones((4, 3))}}
     with pytest.raises(InvalidInputError, match=r"\[4, 3\] steps and slots, expected \[3, 4\]"):
-        scalars.update_epochs(**swapped, epochs=1, minibatch=2, seed=0)
+        scalars.update(Draw(minibatch=2, epochs=1, seed=0), **swapped)

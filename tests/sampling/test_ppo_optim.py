@@ -13,6 +13,7 @@ from relaax_like.algorithm.tracing import Traced
 from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer
 from relaax_like.experience.rollout import ALIVE, TERMINATED
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask, NotFiniteError
 from relaax_like.sampling.ppo_optim import PPOOptim
@@ -120,8 +121,8 @@ def test_padding_changes_no_number(layers, changes):
             for part, arrays in rows.items()
         }
         unit, minibatch = "steps", 15
-    learned = plain.update_epochs(
-        epochs=3, minibatch=minibatch, seed=0, minibatch_of=unit, **arguments
+    learned = plain.update(
+        Draw(minibatch=minibatch, minibatch_of=unit, epochs=3, seed=0), **arguments
     )
     got = optim.optimize(buffer)
     assert got.pop("updates") == learned.updates == 3
@@ -133,9 +134,9 @@ def test_padding_changes_no_number(layers, changes):
 class Spy(LearningTask):
     """Notes what it is given."""
 
-    def update_epochs(self, **arguments):
-        self.given = arguments
-        return super().update_epochs(**arguments)
+    def update(self, draw, **arguments):
+        self.given, self.draw = arguments, draw
+        return super().update(draw, **arguments)
 
 
 def test_every_trajectory_is_in_a_minibatch_and_none_is_of_padding_alone():
@@ -147,7 +148,7 @@ def test_every_trajectory_is_in_a_minibatch_and_none_is_of_padding_alone():
     costs = optim.optimize(sample(config, [2, 3, 3, 2, 4, 2, 1, 3, 2], cut=[4]))
     # 9 trajectories are three minibatches of 4; there is room for 16.
     assert costs["updates"] == 3
-    assert task.given["count"] == 12
+    assert task.draw.count == 12
     assert task.given["extras"]["mask"].shape == (4, 16)
     assert np.isfinite(list(costs.values())).all()
 

@@ -8,6 +8,7 @@ from relaax_like.algorithm.model import get_variables, order_variables
 from relaax_like.algorithm.parts import DISCOUNT, WEIGHTS
 from relaax_like.algorithm.random import StatelessRandom
 from relaax_like.core.prediction import LOG_PROB
+from relaax_like.learn.draw import Draw
 from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.runtime import tf
 from support.batch import load
@@ -93,8 +94,8 @@ def update_all(config: Any, algorithm: Any, batches: list[Batch]) -> dict[str, n
         def join(name: str, part: list[Batch] = part) -> np.ndarray:
             return np.concatenate([getattr(b, name) for b in part]).astype(np.float32)
 
-        task.update_minibatches(
-            minibatch=ROWS,
+        task.update(
+            Draw(minibatch=ROWS),
             inputs={"observation": join("x")},
             next_inputs={"observation": join("next_x")},
             next_alive={"alive": (join("discounts") > 0).astype(np.float32)},

@@ -405,7 +405,7 @@ class _RecordingTask:
     def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, np.ndarray]:
         return {"rewards": rollout.rewards, "next_alive": {"alive": next_alive}}
 
-    def compute_epochs(self, *, rewards: np.ndarray, **_: object) -> Iterator[Any]:
+    def compute_updates(self, draw: object, *, rewards: np.ndarray, **_: object) -> Iterator[Any]:
         from relaax_like.learn.computation_task import Gradient  # loads TensorFlow
 
         self.begun.set()
