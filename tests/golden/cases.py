@@ -744,7 +744,7 @@ CASES = {
     ),
     "tasks-server": Case(
         "cartpole",
-        f"{{path: {_TASKS}, rollouts: {{control: 4}}, replayed: [goal], minibatch_size: 8}}",
+        f"{{path: {_TASKS}, rollouts: {{control: 4}}, replayed: [goal], batch_size: 8}}",
         learn_tasks,
         _SERVER,
         seeds=(0,),
