@@ -13,6 +13,7 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import AGENT_SHARE, OnlineHelper
 from relaax_like.bridge.client import make_client_id
+from relaax_like.config.leaves import ObservationConfig
 from relaax_like.config.plan import (
     OnPolicy,
     Plan,
@@ -398,7 +399,7 @@ def _find_starts(config: Any, observation_spaces: Spaces) -> dict[str, int]:
     """Returns leaf -> smallest value, for the leaves that the settings describe as integers."""
     starts = {}
     for leaf, space in config.observation_spaces.items():
-        if space.sizes and leaf in observation_spaces:
+        if "num" in ObservationConfig.measure(space) and leaf in observation_spaces:
             starts[leaf] = getattr(observation_spaces[leaf], "start", 0)
     return starts
 
