@@ -350,17 +350,13 @@ class ActionConfig(LeafConfig):
                 f"bounded: true is only for continuous actions; set {off}; or set {prefix}size, "
                 f"{low_key} and {high_key} instead of the other kind of action"
             )
-        if given and missing and not is_known:
+        if missing and (given or is_known):
+            cure = f"set {off}" if is_known else f"remove {given} to use the environment's bounds"
             raise ValueError(
-                f"{given} is set without {missing}; set both, or remove {given} to use the "
-                "environment's bounds"
+                f"a bounded action needs {low_key} and {high_key}; set {missing}, or {cure}"
             )
         if not is_known:
             return
-        if missing:
-            raise ValueError(
-                f"a bounded action needs {low_key} and {high_key}; set {missing}, or set {off}"
-            )
         low = self._spread(self.low, low_key, f"{prefix}size")
         high = self._spread(self.high, high_key, f"{prefix}size")
         wrong = ~(low < high)
