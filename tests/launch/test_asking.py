@@ -57,7 +57,7 @@ def test_the_policy_is_used_as_the_environment_counts(tmp_path: Path) -> None:
 def test_sizes_that_the_environment_contradicts_are_refused(tmp_path: Path) -> None:
     file = write_file(tmp_path, "one", ", num_states: 6")
 
-    with pytest.raises(ConfigError, match="the observation has 5 values"):
+    with pytest.raises(ConfigError, match="Discrete of 5 values"):
         train(file)
 
 

@@ -99,7 +99,7 @@ def test_it_serves_beside_a_training_and_ends_with_ctrl_c(processes: Processes, 
         program = serve(processes, run, "--bind", "localhost:0", "--version", "best")
         port = wait_for_port(program)
         program.wait_for("serving the policy of step 200, version 2")
-        with pytest.raises(ProtocolError, match=r"has 5 numbers, .* keeps its spaces") as refused:
+        with pytest.raises(ProtocolError, match=r"\(5 numbers\), .* keeps its spaces") as refused:
             RlxClient(f"localhost:{port}", Box(dtype="float32", shape=(5,)), ACTION)
         assert "set it to" not in str(refused.value)
         clients = [
