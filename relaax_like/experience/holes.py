@@ -10,7 +10,6 @@ of a rollout.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 
@@ -46,31 +45,6 @@ def restore_holes(array: np.ndarray, order: np.ndarray, valid: np.ndarray) -> np
     return restored
 
 
-def skip_holes(
-    compute: Callable[..., np.ndarray],
-    valid: np.ndarray | None,
-    next_alive: np.ndarray,
-    *arrays: np.ndarray,
-) -> np.ndarray:
-    """Computes a recursion over time without the holes.
-
-    Args:
-      compute: maps `next_alive` and arrays, `[T, k]` each, to results `[T, k, ...]`.
-      valid: `[T, k] bool`; None: no holes.
-      next_alive: of the rollout, `[T, k]`.
-      *arrays: of the rollout, `[T, k]`.
-
-    Returns:
-      The results, NaN in the holes.
-    """
-    if valid is None or valid.all():
-        return compute(next_alive, *arrays)
-    order = find_order(valid)
-    alive = _cut_ends(remove_holes(next_alive, order), _find_first_rows(valid))
-    moved = [remove_holes(np.asarray(array), order) for array in arrays]
-    return restore_holes(compute(alive, *moved), order, valid)
-
-
 def cut_ends(rollout: Rollout) -> np.ndarray:
     """Returns `next_alive` with truncations where copies follow the last valid row of a column.
 
@@ -80,12 +54,9 @@ def cut_ends(rollout: Rollout) -> np.ndarray:
     Args:
       rollout: its valid rows are the first ones of each column.
     """
-    if rollout.valid is None:
-        return rollout.next_alive
-    return _cut_ends(rollout.next_alive, rollout.valid)
-
-
-def _cut_ends(next_alive: np.ndarray, valid: np.ndarray) -> np.ndarray:
+    next_alive, valid = rollout.next_alive, rollout.valid
+    if valid is None:
+        return next_alive
     cut = valid.copy()
     cut[:-1] &= ~valid[1:]
     cut[-1] = False  # the rollout's own end

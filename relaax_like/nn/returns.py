@@ -38,46 +38,6 @@ class VTrace(NamedTuple):
     advantages: tf.Tensor
 
 
-def compute_n_step_returns(
-    rewards: tf.Tensor,
-    next_values: tf.Tensor,
-    discounts: tf.Tensor,
-    continues: tf.Tensor,
-    n_step: int,
-) -> tf.Tensor:
-    """Computes G_t = sum_{i=0}^{m-1} gamma^i r_{t+i} + gamma^{m-1} discount_{t+m-1} V(x_{t+m}).
-
-    m is `n_step`, or less where the episode or the rollout ends earlier. Sutton & Barto 2018,
-    equation 7.1.
-
-    Args:
-      rewards: r_t.
-      next_values: V(x_{t+1}).
-      discounts: gamma; 0 after a termination.
-      continues: 1 where step t + 1 is of the same episode, else 0.
-      n_step: 1 or more; T or more reaches to the end of the rollout from every step.
-
-    Returns:
-      `[T, k] float32`, constant.
-
-    Raises:
-      ValueError: `n_step` is below 1.
-    """
-    if n_step < 1:
-        raise ValueError(f"n_step is {n_step}, expected 1 or more")
-    arrays = (rewards, next_values, discounts, continues)
-    rewards, next_values, discounts, continues = map(tf.stop_gradient, arrays)
-    one_step = rewards + discounts * next_values
-    has_next = _make_trace(continues) > 0
-
-    def lengthen(m: tf.Tensor, returns: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        later = tf.roll(returns, -1, axis=0)
-        return m + 1, tf.where(has_next, rewards + discounts * later, one_step)
-
-    last = tf.minimum(n_step, tf.shape(rewards)[0])
-    return tf.while_loop(lambda m, _: m < last, lengthen, (tf.constant(1), one_step))[1]
-
-
 def compute_gae(
     rewards: tf.Tensor,
     values: tf.Tensor,

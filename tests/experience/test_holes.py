@@ -6,14 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.returns import compute_gae, compute_lambda_returns, compute_vtrace
 
 from relaax_like.experience.holes import cut_ends, find_order, make_dense, remove_holes
-from relaax_like.experience.returns import (
-    compute_gae,
-    compute_lambda_returns,
-    compute_n_step_returns,
-    compute_vtrace,
-)
 from relaax_like.experience.rollout import (
     ALIVE,
     TERMINATED,
@@ -23,18 +18,16 @@ from relaax_like.experience.rollout import (
     slice_slots,
 )
 
+# name: of arrays [T, k] -> results [T, k]
 RECURSIONS = {
-    "n_step": lambda a, v: [
-        compute_n_step_returns(a["rewards"], a["next_values"], a["alive"], 0.9, 3, v)
+    "gae": lambda a: [
+        compute_gae(a["rewards"], a["values"], a["next_values"], a["alive"], 0.9, 0.8)
     ],
-    "gae": lambda a, v: [
-        compute_gae(a["rewards"], a["values"], a["next_values"], a["alive"], 0.9, 0.8, v)
+    "lambda": lambda a: [
+        compute_lambda_returns(a["rewards"], a["next_values"], a["alive"], 0.9, 0.8)
     ],
-    "lambda": lambda a, v: [
-        compute_lambda_returns(a["rewards"], a["next_values"], a["alive"], 0.9, 0.8, v)
-    ],
-    "vtrace": lambda a, v: compute_vtrace(
-        a["ratios"], a["rewards"], a["values"], a["next_values"], a["alive"], 0.9, valid=v
+    "vtrace": lambda a: compute_vtrace(
+        a["ratios"], a["rewards"], a["values"], a["next_values"], a["alive"], 0.9
     ),
 }
 
@@ -50,37 +43,45 @@ def draw(shape, seed):
     return arrays, random.random(shape) < random.random()
 
 
+def make_rollout(arrays, valid):
+    shape = valid.shape
+    others = {n: x for n, x in arrays.items() if n not in ("alive", "rewards")}
+    numbers = np.arange(valid.size, dtype=np.float32).reshape(shape)
+    return Rollout(
+        inputs={"x": numbers[..., None]},
+        next_inputs={"x": numbers[..., None] + 0.5},
+        next_alive=arrays["alive"].astype(np.float32),
+        rewards=arrays["rewards"][..., None],
+        actions={"action": numbers.astype(np.int64)},
+        log_prob=-numbers,
+        states={"memory": numbers[0][:, None]},
+        versions=np.arange(shape[0]),
+        valid=valid,
+        extras={"extra": 10 * numbers, **others},
+    )
+
+
 @pytest.mark.parametrize("name", RECURSIONS)
 @given(masks)
 def test_recursions_equal_to_the_bit_those_of_the_data_without_its_holes(name, mask):
     steps, slots, seed = mask
     arrays, valid = draw((steps, slots), seed)
-    results = RECURSIONS[name](arrays, valid)
+    dense = make_dense(make_rollout(arrays, valid))
+    moved = {n: x[..., 0] if n == "rewards" else x for n, x in list_arrays(dense.rollout).items()}
+    results = [dense.restore(result) for result in RECURSIONS[name](moved)]
     for slot in range(slots):
         there = valid[:, slot]
         removed = {n: array[there, slot][:, None] for n, array in arrays.items()}
-        wanted = RECURSIONS[name](removed, None) if there.any() else []
+        wanted = RECURSIONS[name](removed) if there.any() else []
         for result, want in zip(results, wanted, strict=False):
             np.testing.assert_array_equal(result[there, slot], want[:, 0])
         for result in results:
             assert np.isnan(result[~there, slot]).all()
 
 
-def make_rollout(arrays, valid):
-    shape = valid.shape
-    numbers = np.arange(valid.size, dtype=np.float32).reshape(shape)
-    return Rollout(
-        inputs={"x": numbers[..., None]},
-        next_inputs={"x": numbers[..., None] + 0.5},
-        next_alive=arrays["alive"].astype(np.float32),
-        rewards=arrays["rewards"][..., None].astype(np.float32),
-        actions={"action": numbers.astype(np.int64)},
-        log_prob=-numbers,
-        states={"memory": numbers[0][:, None]},
-        versions=np.arange(shape[0]),
-        valid=valid,
-        extras={"extra": 10 * numbers},
-    )
+def list_arrays(rollout):
+    alive = cut_ends(rollout).astype(np.float64)
+    return {"alive": alive, "rewards": rollout.rewards, **rollout.extras}
 
 
 @given(masks)

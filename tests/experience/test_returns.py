@@ -1,4 +1,4 @@
-"""Returns against hand-worked numbers and a slow reference."""
+"""Returns, and the references of those in graphs, against hand-worked numbers and definitions."""
 
 # covers R7, R29, F22, P5
 
@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.returns import compute_lambda_returns, compute_n_step_returns, compute_vtrace
 
-from relaax_like.experience.returns import (
-    compute_discounted_returns,
-    compute_gae,
-    compute_lambda_returns,
-    compute_n_step_returns,
-    compute_vtrace,
-    normalize,
-)
+from relaax_like.experience.returns import compute_discounted_returns, compute_gae, normalize
 
 ALIVE, TERMINATED, TRUNCATED = 1.0, 0.0, -1.0
 
@@ -347,8 +341,3 @@ def test_the_arrays_are_left_as_they_were(estimator):
     ESTIMATORS[estimator](r.rewards, r.values, r.next_values, r.next_alive)
     for name, array in vars(untouched).items():
         np.testing.assert_array_equal(getattr(r, name), array)
-
-
-def test_n_step_of_zero_is_refused():
-    with pytest.raises(ValueError, match="n_step is 0, expected 1 or more"):
-        compute_n_step_returns(REWARDS, NEXT_VALUES, np.ones((3, 1)), 0.9, 0)

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import returns as np_form
 
-from relaax_like.experience import returns as np_form
 from relaax_like.nn import returns as tf_form
 
 ALIVE, TERMINATED, TRUNCATED = 1.0, 0.0, -1.0
@@ -23,15 +23,6 @@ def split(m, next_alive, gamma):
 
 # name: of either module, [log_ratios, rewards, values, next_values, next_alive] -> arrays
 ESTIMATORS = {
-    "n_step 1": lambda m, lr, r, v, nv, na: [
-        m.compute_n_step_returns(r, nv, *split(m, na, 0.97), 1)
-    ],
-    "n_step 4": lambda m, lr, r, v, nv, na: [
-        m.compute_n_step_returns(r, nv, *split(m, na, 0.97), 4)
-    ],
-    "n_step 999": lambda m, lr, r, v, nv, na: [
-        m.compute_n_step_returns(r, nv, *split(m, na, 0.97), 999)
-    ],
     "gae": lambda m, lr, r, v, nv, na: [m.compute_gae(r, v, nv, *split(m, na, 0.97), 0.9)],
     "lambda": lambda m, lr, r, v, nv, na: [
         m.compute_lambda_returns(r, nv, *split(m, na, 0.97), 0.9)
@@ -112,7 +103,7 @@ def test_no_gradient_flows_through_them(jit):
         np.testing.assert_allclose(gradients[1], want, rtol=1e-5, err_msg=name)
 
 
-ENDLESS = ("n_step 4", "n_step 999", "gae", "lambda", "vtrace")
+ENDLESS = ("gae", "lambda", "vtrace")
 
 
 @tf.function(jit_compile=True, autograph=False)
@@ -144,11 +135,10 @@ def test_value_of_an_endless_task_is_right_only_when_time_limits_bootstrap():
 
 
 def test_vtrace_on_policy_is_the_n_step_return():
-    _, rewards, values, next_values, next_alive = map(tf.constant, make_rollout(3, 20, 3))
+    rollout = make_rollout(3, 20, 3)
+    n_step = np_form.compute_n_step_returns(rollout[1], *rollout[3:], 0.97, 20)
+    _, rewards, values, next_values, next_alive = map(tf.constant, rollout)
     arrays = (tf.zeros_like(rewards), rewards, values, next_values)
-    n_step = tf_form.compute_n_step_returns(
-        rewards, next_values, *split(tf_form, next_alive, 0.97), 20
-    )
     got = tf_form.compute_vtrace(*arrays, *split(tf_form, next_alive, 0.97))
     np.testing.assert_allclose(got.targets, n_step, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(got.advantages, n_step - values, rtol=1e-5, atol=1e-5)
@@ -161,8 +151,3 @@ def test_a_ratio_that_overflows_counts_as_its_bound():
     bound = tf_form.compute_vtrace(tf.zeros((5, 2)), *arrays)
     np.testing.assert_array_equal(huge.targets, bound.targets)
     np.testing.assert_array_equal(huge.advantages, bound.advantages)
-
-
-def test_n_step_of_zero_is_refused():
-    with pytest.raises(ValueError, match="n_step is 0, expected 1 or more"):
-        tf_form.compute_n_step_returns(*[tf.ones((3, 1))] * 4, 0)
