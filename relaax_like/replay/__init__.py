@@ -9,19 +9,16 @@ from relaax_like.replay.items import (
     Transitions,
 )
 from relaax_like.replay.rate_limiter import RateLimiter
-from relaax_like.replay.removers import OldestFirst
 from relaax_like.replay.row_spec import Column, RowSpec
-from relaax_like.replay.selectors import Fifo, Prioritized, Uniform
+from relaax_like.replay.selectors import Prioritized, Uniform
 from relaax_like.replay.storage import Storage
 from relaax_like.replay.table import Inserted, Table, TableCounts
 
 __all__ = [
     "Column",
     "CompleteEpisodes",
-    "Fifo",
     "Hindsight",
     "Inserted",
-    "OldestFirst",
     "Prioritized",
     "RateLimiter",
     "RowSpec",

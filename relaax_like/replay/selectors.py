@@ -82,15 +82,7 @@ class Selector(Protocol):
         """
 
 
-class _Unweighted:
-    """The common base of selectors without priorities."""
-
-    def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
-        """Ignores the errors: there are no priorities."""
-        return 0
-
-
-class Uniform(_Unweighted):
+class Uniform:
     """Draws each item with the same probability, with replacement."""
 
     bytes_per_row = 16
@@ -131,6 +123,10 @@ class Uniform(_Unweighted):
         weights.fill(1.0)
         return self._members.take(places).reshape(minibatches, size), weights
 
+    def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
+        """Ignores the errors: there are no priorities."""
+        return 0
+
     def get_state(self) -> dict[str, Any]:
         """See `Selector`."""
         return {"members": self._members[: self._count]}
@@ -139,79 +135,6 @@ class Uniform(_Unweighted):
         """See `Selector`."""
         self._count = 0
         self.insert(np.ascontiguousarray(state["members"], np.int64))
-
-
-class Fifo(_Unweighted):
-    """Draws each item once, in the order in which they became complete; skips evicted ones."""
-
-    bytes_per_row = 24
-
-    def start(self, capacity: int) -> None:
-        """See `Selector`."""
-        self._queue = np.zeros(2 * capacity, np.int64)
-        self._head = self._tail = 0  # of the queue
-        self._waiting = np.full(capacity, -1)  # position of an id -> the id, if not drawn yet
-        self._count = 0
-
-    def insert(self, ids: np.ndarray) -> None:
-        """See `Selector`."""
-        if self._tail + len(ids) > len(self._queue):
-            kept = self._list_waiting()
-            self._queue[: len(kept)] = kept
-            self._head, self._tail = 0, len(kept)
-        self._queue[self._tail : self._tail + len(ids)] = ids
-        self._tail += len(ids)
-        self._waiting[ids % len(self._waiting)] = ids
-        self._count += len(ids)
-
-    def remove(self, ids: np.ndarray) -> None:
-        """See `Selector`; items that were drawn are ignored."""
-        positions = ids % len(self._waiting)
-        self._count -= int(np.count_nonzero(self._waiting[positions] == ids))
-        self._waiting[positions] = -1
-
-    def has(self, number: int) -> bool:
-        """Returns whether `number` items have not been drawn yet."""
-        return self._count >= number
-
-    def draw(
-        self,
-        minibatches: int,
-        size: int,
-        random: np.random.Generator,
-        env_steps: int,
-        done: int,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """See `Selector`; `random` is not used."""
-        number = minibatches * size
-        assert self.has(number)
-        parts, missing = [], number
-        while missing:  # some of the queue can have been evicted
-            part = self._queue[self._head : min(self._tail, self._head + missing)]
-            parts.append(part[self._is_waiting(part)])
-            self._head += len(part)
-            missing -= len(parts[-1])
-        drawn = np.concatenate(parts)
-        self._waiting[drawn % len(self._waiting)] = -1
-        self._count -= number
-        return drawn.reshape(minibatches, size), np.ones((minibatches, size), np.float32)
-
-    def get_state(self) -> dict[str, Any]:
-        """See `Selector`."""
-        return {"queue": self._list_waiting()}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Selector`."""
-        self._head = self._tail = self._count = 0
-        self._waiting.fill(-1)
-        self.insert(np.asarray(state["queue"], np.int64))
-
-    def _is_waiting(self, ids: np.ndarray) -> np.ndarray:
-        return self._waiting[ids % len(self._waiting)] == ids
-
-    def _list_waiting(self) -> np.ndarray:
-        queue = self._queue[self._head : self._tail]
-        return queue[self._is_waiting(queue)]
 
 
 class Prioritized:

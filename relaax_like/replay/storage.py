@@ -21,7 +21,6 @@ from relaax_like.replay.kernels import (
     VERSION,
     load_kernel,
 )
-from relaax_like.replay.removers import Remover
 from relaax_like.replay.row_spec import Columns, RowSpec, read_available_bytes, validate_memory
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -90,7 +89,7 @@ class Storage:
 
         storage = Storage(RowSpec.from_rollout(rollout), capacity=1_000_000)
         storage.start(Transitions(n_step=3).rule)
-        change = storage.insert(rollout, OldestFirst())
+        change = storage.insert(rollout)
 
     A segment continues its slot's *chain* if agent, episode and step are those that follow the
     newest row of the slot; otherwise, as after the loss of a segment, a gap ends the chain. Holes
@@ -241,12 +240,11 @@ class Storage:
         most_pending = 1 if lookahead is None else -(-(lookahead + 1) // period)
         self._pending = np.zeros((self._max_streams, most_pending), np.int64)
 
-    def insert(self, rollout: Rollout, remover: Remover) -> Change:
+    def insert(self, rollout: Rollout) -> Change:
         """Adds the steps of a segment, `[T, k]`; first evicts rows to make room for them.
 
         Args:
           rollout: the segment; its arrays are copied.
-          remover: chooses the rows to evict.
 
         Returns:
           The new rows, and the items that were completed or evicted.
@@ -259,7 +257,7 @@ class Storage:
         length, width = next_alive.shape
         closes = rollout.starts is None
         num_history = self._reach if rollout.history else 0
-        removed = self._make_room(upper, remover)
+        removed = self._make_room(upper)
         first_id = self.next_id
         added: list[np.ndarray] = []
         if rollout.starts is None:
@@ -302,12 +300,11 @@ class Storage:
         """
         self._validate(rollout)
 
-    def close_streams(self, agents: Sequence[int], remover: Remover) -> Change:
+    def close_streams(self, agents: Sequence[int]) -> Change:
         """Ends the chains of slots that send nothing more, as at a gap; unknown ones are ignored.
 
         Args:
           agents: numbers of the slots, the first column of `Rollout.starts`.
-          remover: as in `insert`.
 
         Returns:
           The new rows, and the items that were completed or evicted.
@@ -315,7 +312,7 @@ class Storage:
         slots = [self._numbers[agent] for agent in agents if agent in self._numbers]
         removed = _NO_IDS
         if slots:
-            removed = self._make_room(len(slots), remover)
+            removed = self._make_room(len(slots))
         first_id = self.next_id
         added = self._close(np.array(slots, np.int64))
         return Change(first_id, self.next_id, 0, added, removed)
@@ -487,12 +484,10 @@ class Storage:
                 "max_streams",
             )
 
-    def _make_room(self, num_rows: int, remover: Remover) -> np.ndarray:
-        """Evicts the rows that a remover chooses; returns the ids of the items that are lost."""
-        oldest, next_id = self.oldest_id, self.next_id
-        new_oldest = remover.find_oldest(oldest, next_id, self.capacity, num_rows)
-        least = max(oldest, next_id + num_rows - self.capacity)
-        assert least <= new_oldest <= next_id, "the remover leaves too little room"
+    def _make_room(self, num_rows: int) -> np.ndarray:
+        """Evicts the oldest rows, as many as needed; returns the ids of the items that are lost."""
+        oldest = self.oldest_id
+        new_oldest = max(oldest, self.next_id + num_rows - self.capacity)
         number = new_oldest - oldest
         if not number:
             return _NO_IDS

@@ -1,4 +1,4 @@
-"""Table: storage, items, selector, remover and rate limiter, behind one lock."""
+"""Table: storage, items, selector and rate limiter, behind one lock."""
 
 import copy
 import threading
@@ -13,7 +13,6 @@ import numpy as np
 from relaax_like.experience.rollout import Rollout
 from relaax_like.replay.items import Drawn, Items, Minibatches
 from relaax_like.replay.rate_limiter import RateLimiter
-from relaax_like.replay.removers import OldestFirst, Remover
 from relaax_like.replay.selectors import Prioritized, Selector
 from relaax_like.replay.storage import Change, Storage
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosedError
@@ -92,7 +91,6 @@ class Table:
         selector: Selector,
         *,
         batch_size: int,
-        remover: Remover | None = None,
         limiter: RateLimiter | None = None,
         seed: int = 0,
     ):
@@ -103,7 +101,6 @@ class Table:
           items: what minibatches consist of.
           selector: chooses the items of each minibatch; belongs to the table.
           batch_size: number of items in a minibatch (B).
-          remover: chooses the rows that make room for new ones; None: the oldest.
           limiter: keeps the updates per step in a range; belongs to the table; None: insertions
             never wait, and sampling waits only while the selector has too few items.
           seed: of the random generator.
@@ -117,7 +114,6 @@ class Table:
         self._storage = storage
         self._items = items
         self._selector = selector
-        self._remover = remover or OldestFirst()
         self._limiter = limiter
         self._size = batch_size
         self._seed = seed
@@ -182,7 +178,7 @@ class Table:
                 raise ReplayClosedError(
                     "the replay table is closed and takes no more steps; create a new one"
                 )
-            change = self._storage.insert(rollout, self._remover)
+            change = self._storage.insert(rollout)
             self._apply(change)
             return Inserted(change.first_id, change.next_id, change.steps)
 
@@ -290,7 +286,7 @@ class Table:
             ignored.
         """
         with self._changed:
-            self._apply(self._storage.close_streams(agents, self._remover))
+            self._apply(self._storage.close_streams(agents))
 
     def close(self) -> None:
         """Stops accepting steps, and wakes all callers that wait. Idempotent.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.replay import SPEC, World
 
-from relaax_like.replay import Fifo, Prioritized, RateLimiter, Storage, Table, Transitions, Uniform
+from relaax_like.replay import Prioritized, RateLimiter, Storage, Table, Transitions, Uniform
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosedError
 
 
@@ -125,7 +125,7 @@ class Run(RuleBasedStateMachine):
     """
 
     @initialize(
-        selector=st.sampled_from([Uniform, Prioritized, Fifo]),
+        selector=st.sampled_from([Uniform, Prioritized]),
         rate=st.sampled_from([0.05, 0.5, 1.0, 4.0]),
         warm_up=st.integers(0, 30),
         n=st.sampled_from([1, 5]),

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relaax_like.config.schedule import Linear
-from relaax_like.replay import Fifo, Prioritized, Uniform
+from relaax_like.replay import Prioritized, Uniform
 from relaax_like.replay.sum_tree import SumTree
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -202,7 +202,7 @@ def test_the_sum_tree_never_finds_a_zero(numbers, shares):
         assert all(numbers[position] > 0 for position in found)
 
 
-# Uniform and Fifo.
+# Uniform.
 
 
 def test_uniform_frequencies_pass_a_chi_square_test_after_evictions():
@@ -218,38 +218,3 @@ def test_uniform_frequencies_pass_a_chi_square_test_after_evictions():
     assert len(there) == 64
     assert compute_chi_square(counts[there], np.full(64, 1 / 64)) < CHI_SQUARE
     assert (weights == 1.0).all()
-
-
-def test_a_restored_fifo_has_no_earlier_items():
-    saved = start(Fifo(), 16, range(4)).get_state()
-    selector = start(Fifo(), 16, [9, 10, 11])
-    for _ in range(2):
-        selector.set_state(saved)
-        assert selector.has(4)
-        assert not selector.has(5)
-    drawn, _ = selector.draw(1, 4, np.random.default_rng(1), 0, 0)
-    assert drawn[0].tolist() == [0, 1, 2, 3]
-    assert not selector.has(1)
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_fifo_draws_each_item_once_in_order(seed):
-    random = np.random.default_rng(seed)
-    selector = start(Fifo(), 16, [])
-    queue: list[int] = []
-    there: list[int] = []
-    following = 0
-    for _ in range(40):
-        ids = following + np.arange(random.integers(0, 9))
-        following += len(ids)
-        gone = [i for i in there if i < following - 16]
-        selector.remove(np.array(gone, np.int64))
-        there = [i for i in there if i not in gone] + ids.tolist()
-        queue = [i for i in queue if i not in gone] + random.permutation(ids).tolist()
-        selector.insert(np.array(queue[len(queue) - len(ids) :], np.int64))
-        number = int(random.integers(1, 8))
-        assert selector.has(number) == (len(queue) >= number)
-        if selector.has(number):
-            drawn, _ = selector.draw(1, number, random, 0, 0)
-            assert drawn[0].tolist() == queue[:number]
-            queue = queue[number:]

@@ -25,7 +25,6 @@ from relaax_like.experience.rollout import (
 from relaax_like.replay import (
     Column,
     CompleteEpisodes,
-    Fifo,
     Prioritized,
     RateLimiter,
     RowSpec,
@@ -44,7 +43,7 @@ ITEMS = {
     "sequences": lambda: Sequences(5, 2),
     "episodes": CompleteEpisodes,
 }
-SELECTORS = {"uniform": Uniform, "prioritized": Prioritized, "fifo": Fifo}
+SELECTORS = {"uniform": Uniform, "prioritized": Prioritized}
 
 
 def make_table(items="transitions", selector="uniform", capacity=150, **settings):
@@ -119,8 +118,8 @@ def test_another_table_s_state_is_refused_with_the_numbers():
         make_table(capacity=151).set_state(state)
     with pytest.raises(InvalidInputError, match="items Transitions, this one with Sequences"):
         make_table("sequences").set_state(state)
-    with pytest.raises(InvalidInputError, match="selector Uniform, this one with Fifo"):
-        make_table(selector="fifo").set_state(state)
+    with pytest.raises(InvalidInputError, match="selector Uniform, this one with Prioritized"):
+        make_table(selector="prioritized").set_state(state)
     with pytest.raises(InvalidInputError, match="limiter None, this one with RateLimiter"):
         make_table(limiter=RateLimiter(1.0)).set_state(state)
     for settings, message in (
@@ -466,7 +465,7 @@ def test_the_figures_are_those_of_the_arrays():
     for named in (storage.observations, storage.actions, storage.extras):
         arrays += named.values()
     assert storage.num_bytes == sum(a.nbytes for a in [*arrays, storage.streams])
-    for selector in (Uniform(), Fifo(), Prioritized()):
+    for selector in (Uniform(), Prioritized()):
         selector.start(1025)  # the worst case of a tree
         arrays = [a for a in vars(selector).values() if isinstance(a, np.ndarray)]
         arrays += [selector._tree.nodes] if isinstance(selector, Prioritized) else []
