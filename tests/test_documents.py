@@ -1,4 +1,4 @@
-"""Links of the documents lead to a file and a heading, and modules that they name exist."""
+"""Links lead somewhere, modules that a page names exist, and the first pages are short."""
 
 import collections
 import re
@@ -16,6 +16,7 @@ NAMED = re.compile(r"\b((?:docs|environments)/[\w/]+\.md(?:#[a-z0-9_-]+)?)")
 MODULE = re.compile(r"`([a-z_]+(?:/[a-z_]+)+\.(?:py|txt))`")
 # What a module's path can be relative to, beside the page's own folder.
 FOLDERS = ("", "relaax_like", "algorithms", "environments", "tests")
+LIMITS = {"docs/architecture.md": 1800}  # words, as `wc -w` counts them
 
 
 def list_files(*patterns: str) -> list[str]:
@@ -92,6 +93,12 @@ def test_each_module_that_a_page_names_exists(name: str) -> None:
     places = [page.parent, *(ROOT / folder for folder in FOLDERS)]
     named = MODULE.findall(mask_code(page.read_text("utf-8"), inline=False))
     assert [path for path in named if not any((place / path).exists() for place in places)] == []
+
+
+@pytest.mark.parametrize(("name", "limit"), LIMITS.items())
+def test_the_first_pages_stay_short(name: str, limit: int) -> None:
+    words = len((ROOT / name).read_text("utf-8").split())
+    assert words <= limit, f"{name} has {words} words; move what a newcomer does not need to docs/"
 
 
 @pytest.mark.parametrize(

@@ -208,8 +208,8 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert find_circles(graph) == []
 
 
-def test_no_packages_import_each_other_in_a_circle() -> None:
-    """Not even in functions."""
+def find_package_graph() -> dict[str, set[str]]:
+    """Returns the packages that each package imports, even in functions."""
     graph: dict[str, set[str]] = {}
     for path in find_modules().values():
         package = path.relative_to(PACKAGE).parts[0]
@@ -217,10 +217,21 @@ def test_no_packages_import_each_other_in_a_circle() -> None:
             parts = name.split(".")
             if parts[0] == "relaax_like" and len(parts) > 1 and (PACKAGE / parts[1]).is_dir():
                 graph.setdefault(package, set()).add(parts[1])
-    graph = {name: {one for one in graph.get(name, ()) if one != name} for name in LAYERS} | {
-        "cli": graph["cli"] - {"cli"}
-    }
-    assert find_circles(graph) == []
+    return {name: graph.get(name, set()) - {name} for name in [*LAYERS, "cli"]}
+
+
+def test_no_packages_import_each_other_in_a_circle() -> None:
+    """Not even in functions."""
+    assert find_circles(find_package_graph()) == []
+
+
+def test_the_map_of_the_rooms_lists_each_package_below_those_that_it_imports() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|", page.partition("## Map of the rooms")[2], re.MULTILINE)
+    graph = find_package_graph()
+    assert sorted(rows) == sorted(graph)
+    above = {name: set(rows[: rows.index(name)]) for name in rows}
+    assert {name: names - above[name] for name, names in graph.items() if names - above[name]} == {}
 
 
 def test_algorithms_and_environments_are_never_imported_by_name() -> None:
