@@ -14,8 +14,8 @@ from support.cluster import ROOT
 import relaax_like
 
 PAGES = "".join(
-    (ROOT / "docs" / page).read_text("utf-8")
-    for page in ("algorithms.md", "coming_from.md", "scripts.md")
+    (ROOT / page).read_text("utf-8")
+    for page in ("README.md", "docs/algorithms.md", "docs/coming_from.md", "docs/scripts.md")
 )
 EXCERPTS = re.findall(r"```python\n# (docs/examples/\S+)\n(.*?)```", PAGES, re.DOTALL)
 MINIMAL = ROOT / "docs" / "examples" / "minimal"

@@ -127,7 +127,7 @@ def test_a_stopped_run_goes_on_as_if_it_never_had(
 def test_what_ppo_has_done_is_cloned_and_ppo_starts_from_the_clone(
     tmp_path: Path, uncompiled: tuple[str, str]
 ) -> None:
-    """The three runs that the README names, with small ones."""
+    """The three runs that docs/training.md names, with small ones."""
     network = "algorithm.network={layers: [8]}"
     quiet = "relaax-parameter-server.progress_interval_sec=1000"
     ppo = make_uncompiled_ppo(tmp_path)
