@@ -489,7 +489,7 @@ _LSTM = "network: {layers: [{lstm: 8}]}"
 _CARTPOLE = "state_size: 4, num_actions: 2"
 _PENDULUM = "state_size: 3, action_size: 1"
 _SERVER = "{placement: server}"
-# No learner goes on without the other, however busy the machine is.
+# No learner continues without the other, however busy the machine is.
 _TOGETHER = "{method: sync, max_wait_sec: 1000}"
 _OFFLINE = "{placement: server, offline: FILES}"
 # Twice two updates after each batch, or twice after half of it.
