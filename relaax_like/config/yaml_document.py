@@ -93,6 +93,7 @@ class YamlDocument:
     data: dict[str, Any] = field(default_factory=dict)
     places: dict[Loc, str] = field(default_factory=dict)
     problems: list[tuple[str, str]] = field(default_factory=list)
+    _nodes: int = field(default=0, init=False, repr=False)
 
     def place(self, loc: Loc) -> str:
         """Returns the place of a key, or of the nearest key above it, or else the file."""
@@ -117,10 +118,6 @@ class YamlDocument:
             raise ConfigError(
                 f"{place}: expected KEY=VALUE, for example --set algorithm.learning_rate=3e-4"
             )
-        reader = _NodeReader(place, flag=True)
-        address = _ADDRESS.fullmatch(text)
-        value = reader.read(text) if address is None else address[1]
-        self.problems += reader.document.problems
         parent = self.data
         for depth, name in enumerate(loc[:-1], start=1):
             if parent.get(name) is None:
@@ -133,56 +130,44 @@ class YamlDocument:
                     f"{place}: {'.'.join(loc[:depth])} is {str(parent)[:80]!r}, expected a section "
                     f"(keys and values){cure}"
                 )
-        parent[loc[-1]] = value
-        self._forget(loc)
-        self.places[loc] = place
-
-    def _forget(self, loc: Loc) -> None:
         for known in [known for known in self.places if known[: len(loc)] == loc]:
             del self.places[known]
+        self.places[loc] = place
+        address = _ADDRESS.fullmatch(text)
+        parent[loc[-1]] = self.read(text, loc, place) if address is None else address[1]
 
+    def read(self, text: str, loc: Loc = (), flag: str = "") -> Any:
+        """Converts YAML to data, and notes the places of its keys.
 
-def quote_text(text: str) -> str:
-    """Returns text as YAML in double quotes, on one line, that is read as the same text."""
-    # Not by json.dumps: YAML does not join the two halves with which it escapes an emoji.
-    escaped = (
-        f"\\{one}" if one in '"\\' else one if one.isprintable() else f"\\U{ord(one):08x}"
-        for one in text
-    )
-    return f'"{"".join(escaped)}"'
+        Args:
+          text: of the file, or of a flag.
+          loc: path of the key whose value it is.
+          flag: which is the place of all keys then; "": their lines are.
 
-
-class _NodeReader:
-    """Converts YAML text to data with line numbers. `flag`: the text is a command-line flag."""
-
-    def __init__(self, name: str, flag: bool = False):
-        self.document = YamlDocument(Path(name))
-        self._name = name
-        self._flag = flag
-        self._nodes = 0
-
-    def read(self, text: str) -> Any:
+        Raises:
+          ConfigError: see `read_yaml`.
+        """
         try:
             loader = _Loader(text)
             node = loader.get_single_node()
-            return None if node is None else self._construct(loader, node, ())
+            return None if node is None else self._construct(loader, node, loc, flag)
         except yaml.MarkedYAMLError as error:
-            raise ConfigError(self._describe(error, text)) from None
+            raise ConfigError(self._describe(error, text, flag)) from None
         except yaml.reader.ReaderError as error:
-            place = self._place(text.count("\n", 0, error.position))
+            place = self._find_place(text.count("\n", 0, error.position), flag)
             raise ConfigError(
                 f"{place}: not valid YAML: the character U+{error.character:04X} is not allowed; "
                 "remove it"
             ) from None
         except RecursionError:
             raise ConfigError(
-                f"{self._name}: nested too deeply, or an alias contains itself; flatten it"
+                f"{flag or self.file}: nested too deeply, or an alias contains itself; flatten it"
             ) from None
 
-    def _describe(self, error: yaml.MarkedYAMLError, text: str) -> str:
+    def _describe(self, error: yaml.MarkedYAMLError, text: str, flag: str) -> str:
         mark = error.problem_mark or error.context_mark
         line = mark.line if mark else 0
-        place = self._place(line)
+        place = self._find_place(line, flag)
         lines = text.splitlines()
         shown = lines[line] if line < len(lines) else ""
         if "\t" in shown[: len(shown) - len(shown.lstrip())]:
@@ -193,67 +178,76 @@ class _NodeReader:
         kind = "not supported" if is_yaml else "not valid YAML"
         return f"{place}: {kind}: {error.problem}{context}"
 
-    def _place(self, line: int) -> str:
-        return self._name if self._flag else f"{self._name}:{line + 1}"
+    def _find_place(self, line: int, flag: str) -> str:
+        return flag or f"{self.file}:{line + 1}"
 
-    def _construct(self, loader: _Loader, node: yaml.Node, loc: Loc) -> Any:
+    def _construct(self, loader: _Loader, node: yaml.Node, loc: Loc, flag: str) -> Any:
         self._nodes += 1
         if self._nodes > _MAX_NODES:
             raise ConfigError(
-                f"{self._name}: more than {_MAX_NODES} values, the limit for YAML; remove some, or "
-                "aliases that repeat them"
+                f"{flag or self.file}: more than {_MAX_NODES} values, the limit for YAML; remove "
+                "some, or aliases that repeat them"
             )
+        place = self._find_place(node.start_mark.line, flag)
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
-            return self._construct_mapping(loader, node, loc)
+            return self._construct_mapping(loader, node, loc, flag)
         if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
             items = []
             for index, item in enumerate(node.value):
-                self.document.places[(*loc, index)] = self._place(item.start_mark.line)
-                items.append(self._construct(loader, item, (*loc, index)))
+                self.places[(*loc, index)] = self._find_place(item.start_mark.line, flag)
+                items.append(self._construct(loader, item, (*loc, index), flag))
             return items
         if not isinstance(node, yaml.ScalarNode) or node.tag.endswith((":binary", ":timestamp")):
-            raise ConfigError(
-                f"{self._place(node.start_mark.line)}: tag {node.tag!r} is not supported; remove it"
-            )
+            raise ConfigError(f"{place}: tag {node.tag!r} is not supported; remove it")
         try:
             return loader.construct_object(node)
         except (KeyError, ValueError):  # only with a tag; a scalar without one fits its type
             raise ConfigError(
-                f"{self._place(node.start_mark.line)}: {node.value[:80]!r} does not fit its tag "
-                f"{node.tag!r}; remove the tag"
+                f"{place}: {node.value[:80]!r} does not fit its tag {node.tag!r}; remove the tag"
             ) from None
 
     def _construct_mapping(
-        self, loader: _Loader, node: yaml.MappingNode, loc: Loc
+        self, loader: _Loader, node: yaml.MappingNode, loc: Loc, flag: str
     ) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            place = self._place(key_node.start_mark.line)
+            place = self._find_place(key_node.start_mark.line, flag)
             if not isinstance(key_node, yaml.ScalarNode):
                 self._report(place, loc, "a key is a list or a section; expected text")
                 continue
-            key = self._undash(key_node.value, place)
+            key = _undash(key_node.value, place)
             if key in mapping:
-                first = self.document.places[(*loc, key)]
+                first = self.places[(*loc, key)]
                 self._report(
                     place, (*loc, key), f"duplicate key, first set at {first}; remove one of them"
                 )
                 continue
-            self.document.places[(*loc, key)] = place
-            mapping[key] = self._construct(loader, value_node, (*loc, key))
+            self.places[(*loc, key)] = place
+            mapping[key] = self._construct(loader, value_node, (*loc, key), flag)
         return mapping
-
-    def _undash(self, key: str, place: str) -> str:
-        """Reads `--checkpoint-dir`, the older form of keys, as `checkpoint_dir`."""
-        if not key.startswith("--") or len(key) == 2:
-            return key
-        plain = key[2:].replace("-", "_")
-        _log.warning("%s: %s is deprecated; use %s", place, key, plain)
-        return plain
 
     def _report(self, place: str, loc: Loc, what: str) -> None:
         prefix = f"{'.'.join(map(str, loc))}: " if loc else ""
-        self.document.problems.append((place, prefix + what))
+        self.problems.append((place, prefix + what))
+
+
+def _undash(key: str, place: str) -> str:
+    """Reads `--checkpoint-dir`, the older form of keys, as `checkpoint_dir`."""
+    if not key.startswith("--") or len(key) == 2:
+        return key
+    plain = key[2:].replace("-", "_")
+    _log.warning("%s: %s is deprecated; use %s", place, key, plain)
+    return plain
+
+
+def quote_text(text: str) -> str:
+    """Returns text as YAML in double quotes, on one line, that is read as the same text."""
+    # Not by json.dumps: YAML does not join the two halves with which it escapes an emoji.
+    escaped = (
+        f"\\{one}" if one in '"\\' else one if one.isprintable() else f"\\U{ord(one):08x}"
+        for one in text
+    )
+    return f'"{"".join(escaped)}"'
 
 
 def is_flag(place: str) -> bool:
@@ -269,8 +263,8 @@ def read_yaml(path: Path) -> YamlDocument:
         tag or number that is not supported, is empty, contains no mapping, is nested too deeply, or
         has more than 100 000 values.
     """
-    reader = _NodeReader(str(path))
-    data = reader.read(_read_text(path))
+    document = YamlDocument(path)
+    data = document.read(_read_text(path))
     if data is None:
         raise ConfigError(
             f"{path}: the file contains no keys; expected sections such as algorithm:"
@@ -278,8 +272,7 @@ def read_yaml(path: Path) -> YamlDocument:
     if not isinstance(data, dict):
         kind = "a list" if isinstance(data, list) else repr(data)[:60]
         raise ConfigError(f"{path}:1: expected sections such as algorithm:, got {kind}")
-    document = reader.document
-    document.file, document.data = path, data
+    document.data = data
     return document
 
 

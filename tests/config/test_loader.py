@@ -481,7 +481,7 @@ def test_an_ipv6_address_needs_no_quotes_in_a_flag(write: Any, text: str) -> Non
         ("sed=1", "--set sed=1: sed: unknown key; did you mean seed?"),
         ("algorithm.learning_rat=1", "--set algorithm.learning_rat=1: algorithm.learning_rat: unk"),
         ("algorithm=3", "--set algorithm=3: algorithm: neither name nor path is set; set either"),
-        ("learner={a: 1, a: 2}", "--set learner={a: 1, a: 2}: a: duplicate key"),
+        ("learner={a: 1, a: 2}", "--set learner={a: 1, a: 2}: learner.a: duplicate key"),
     ],
 )
 def test_bad_override_is_named(write: Any, flag: str, want: str) -> None:
