@@ -14,6 +14,8 @@ from relaax_like.config.leaves import (
 from relaax_like.config.network import NetworkConfig
 from relaax_like.config.plan import RETURN_STATISTIC
 from relaax_like.config.spaces import (
+    PLAIN_ACTION,
+    PLAIN_OBSERVATION,
     describe_actions,
     describe_leaves,
     describe_network,
@@ -23,11 +25,10 @@ from relaax_like.config.spaces import (
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Space, Spaces
 
-OBSERVATION_KEYS = ("state_size", "image", "num_states", "observations")
+OBSERVATION_KEYS = (*PLAIN_OBSERVATION, "observations")
 # Keys of algorithms for their only action -> the same key of a listed leaf. Subclasses have some.
 _ACTION_KEYS = {
-    "num_actions": "num",
-    "action_size": "size",
+    **PLAIN_ACTION,
     "std": "std",
     "log_std_init": "log_std_init",
     "bounded": "bounded",
@@ -215,10 +216,8 @@ class EncoderConfig(AlgorithmConfig):
             return self.observations
         if all(getattr(self, key) is None for key in OBSERVATION_KEYS):
             return {}
-        only = ObservationConfig.model_construct(
-            size=self.state_size, image=self.image, num=self.num_states
-        )
-        return {OBSERVATION: only}
+        own = {kind: getattr(self, key) for key, kind in PLAIN_OBSERVATION.items()}
+        return {OBSERVATION: ObservationConfig.model_construct(**own)}
 
     @property
     def observation_spaces(self) -> Spaces:

@@ -12,9 +12,9 @@ from relaax_like.wire.errors import InvalidInputError, RelaaxError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Space, Spaces, show_number
 
 # Keys of the section `algorithm` for the only leaf, named observation or action -> the same key of
-# a leaf that is listed. Only the first ones say of which kind it is.
-OBSERVATION_KEYS = {"state_size": "size", "image": "image", "num_states": "num"}
-ACTION_KEYS = {"num_actions": "num", "action_size": "size"}
+# a leaf that is listed.
+PLAIN_OBSERVATION = {"state_size": "size", "image": "image", "num_states": "num"}
+PLAIN_ACTION = {"num_actions": "num", "action_size": "size"}
 # The convolutions of `nature` need this many rows and columns; those of `impala` any number.
 _NATURE_SIDE = 36
 
@@ -82,7 +82,7 @@ def validate_leaves(spaces: Spaces, leaves: Mapping[str, LeafConfig], *, listed:
 
 def _find_key(own: LeafConfig) -> str:
     """Returns the key that says of which kind the only leaf is."""
-    keys = OBSERVATION_KEYS if own.role == OBSERVATION else ACTION_KEYS
+    keys = PLAIN_OBSERVATION if own.role == OBSERVATION else PLAIN_ACTION
     return next(f"algorithm.{key}" for key, kind in keys.items() if kind == own.kind)
 
 
@@ -195,7 +195,7 @@ def describe_observations(spaces: Spaces) -> dict[str, Any]:
         key, value = ObservationConfig.describe(leaf, space)
         leaves[leaf] = {key: value}
         if list(spaces) == [OBSERVATION]:
-            return {own: value for own, kind in OBSERVATION_KEYS.items() if kind == key}
+            return {own: value for own, kind in PLAIN_OBSERVATION.items() if kind == key}
         if key == "image":
             leaves[leaf]["layers"] = _choose_convolutions(value)
     return {"observations": leaves}
@@ -230,9 +230,9 @@ def describe_actions(spaces: Spaces, bounded: bool) -> dict[str, Any]:
     for leaf, space in sorted(spaces.items()):
         key, value = ActionConfig.describe(leaf, space)
         leaves[leaf] = {key: value}
-        if list(spaces) == [ACTION] and key in ACTION_KEYS.values():
+        if list(spaces) == [ACTION] and key in PLAIN_ACTION.values():
             bounds = _describe_bounds(space) if bounded and key == "size" else {}
-            return {own: value for own, kind in ACTION_KEYS.items() if kind == key} | bounds
+            return {own: value for own, kind in PLAIN_ACTION.items() if kind == key} | bounds
     return {"actions": leaves}
 
 
