@@ -35,8 +35,15 @@ def find_learner_contradictions(
       place: where it is defined.
       is_joint: whether several learners make each update together.
     """
-    rules = (*_rule_placement(learner, plan, place, is_joint), *_rule_keys(learner, plan))
-    for is_wrong, key, why, cure in rules:
+    plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
+    has_table = any(isinstance(one, Replay) for one in plans)
+    takes_holes = any(isinstance(one, OnPolicy) and not one.overlap for one in plans)
+    kind = str(name_plan(plan) or "no plan")
+    offline_place = place if isinstance(plan, Offline) else ""
+    for is_wrong, key, why, cure in (
+        *_rule_placement(learner, plan is None, offline_place, is_joint),
+        *_rule_keys(learner, kind, has_table, takes_holes),
+    ):
         value = getattr(learner, key)
         if is_wrong and value != LearnerConfig.model_fields[key].default:
             yield (LEARNER, key), f"{describe_value(value)}, but {why}; set it to {cure}"
@@ -49,7 +56,6 @@ def find_learner_contradictions(
         )
     learns_offline = isinstance(plan, Offline) or (isinstance(plan, OnPolicy) and plan.offline)
     if learner.offline is not None and not learns_offline:
-        kind = name_plan(plan)
         if isinstance(plan, Mapping):
             kind = "by task, but a recording has the rollouts of one task"
         which = "" if plan is None else f" ({place}: plan is {kind})"
@@ -62,7 +68,7 @@ def find_learner_contradictions(
 
 
 def _rule_placement(
-    learner: LearnerConfig, plan: Plans, place: str, is_joint: bool
+    learner: LearnerConfig, lacks_plan: bool, offline_place: str, is_joint: bool
 ) -> tuple[_Rule, ...]:
     is_recorded = learner.offline is not None
     in_agent, in_server = learner.placement == "agent", learner.placement == "server"
@@ -75,15 +81,15 @@ def _rule_placement(
             "'agent', or combine.method to fifo",
         ),
         (
-            not in_agent and plan is None and not is_recorded,
+            not in_agent and lacks_plan and not is_recorded,
             "placement",
             "the algorithm declares no plan, which a learner there needs for its updates",
             "'agent'",
         ),
         (
-            not in_server and isinstance(plan, Offline),
+            not in_server and bool(offline_place),
             "placement",
-            f"no agents play, because {place}: plan is Offline",
+            f"no agents play, because {offline_place}: plan is Offline",
             "'server'",
         ),
         (
@@ -101,9 +107,9 @@ def _rule_placement(
     )
 
 
-def _rule_keys(learner: LearnerConfig, plan: Plans) -> tuple[_Rule, ...]:
-    plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
-    takes_holes = any(isinstance(one, OnPolicy) and not one.overlap for one in plans)
+def _rule_keys(
+    learner: LearnerConfig, kind: str, has_table: bool, takes_holes: bool
+) -> tuple[_Rule, ...]:
     is_recorded = learner.offline is not None
     no_episodes = "no training episodes are played in a run that learns from files (offline)"
     return (
@@ -114,7 +120,7 @@ def _rule_keys(learner: LearnerConfig, plan: Plans) -> tuple[_Rule, ...]:
             "null, or set learner.eval_freq",
         ),
         (
-            any(isinstance(one, Replay) for one in plans),
+            has_table,
             "max_lag",
             "a Replay plan learns from old steps",
             "null",
@@ -123,7 +129,7 @@ def _rule_keys(learner: LearnerConfig, plan: Plans) -> tuple[_Rule, ...]:
             not takes_holes,
             "max_segment_sec",
             "only plans of kind OnPolicy can learn from rollouts that lack steps, and those with "
-            f"overlap cannot (this algorithm: {name_plan(plan) or 'no plan'})",
+            f"overlap cannot (this algorithm: {kind})",
             "null",
         ),
         (is_recorded, "workers", no_episodes, "0"),
@@ -134,9 +140,7 @@ def _rule_keys(learner: LearnerConfig, plan: Plans) -> tuple[_Rule, ...]:
 
 
 def find_plan_mistakes(plan: Any) -> Iterator[str]:
-    """Yields what is wrong with the plan that an algorithm declares, or with those by task."""
-    if plan is None or isinstance(plan, Plan):
-        return
+    """Yields what is wrong with something that is no plan, or with plans by task."""
     if not isinstance(plan, Mapping):
         yield (
             f"plan is {plan!r:.200}; expected OnPolicy, Episodes, Offline or Replay of "

@@ -356,9 +356,10 @@ class _ExperimentLoader:
             what = describe_error(error, find_folder(owner), place)
             self._problems.add((ALGORITHM,), f"plan: {what}")
             return None
-        for mistake in find_plan_mistakes(plan):
-            self._problems.add((ALGORITHM,), f"{place}: {mistake}")
-        if plan is not None and not isinstance(plan, Plan | Mapping):
+        if not isinstance(plan, Plan | None):
+            for mistake in find_plan_mistakes(plan):
+                self._problems.add((ALGORITHM,), f"{place}: {mistake}")
+        if not isinstance(plan, Plan | Mapping | None):
             return None
         is_joint = server is not None and server.combine.method == "sync"
         if is_joint and (learner.offline is not None or isinstance(plan, Offline)):
