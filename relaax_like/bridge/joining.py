@@ -2,7 +2,7 @@
 
 import queue
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 import numpy as np
@@ -21,7 +21,7 @@ from relaax_like.core.records import (
     Reply,
     Values,
 )
-from relaax_like.core.roles import GroupConnection
+from relaax_like.core.roles import GroupConnection, ParameterServerBackend
 from relaax_like.v1 import group_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError, ServerUnavailableError
 
@@ -39,17 +39,6 @@ _MAX_FIELDS = 2 * _MAX_GROUPS + 26
 _RECEIVING_BYTES = 64_000_000
 
 
-class JoiningBackend(Protocol):
-    """The parameter server as this service calls it. Thread-safe."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """The layout of values and gradients."""
-
-    def join_group(self, learner: str) -> GroupConnection:
-        """Adds a learner to the group."""
-
-
 class GroupServicer:
     """Serves the learners of a group. Thread-safe, like the backend.
 
@@ -57,7 +46,7 @@ class GroupServicer:
       backend: the parameter server.
     """
 
-    def __init__(self, backend: JoiningBackend):
+    def __init__(self, backend: ParameterServerBackend):
         self._backend = backend
         num_bytes = backend.manifest.gradient_bytes
         self._receiving = ReceiveBudget(max(_RECEIVING_BYTES, 4 * num_bytes))

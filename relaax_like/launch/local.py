@@ -26,7 +26,7 @@ from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.episodes import EpisodeMeter
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, SlotSpec
-from relaax_like.rlx_server.slot_agents import BatchAgents, Decision
+from relaax_like.rlx_server.slot_agents import Decision
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.run_folders.versions import keep_versions
 from relaax_like.wire import tracing
@@ -115,7 +115,7 @@ class LocalAgents:
             episodes = self._meter.add(transition.rewards, transition.ended)
             transition = transition._replace(episodes=episodes)
         agents = self._agents
-        if not isinstance(agents, BatchAgents):
+        if not isinstance(agents, BatchSlots):
             return self._answer(agents.step(transition))
         agents.observe(transition)
         return self.go_on()
@@ -127,7 +127,7 @@ class LocalAgents:
           RelaaxError: an agent's code, the policy or the learner failed.
         """
         agents = self._agents
-        assert isinstance(agents, BatchAgents)
+        assert isinstance(agents, BatchSlots)
         if not agents.ready:
             self._wait_ready(agents)
         if self._is_stopped():
@@ -139,7 +139,7 @@ class LocalAgents:
             decision = agents.decide(prediction)
         return self._answer(decision)
 
-    def _wait_ready(self, agents: BatchAgents) -> None:
+    def _wait_ready(self, agents: BatchSlots) -> None:
         began = time.perf_counter()
         with tracing.span("wait for learner"):
             while not (agents.ready or (self._is_stopped() and not self._resumable)):

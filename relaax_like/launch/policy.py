@@ -15,9 +15,9 @@ from relaax_like.config.run_folder import find_experiment
 from relaax_like.config.run_spaces import find_run_spaces
 from relaax_like.config.spaces import describe_mismatch
 from relaax_like.launch.saved_policy import SavedPolicy
-from relaax_like.rlx_server.batch_slots import BatchSlots
+from relaax_like.rlx_server.batch_slots import BatchSlots, SlotAgents
 from relaax_like.rlx_server.hosting import SlotSpec
-from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, SlotAgents
+from relaax_like.rlx_server.slot_agents import Decision
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
@@ -191,7 +191,7 @@ class Policy:
         )
 
     def _decide(self, agents: SlotAgents, transition: Transition, greedy: bool) -> Decision:
-        if not isinstance(agents, BatchAgents):
+        if not isinstance(agents, BatchSlots):
             if not greedy:
                 raise InvalidInputError(
                     "greedy: False, but the algorithm's Agent always chooses the best actions; "

@@ -17,8 +17,8 @@ from relaax_like.nn.action_heads import actions_from_wire, actions_to_wire
 from relaax_like.rlx_server.greeting import EXECUTED, PRESENT
 from relaax_like.rlx_server.slot_agents import (
     AgentFailure,
-    BatchAgents,
     Decision,
+    PlainAgents,
     watch_ranges,
 )
 from relaax_like.rlx_server.transition import Arrays, Transition
@@ -28,8 +28,16 @@ from relaax_like.wire.spaces import Spaces
 logger = logging.getLogger(__name__)
 
 
-class BatchSlots(BatchAgents):
-    """Translates between a session's steps and a `BatchAgent`.
+class BatchSlots:
+    """Translates between a session's steps and a `BatchAgent`. Nothing blocks.
+
+        slots.observe(transition)
+        if slots.ready: decision = slots.decide(prediction_of(slots.request()))
+
+    Predictions are made together with those of other sessions.
+
+    Attributes:
+      unsupported: feature of the protocol -> why these agents cannot use it.
 
     Args:
       make_agent: builds the agent from the callback that it calls when the learner has answered it.
@@ -100,18 +108,22 @@ class BatchSlots(BatchAgents):
         return self._history is not None or self._agent.has_memory
 
     @property
-    def ready(self) -> bool:  # type: ignore[override]
-        """Whether the pending step can be answered now."""
+    def ready(self) -> bool:
+        """False while the agent must wait for the learner.
+
+        Until it has answered, which calls `AgentHost.on_ready`, or until the agent's longest wait
+        is over, which calls nothing.
+        """
         return not self._agent.waiting
 
     @property
-    def discarded_steps(self) -> int:  # type: ignore[override]
+    def discarded_steps(self) -> int:
         """Environment steps that were not learned from because no learner was ready."""
         return self._agent.discarded_steps
 
     @property
-    def unfinished_steps(self) -> int:  # type: ignore[override]
-        """Environment steps of rollouts that are not complete yet."""
+    def unfinished_steps(self) -> int:
+        """Environment steps of rollouts that are not complete yet, which `close` discards."""
         return self._agent.unfinished_steps
 
     def observe(self, transition: Transition) -> None:
@@ -285,3 +297,6 @@ def _validate_continuing(terminated: np.ndarray | None) -> None:
             "(state of reward_and_reset), which contains the achieved goal",
             "final_observations",
         )
+
+
+SlotAgents = PlainAgents | BatchSlots

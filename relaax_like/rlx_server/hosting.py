@@ -27,11 +27,10 @@ from relaax_like.config.spaces import describe_mismatch
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.ranges import Ranges, RangeWatch
-from relaax_like.rlx_server.batch_slots import BatchSlots
+from relaax_like.rlx_server.batch_slots import BatchSlots, SlotAgents
 from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.plain_slots import PlainSlots
-from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,

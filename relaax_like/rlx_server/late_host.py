@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from relaax_like.core.prediction import Prediction, Request
+from relaax_like.rlx_server.batch_slots import SlotAgents
 from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.hosting import AgentHost, SlotSpec
 from relaax_like.rlx_server.session import PREPARING_SEC
-from relaax_like.rlx_server.slot_agents import SlotAgents
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,

@@ -13,13 +13,14 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import ServedClient
 from relaax_like.rlx_server.answer_times import AnswerTimes
+from relaax_like.rlx_server.batch_slots import BatchSlots, SlotAgents
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.codec import TIMING_FIELDS, Body, Codec
 from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
 from relaax_like.rlx_server.greeting import PING, STEP_ID, TIMINGS, Greeting
 from relaax_like.rlx_server.points import ClientPoints
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
-from relaax_like.rlx_server.slot_agents import BatchAgents, Decision, PlainAgents, SlotAgents
+from relaax_like.rlx_server.slot_agents import Decision, PlainAgents
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import (
@@ -136,7 +137,7 @@ class Session:
         self._greeting: Greeting | None = None
         self.is_preparing = False
         self._agents: SlotAgents | None = None
-        self._batch_agents: BatchAgents | None = None  # the same agents, if batch-native
+        self._batch_agents: BatchSlots | None = None  # the same agents, if batch-native
         self._running = False
         self._episodes = 0
         self._meter = EpisodeMeter(0)
@@ -375,7 +376,7 @@ class Session:
         self.admit()
         self.is_preparing = greeting.wants_pings
         agents = self._agents = self._make_agents(greeting)
-        self._batch_agents = agents if isinstance(agents, BatchAgents) else None
+        self._batch_agents = agents if isinstance(agents, BatchSlots) else None
         greeting.withdraw(agents.unsupported)
         self._greeting = greeting
         if not greeting.exploit:
