@@ -341,10 +341,7 @@ class BridgeControl:
         message_bytes = max(max_message_bytes(backend.manifest), MAX_METRICS_BYTES)
         server = grpc.server(
             futures.ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="bridge"),
-            options=(
-                *SERVER_OPTIONS,
-                ("grpc.max_receive_message_length", message_bytes),
-            ),
+            options=(*SERVER_OPTIONS, ("grpc.max_receive_message_length", message_bytes)),
             maximum_concurrent_rpcs=_MAX_CALLS,
             interceptors=make_interceptors(
                 security, _MAX_CALLS, [SharedMemoryLane(backend.manifest)]

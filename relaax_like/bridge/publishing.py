@@ -263,11 +263,7 @@ class PublisherStub:
                 )
             header = first.header
             values = chunks.read_vector(parts, header.values_bytes, "values")
-            slots = {}
-            for one in header.optimizers:
-                shape = (len(one.slot_names), one.size)
-                vector = chunks.read_vector(parts, 4 * shape[0] * shape[1], f"slots of {one.group}")
-                slots[one.group] = vector.view(np.float32).reshape(shape)
+            slots = {one.group: _read_slots(parts, one) for one in header.optimizers}
         state = message_to_state(header.state)
         lease = Lease(
             number=state.number,
@@ -418,6 +414,13 @@ def _received_to_messages(
         to_message(publisher_pb2.ReceivedExperience, one, client_id=client_id)
         for client_id, one in received.items()
     ]
+
+
+def _read_slots(parts: Iterator[Any], optimizer: Any) -> np.ndarray:
+    """Returns the state of a group's optimizer, `[s, n] float32`, from the next parts."""
+    shape = (len(optimizer.slot_names), optimizer.size)
+    vector = chunks.read_vector(parts, 4 * shape[0] * shape[1], f"slots of {optimizer.group}")
+    return vector.view(np.float32).reshape(shape)
 
 
 def _read_received(messages: Iterable[Any]) -> dict[str, Received]:

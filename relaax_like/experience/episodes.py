@@ -177,25 +177,31 @@ class EpisodeCollector(Collector):
                 episode = join_steps(ended[0].rollouts)
                 handled = handle_rollout(self._data_handler, episode)
                 layouts = [find_layout(part, len(part.next_alive)) for part in handled]
-                used = tuple(sorted(set(ended[0].tickets)))
                 with self._changed:
                     first = self._layout or layouts[0]
                     for layout in layouts:
                         validate_layout(layout, first)
                     self._layout = first
-                    for part in handled:
-                        if part.env_steps:
-                            self._put(Part(part, used, index))
-                            index += part.slots
-                    self._open.subtract(ended.pop(0).tickets)
-                    if self._has_batch():
-                        self._changed.notify_all()
+                    index = self._queue(handled, ended[0].tickets, index)
+                    del ended[0]
             except Exception:
                 with self._changed:
                     for lost in ended:
                         self._drop(lost)
                 raise
         return tickets
+
+    def _queue(self, handled: Sequence[Rollout], tickets: Sequence[int], index: int) -> int:
+        """Queues the parts of an episode; returns the next part's index. Under the lock."""
+        used = tuple(sorted(set(tickets)))
+        for part in handled:
+            if part.env_steps:
+                self._put(Part(part, used, index))
+                index += part.slots
+        self._open.subtract(tickets)
+        if self._has_batch():
+            self._changed.notify_all()
+        return index
 
     def forget(self, agents: Sequence[int]) -> None:
         """Drops the unfinished episodes of slots that send nothing more; see `Collector`."""

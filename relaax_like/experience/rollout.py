@@ -177,24 +177,21 @@ class RolloutBuffer:
         if t == 0:
             self._joined = dict(joined or {})
             self._history = {n: _split(inputs[n], number) for n, number in self._joined.items()}
+            self._states = {name: np.array(array) for name, array in states.items()}
         inputs = self._cut(inputs)
         if not self._inputs:
             self._allocate(inputs, actions)
-        if t == 0:
-            self._states = {name: np.array(array) for name, array in states.items()}
-        for name, array in inputs.items():
-            self._inputs[name][t] = array
-        for name, array in actions.items():
-            self._actions[name][t] = array
+        for stored, arrays in ((self._inputs, inputs), (self._actions, actions)):
+            for name, array in arrays.items():
+                stored[name][t] = array
         self._log_prob[t] = log_prob
         self._versions[t] = version
         self._waiting = True
         if absent is not None and self._holes is None:
             self._holes = self._make_holes()
         if self._holes is not None:
-            self._note_absent(
-                self._holes, np.zeros(self._slots, bool) if absent is None else absent
-            )
+            nobody = np.zeros(self._slots, bool)
+            self._note_absent(self._holes, nobody if absent is None else absent)
             self._holes.keep_states(states)
         self._states_before = states
 
@@ -230,8 +227,7 @@ class RolloutBuffer:
         t = self._length
         if t == 0 or not len(self._rewards):
             self._rewards = np.zeros((self._steps, *rewards.shape), np.float32)
-        self._rewards[t] = rewards
-        self._next_alive[t] = next_alive
+        self._rewards[t], self._next_alive[t] = rewards, next_alive
         finals: dict[str, np.ndarray] = {}
         if final_inputs is not None:
             finals = {name: np.array(array) for name, array in self._cut(final_inputs).items()}

@@ -79,7 +79,6 @@ class WandbRecorder(TensorBoardRecorder):
         super().__init__(directory, global_t)
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
-        folder = run.folder / "wandb"
         order = {
             "events": str(self.path.absolute()),
             "folder": str(run.folder),
@@ -88,24 +87,8 @@ class WandbRecorder(TensorBoardRecorder):
             "name": run.name,
             "config": run.config,
         }
-        # Otherwise it would write outside of the run's folder, and send error reports.
-        environment = {
-            **os.environ,
-            "WANDB_SILENT": "true",
-            "WANDB_ERROR_REPORTING": "false",
-            "WANDB_CACHE_DIR": str(folder / "cache"),
-            "WANDB_DATA_DIR": str(folder / "cache"),
-        }
         try:
-            folder.mkdir(parents=True, exist_ok=True)  # otherwise wandb would write elsewhere
-            self._child = subprocess.Popen(
-                program,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,  # a Ctrl-C must only reach this process
-            )
+            self._child = _start(program, run.folder / "wandb")
         except OSError as error:
             _warn(f"it cannot be started: {error.strerror}")
             return
@@ -162,6 +145,25 @@ def _warn(reason: str) -> None:
         "wandb receives no more curves (%s); training continues, and TensorBoard's files have "
         "all curves",
         reason,
+    )
+
+
+def _start(program: Sequence[str], folder: Path) -> subprocess.Popen[bytes]:
+    folder.mkdir(parents=True, exist_ok=True)  # otherwise wandb would write elsewhere
+    return subprocess.Popen(
+        program,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        # Otherwise it would write outside of the run's folder, and send error reports.
+        env={
+            **os.environ,
+            "WANDB_SILENT": "true",
+            "WANDB_ERROR_REPORTING": "false",
+            "WANDB_CACHE_DIR": str(folder / "cache"),
+            "WANDB_DATA_DIR": str(folder / "cache"),
+        },
+        start_new_session=True,  # a Ctrl-C must only reach this process
     )
 
 

@@ -123,6 +123,17 @@ class Snapshots:
         if score is not None and not math.isfinite(score):
             score = None
         target = self.path_of(state)
+        self._write(target, state, score)
+        self._damaged.discard(target.name)
+        self._scores = {**self._scores, target.name: score}
+        try:
+            self._delete_old(newest or target.name)
+        except SnapshotError as error:
+            _LOG.warning("could not delete old snapshots: %s", error)
+        return target
+
+    def _write(self, target: Path, state: State, score: float | None) -> None:
+        """Writes a snapshot that is complete, or not there at all."""
         temporary = self.directory / (TEMPORARY + target.name)
         try:
             temporary.mkdir(parents=True)  # the folder might have been deleted meanwhile
@@ -147,13 +158,6 @@ class Snapshots:
             ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        self._damaged.discard(target.name)
-        self._scores = {**self._scores, target.name: score}
-        try:
-            self._delete_old(newest or target.name)
-        except SnapshotError as error:
-            _LOG.warning("could not delete old snapshots: %s", error)
-        return target
 
     def path_of(self, state: State) -> Path:
         """Returns the directory of a state's snapshot, written or not."""

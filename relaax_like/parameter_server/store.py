@@ -268,6 +268,27 @@ class Store:
             is out of range; the error names the group or variable.
         """
         current, slots = self._current, self._slot_pool.take()
+        self._copy_slots(publish, slots)
+        values = self._copy_values(
+            publish.values,
+            "that was published",
+            "lower the learning rate, or clip gradients",
+            "check the numbers that the statistic is measured from",
+        )
+        return PreparedVersion(
+            _Version(
+                values=Values(version=current.values.version + 1, flat=values),
+                slots=self._publish_slots(slots),
+                steps={group.name: int(publish.steps[group.name]) for group in self._groups},
+                optimizers=self._optimizers,
+                global_t=current.global_t + publish.env_steps,
+            ),
+            {},
+            {},
+        )
+
+    def _copy_slots(self, publish: Publication, slots: np.ndarray) -> None:
+        """Checks the slots and steps of a publication, and copies the slots."""
         for group in self._groups:
             part = group.view_slots(slots[: self._num_slot_bytes].view(np.float32))
             given = publish.slots.get(group.name)
@@ -293,26 +314,6 @@ class Store:
                     group.name,
                 )
             part[...] = given
-        version = current.values.version + 1
-        return PreparedVersion(
-            _Version(
-                values=Values(
-                    version=version,
-                    flat=self._copy_values(
-                        publish.values,
-                        "that was published",
-                        "lower the learning rate, or clip gradients",
-                        "check the numbers that the statistic is measured from",
-                    ),
-                ),
-                slots=self._publish_slots(slots),
-                steps={group.name: int(publish.steps[group.name]) for group in self._groups},
-                optimizers=self._optimizers,
-                global_t=current.global_t + publish.env_steps,
-            ),
-            {},
-            {},
-        )
 
     def commit(self, prepared: PreparedVersion) -> None:
         """Makes the result of the newest `prepare` or `prepare_publish` take effect."""

@@ -23,6 +23,7 @@ _TOKEN = (
     f"Start Ray on all machines with RAY_AUTH_MODE=token and the same token, {_TOKEN_FILE} "
     "(docs/scaling.md)"
 )
+_QUIET = {"logging_level": logging.ERROR, "log_to_driver": False}
 
 
 def join(address: str, cpus: int, insecure: bool) -> Any:
@@ -58,22 +59,11 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
         _check_token_file(may_create=where is None)
     import ray
 
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
     if where is None:
-        ray.init(
-            address=LOCAL,
-            num_cpus=max(cpus, os.cpu_count() or 1),
-            include_dashboard=False,
-            _node_ip_address="127.0.0.1",
-            **quiet,
-        )
-        token = os.environ.get("RAY_AUTH_TOKEN_PATH", _DEFAULT)
-        if "RAY_AUTH_TOKEN" in os.environ:
-            token = "the variable RAY_AUTH_TOKEN"
-        logger.info("Ray listens at %s; it asks for the token in %s", _describe_listeners(), token)
+        _start_local(ray, cpus)
         return ray
     try:
-        ray.init(address=str(where), **quiet)
+        ray.init(address=str(where), **_QUIET)
     except Exception as error:
         # Of different versions, those of both sides follow in further lines.
         reason = " ".join(str(error).split())[:_MAX_REASON].rstrip(".") or type(error).__name__
@@ -84,6 +74,20 @@ def join(address: str, cpus: int, insecure: bool) -> Any:
             f"{_TOKEN_FILE}"
         ) from error
     return ray
+
+
+def _start_local(ray: Any, cpus: int) -> None:
+    ray.init(
+        address=LOCAL,
+        num_cpus=max(cpus, os.cpu_count() or 1),
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        **_QUIET,
+    )
+    token = os.environ.get("RAY_AUTH_TOKEN_PATH", _DEFAULT)
+    if "RAY_AUTH_TOKEN" in os.environ:
+        token = "the variable RAY_AUTH_TOKEN"
+    logger.info("Ray listens at %s; it asks for the token in %s", _describe_listeners(), token)
 
 
 def _check_token_file(may_create: bool) -> None:

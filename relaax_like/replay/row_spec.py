@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -113,21 +113,7 @@ class RowSpec:
             ("extras", rollout.extras, self.extras),
         ):
             if arrays.keys() != columns.keys():
-                cure = (
-                    "a segment must have the arrays that the replay table was made for, even after "
-                    "a data handler has changed it"
-                )
-                if label == "extras" and not columns:
-                    cure = (
-                        "the replay table was made without columns for extras: if a data handler "
-                        "adds them, return no extras"
-                    )
-                wrong = min(arrays.keys() ^ columns.keys())
-                what = "is unknown" if wrong in arrays else "is missing"
-                known = ", ".join(map(repr, sorted(columns))) or "no arrays"
-                raise InvalidInputError(
-                    f"{label}[{wrong!r:.80}] {what}, expected {known:.200}; {cure}", label
-                )
+                _refuse_names(label, arrays, columns)
             for name, array in arrays.items():
                 column = columns[name]
                 if array.shape != (*leading, *column.shape) or array.dtype != column.dtype:
@@ -143,6 +129,24 @@ class RowSpec:
             _refuse("valid", rollout.valid, leading, np.dtype(np.bool_))
         if rollout.starts is not None and rollout.starts.shape != (leading[1], 3):
             _refuse("starts", rollout.starts, (leading[1], 3), np.dtype(np.int64))
+
+
+def _refuse_names(
+    label: str, arrays: Mapping[str, np.ndarray], columns: Mapping[str, Any]
+) -> NoReturn:
+    cure = (
+        "a segment must have the arrays that the replay table was made for, even after a data "
+        "handler has changed it"
+    )
+    if label == "extras" and not columns:
+        cure = (
+            "the replay table was made without columns for extras: if a data handler adds them, "
+            "return no extras"
+        )
+    wrong = min(arrays.keys() ^ columns.keys())
+    what = "is unknown" if wrong in arrays else "is missing"
+    known = ", ".join(map(repr, sorted(columns))) or "no arrays"
+    raise InvalidInputError(f"{label}[{wrong!r:.80}] {what}, expected {known:.200}; {cure}", label)
 
 
 def _refuse(label: str, array: np.ndarray, shape: tuple[Any, ...], dtype: np.dtype) -> None:

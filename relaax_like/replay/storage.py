@@ -156,18 +156,7 @@ class Storage:
         ):
             if value < least:
                 raise ConfigError(f"replay: {name} is {value}, expected {least} or more")
-        for name in history:
-            if name not in spec.observations:
-                known = ", ".join(map(repr, sorted(spec.observations)))
-                raise ConfigError(
-                    f"replay: history of {name!r}: there is no such input, only {known:.200}; "
-                    "correct the name, or remove the history"
-                )
-            if not spec.observations[name].shape:
-                raise ConfigError(
-                    f"replay: history of {name!r}: the input has shape [], expected at least one "
-                    "axis; make its shape [1], or remove the history"
-                )
+        _validate_history(history, spec)
         self._available_bytes = available_bytes
         self.spec = spec
         self.capacity = capacity
@@ -640,6 +629,21 @@ class Storage:
         streams = self.capacity + slots[open_slots]
         for name, array in self.observations.items():
             array[streams] = rollout.next_inputs[name][-1].take(open_slots, 0)
+
+
+def _validate_history(history: Mapping[str, int], spec: RowSpec) -> None:
+    for name in history:
+        if name not in spec.observations:
+            known = ", ".join(map(repr, sorted(spec.observations)))
+            raise ConfigError(
+                f"replay: history of {name!r}: there is no such input, only {known:.200}; correct "
+                "the name, or remove the history"
+            )
+        if not spec.observations[name].shape:
+            raise ConfigError(
+                f"replay: history of {name!r}: the input has shape [], expected at least one axis; "
+                "make its shape [1], or remove the history"
+            )
 
 
 def _allocate(columns: Columns, rows: int) -> dict[str, np.ndarray]:

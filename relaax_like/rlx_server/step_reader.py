@@ -45,9 +45,8 @@ class StepReader:
 
     def remember(self, body: bytes | memoryview, transition: Transition) -> None:
         """Stores the layout of a parsed, valid step to read the next ones, if it is ordinary."""
-        if transition.observations is None or transition.rewards is None:
-            return
-        if transition.final_observations is not None or transition.success is not None:
+        has_ends = transition.final_observations is not None or transition.success is not None
+        if transition.observations is None or transition.rewards is None or has_ends:
             return
         executed = transition.executed or {}
         arrays = [*transition.observations.values(), transition.rewards, *executed.values()]
@@ -71,9 +70,8 @@ class StepReader:
         wanted.update(taken, spans.keys() & {_PRESENT, _OVERRIDDEN})
         if len(layout.spans) != len(wanted) or spans.keys() != wanted:
             return  # an empty array, or a field that occurs twice
-        item_bytes, rest = divmod(
-            spans[_REWARDS].stop - spans[_REWARDS].start, transition.rewards.size
-        )
+        num_bytes = spans[_REWARDS].stop - spans[_REWARDS].start
+        item_bytes, rest = divmod(num_bytes, transition.rewards.size)
         if rest or item_bytes not in (4, 8):  # float32 or float64
             return
         slots = self._slots

@@ -133,18 +133,25 @@ def check_step(
             f"{', '.join(outcome_parts) or 'none of them'}; send all three",
             "OUT_OF_ORDER",
         )
-    executed, overridden = None, None
-    if step.executed is not None:
-        executed = check_arrays(step.executed, action_spaces, slots, "executed")
-    if step.overridden is not None:
-        if executed is None:
-            raise InvalidInputError(
-                "overridden: received without executed; also send what was carried out",
-                "overridden",
-            )
-        overridden = _check_flags(step.overridden, "overridden", slots)
+    executed, overridden = _check_executed(step, action_spaces, slots)
     transition = _check_outcome(step, spaces, slots, observations)
     return transition._replace(absent=absent, executed=executed, overridden=overridden)
+
+
+def _check_executed(
+    step: StepArrays, action_spaces: Spaces, slots: int
+) -> tuple[Arrays | None, np.ndarray | None]:
+    """Returns what was carried out, and where something else decided; None: not sent."""
+    executed = step.executed
+    if executed is not None:
+        executed = check_arrays(executed, action_spaces, slots, "executed")
+    if step.overridden is None:
+        return executed, None
+    if executed is None:
+        raise InvalidInputError(
+            "overridden: received without executed; also send what was carried out", "overridden"
+        )
+    return executed, _check_flags(step.overridden, "overridden", slots)
 
 
 def find_absent(present: np.ndarray) -> np.ndarray | None:

@@ -131,6 +131,24 @@ def message_to_ndarray(
             f"{field}: unknown dtype {message.dtype[:40]!r}, expected one of {', '.join(DTYPES)}",
             field,
         )
+    shape = _read_shape(message, dtype, field, max_bytes)
+    array = np.frombuffer(message.data, dtype)
+    if len(shape) == 1:
+        return array
+    try:
+        return array.reshape(shape)
+    except ValueError:  # an axis is 0, and the others are more than NumPy can count
+        raise InvalidInputError(
+            f"{field}: shape {list(shape)} is too large: it has no elements, but NumPy cannot "
+            "count the product of its other axes; send shorter axes",
+            field,
+        ) from None
+
+
+def _read_shape(
+    message: NdArrayMessage, dtype: np.dtype, field: str, max_bytes: int
+) -> tuple[int, ...]:
+    """Returns the shape of a message, if its data has that many bytes."""
     shape = tuple(message.shape[: MAX_AXES + 1])  # a message can have millions
     if len(shape) > MAX_AXES:
         raise InvalidInputError(
@@ -143,25 +161,14 @@ def message_to_ndarray(
         )
     # Python integers, because NumPy's would overflow; a shape must not cause an allocation.
     expected = math.prod(shape) * dtype.itemsize
-    data = message.data
-    if expected != len(data):
+    if expected != len(message.data):
         raise InvalidInputError(
-            f"{field}: {len(data)} bytes of data, but shape {list(shape)} of {message.dtype} "
-            f"needs {expected} (at most {max_bytes})",
+            f"{field}: {len(message.data)} bytes of data, but shape {list(shape)} of "
+            f"{message.dtype} needs {expected} (at most {max_bytes})",
             field,
         )
     if expected > max_bytes:
         raise InvalidInputError(
             f"{field}: {expected} bytes of data, expected at most {max_bytes}", field
         )
-    array = np.frombuffer(data, dtype)
-    if len(shape) == 1:
-        return array
-    try:
-        return array.reshape(shape)
-    except ValueError:  # an axis is 0, and the others are more than NumPy can count
-        raise InvalidInputError(
-            f"{field}: shape {list(shape)} is too large: it has no elements, but NumPy cannot "
-            "count the product of its other axes; send shorter axes",
-            field,
-        ) from None
+    return shape
