@@ -186,7 +186,7 @@ def test_a_mistake_in_a_policy_ends_the_training_with_one_short_error(tmp_path: 
     assert_one_error(
         program,
         f"{place}:24: policy computes 3 logits for 'action', expected 2 for the environment's "
-        "action space, Discrete(2); correct the number of outputs (num_parameters of "
+        "action space, Discrete of 2 values; correct the number of outputs (num_parameters of "
         "relaax_like.nn.action_heads returns it)",
     )
 
