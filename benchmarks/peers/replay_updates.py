@@ -6,7 +6,7 @@ Both draw minibatches from 10,000 steps with 17 numbers in an observation and 6 
 learn from them, on one thread, alternately. The networks are two layers of 64 with minibatches of
 64, and two of 256 with 256. All other settings are those of the algorithm's YAML file, which both
 get (`benchmarks.peers.translation`). One call makes `--at-once` updates: ours is `Table.sample`,
-`ReplayPolicy.data_preprocess` and `forward`, as a learner calls them; theirs is `train`. The rate
+`LearningPolicy.data_preprocess` and `forward`, as a learner calls them; theirs is `train`. The rate
 is that of the fastest call, because the machine can have other users.
 """
 
@@ -26,7 +26,7 @@ from benchmarks.report import report
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.experience.rollout import Rollout
-from relaax_like.learn.replay_policy import ReplayPolicy
+from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.updates import LearningTask
 from relaax_like.replay import RowSpec, Storage, Table, Transitions, Uniform
@@ -56,7 +56,7 @@ def make_ours(algorithm: str, config: Any, at_once: int) -> Callable[[], None]:
     folder = find_algorithm(algorithm)
     model = load_algorithm_module(folder, "model").make_model(config, 0)
     made = load_algorithm_module(folder, "algorithm").make_algorithm(config, model, 0)
-    policy = ReplayPolicy(LearningTask(made, config.optimizers), config.plan, 0)
+    policy = LearningPolicy(LearningTask(made, config.optimizers), config.plan, 0)
     rollout = make_rollout(draw(algorithm))
     table = Table(
         Storage(RowSpec.from_rollout(rollout), config.capacity),

@@ -223,12 +223,7 @@ class Subject:
         from relaax_like.learn.updates import LearningTask
 
         task = LearningTask(self.make_algorithm(xla), optimizers)
-        plan = plan or self.plan
-        if isinstance(plan, Replay):
-            from relaax_like.learn.replay_policy import ReplayPolicy
-
-            return ReplayPolicy(task, plan, seed=7)
-        return LearningPolicy(task, plan, seed=7)
+        return LearningPolicy(task, plan or self.plan, seed=7)
 
     @functools.cached_property
     def learned(self) -> "LearningPolicy":

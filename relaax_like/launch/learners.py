@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.config.algorithm import AlgorithmConfig
@@ -100,7 +99,6 @@ def make_learners(
     with without_native_stderr():
         from relaax_like.learn.gradient_learner import GradientLearner
         from relaax_like.learn.gradients import GradientTask
-        from relaax_like.learn.joint_task import JointTask
         from relaax_like.learn.tasks import Tasks
 
         algorithm_module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
@@ -111,10 +109,8 @@ def make_learners(
         algorithm = make_algorithm(experiment, model, seed)
         _refuse_beside_agents(experiment, algorithm, TASK)
         with locate_errors(experiment.algorithm_folder):  # methods of the model are called
-            gradient_task = (
-                JointTask(algorithm)
-                if is_joint
-                else GradientTask(algorithm, compile_in_background=compile_in_background)
+            gradient_task = GradientTask(
+                algorithm, is_joint=is_joint, compile_in_background=compile_in_background
             )
         client = make_client(client_id)
         writer = _make_trajectory_writer(experiment, client_id)
@@ -225,6 +221,7 @@ def make_iteration_learners(
     made = make_learning_tasks(experiment)
     with without_native_stderr():
         from relaax_like.algorithm.model import get_variables
+        from relaax_like.learn.learning_policy import LearningPolicy
         from relaax_like.learn.task_publishers import TaskPublishers
 
     publishers = TaskPublishers(
@@ -234,7 +231,7 @@ def make_iteration_learners(
     seed = derive_seed(experiment.algorithm.seed, "learn")
     loops = {}
     for name, (task, model) in made.items():
-        policy = _choose_policy(task, plans[name], derive_seed(seed, name), experiment.run_dir)
+        policy = LearningPolicy(task, plans[name], derive_seed(seed, name), experiment.run_dir)
         loops[name] = _make_collecting_loop(
             *(experiment, plans[name], policy, model, publishers.make_publisher(name)),
             keeps_experience,
@@ -429,21 +426,11 @@ def make_offline_learner(
 
 def _make_policy(experiment: Experiment, plan: LearningPlan) -> tuple["LearningPolicy", Any]:
     """Returns the policy to update, and its model."""
+    from relaax_like.learn.learning_policy import LearningPolicy
+
     task, model = make_learning_task(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
-    return _choose_policy(task, plan, seed, experiment.run_dir), model
-
-
-def _choose_policy(
-    task: "LearningTask", plan: LearningPlan, seed: int, run_dir: Path
-) -> "LearningPolicy":
-    """Returns the policy that makes the updates of a plan."""
-    from relaax_like.learn.learning_policy import LearningPolicy
-    from relaax_like.learn.replay_policy import ReplayPolicy
-
-    if isinstance(plan, Replay):
-        return ReplayPolicy(task, plan, seed, run_dir)
-    return LearningPolicy(task, plan, seed, run_dir)
+    return LearningPolicy(task, plan, seed, experiment.run_dir), model
 
 
 def _make_publishing_loop(

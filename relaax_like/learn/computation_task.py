@@ -4,6 +4,7 @@ import collections
 import contextlib
 import difflib
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,20 +77,34 @@ class Gradient:
 
     Attributes:
       groups: variable groups to which it belongs, as in a push; (): all.
-      arrays: one float32 array per trainable variable of these groups, in manifest order.
-      numbers: costs and metrics by name.
+      flat: `[n] float32`, of the trainable variables of these groups, in manifest order. With
+        several learners, this learner's part of it, before clipping: their sum is the gradient.
+      shapes: of these variables.
+      numbers: costs and metrics by name; with several learners, of their joint batch.
       rows: results of each row by name, with the leading axes of the batch, NaN for rows of no
         minibatch so far; {} if not requested.
       ends_update: whether no other phase of the update follows.
       is_last: whether no other gradient of the batch follows.
+      sums: `[m] float64`, with several learners: sums over the rows of this one.
+      compute_numbers: with several learners: returns `numbers` from the sums of all of them.
     """
 
     groups: tuple[str, ...]
-    arrays: list[np.ndarray]
+    flat: np.ndarray
+    shapes: Sequence[tuple[int, ...]]
     numbers: dict[str, float]
     rows: dict[str, np.ndarray]
     ends_update: bool = True
     is_last: bool = True
+    sums: np.ndarray | None = None
+    compute_numbers: Callable[[np.ndarray], dict[str, float]] | None = None
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """One array per variable: views of `flat`."""
+        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
+        parts = np.split(self.flat, ends[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 class ComputationTask:
@@ -424,14 +439,10 @@ class ComputationTask:
             extras,
         )
         self._num_gradients += 1
-        gradient = self._compute("gradients", batch, self._compile_gradients, global_t)
-        return gradient.arrays, gradient.numbers
-
-    def _compute(self, form: Any, batch: Parts, compile_form: CompileForm, global_t: int) -> Any:
-        """Calls the function that was compiled for a batch; passes the newest gradient's number."""
-        call = self._get_compiled(form, batch, compile_form)
+        call = self._get_compiled("gradients", batch, self._compile_gradients)
         number = to_int64(self._num_gradients)
-        return call([to_int64(global_t), self._setting_values, number, *flatten(batch)])
+        gradient = call([to_int64(global_t), self._setting_values, number, *flatten(batch)])
+        return gradient.arrays, gradient.numbers
 
     def _make_batch(
         self,
@@ -724,25 +735,28 @@ class ComputationTask:
         concrete = self._compile_function(
             flat, [*self._gradient_specs, *specs], xla, self._explain_compiling
         )
-        shapes = [
-            tuple(variable.shape)
-            for group, variables in self._group_variables().items()
-            for variable in variables
-            if groups is None or group in groups
-        ]
-        ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+        shapes = self._find_shapes(groups)
 
         def call(tensors: list[tf.Tensor]) -> Gradient:
             vector, costs, rows = concrete(*tensors)
-            parts = np.split(vector.numpy(), ends[:-1])
             return Gradient(
                 groups=tuple(groups or ()),
-                arrays=[part.reshape(s) for part, s in zip(parts, shapes, strict=True)],
+                flat=vector.numpy(),
+                shapes=shapes,
                 numbers=dict(zip(names, costs.numpy().tolist(), strict=True)),
                 rows={n: row.numpy() for n, row in zip(names_of_rows, rows, strict=True)},
             )
 
         return call
+
+    def _find_shapes(self, groups: Sequence[str] | None) -> list[tuple[int, ...]]:
+        """Returns the shapes of the variables of some groups, in manifest order; None: of all."""
+        return [
+            tuple(variable.shape)
+            for group, variables in self._group_variables().items()
+            for variable in variables
+            if groups is None or group in groups
+        ]
 
     def _take_chosen(self, parts: Parts) -> Parts:
         """Returns the rows or slots of a minibatch."""

@@ -23,6 +23,8 @@ class Draw:
         minibatches.
       count: number of rows or slots from which minibatches are drawn: the first slots; or, for
         steps, the rows where `extras["mask"]` is 1. The others are padding. None: all.
+      minibatches: number of minibatches in an epoch, if several learners make each update together;
+        None: as many as `count` fills.
     """
 
     minibatch: int = 0
@@ -30,3 +32,4 @@ class Draw:
     epochs: int = 1
     seed: int | None = None
     count: int | None = None
+    minibatches: int | None = None

@@ -18,11 +18,9 @@ from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.collected import make_collector
 from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
-from relaax_like.learn.joint_policy import JointPolicy, JointReplayPolicy
-from relaax_like.learn.joint_task import JointTask
+from relaax_like.learn.joint_pushing import JointPushing
 from relaax_like.learn.learner_loop import LearnerLoop
 from relaax_like.learn.pushing import Pushing
-from relaax_like.learn.replay_policy import ReplayGradientPolicy
 from relaax_like.learn.replay_queue import ReplayQueue
 from relaax_like.learn.replayed import Replayed, ReplayIteration
 from relaax_like.learn.request_queue import RequestQueue, Requests, RequestSource
@@ -87,7 +85,7 @@ class GradientLearner(Learner):
 
     def __init__(
         self,
-        task: GradientTask | JointTask,
+        task: GradientTask,
         plan: OnPolicy | Episodes | Replay,
         parameter_server: ParameterServerClient,
         *,
@@ -108,16 +106,12 @@ class GradientLearner(Learner):
         self._has_failed = False  # permanently
         task.wants_rows = data_handler is not None
         tally = Tally()
-        self._sink = Pushing(parameter_server, task, tally)
+        make_sink = JointPushing if task.is_joint else Pushing
+        self._sink = make_sink(parameter_server, task, tally)
         self._queue: RequestSource
-        self._policy: GradientPolicy | JointPolicy
         if isinstance(plan, Replay):
             assert make_replayed is not None, "a plan Replay without a table"
             self._queue = ReplayQueue(make_replayed(tally), tally, holds_agents)
-            if isinstance(task, JointTask):
-                self._policy = JointReplayPolicy(task, plan, seed, self._sink)
-            else:
-                self._policy = ReplayGradientPolicy(task, plan, seed, self._sink)
         else:
             self._queue = RequestQueue(
                 make_collector(plan, _UNBOUNDED, data_handler),
@@ -128,10 +122,7 @@ class GradientLearner(Learner):
                 max_lag,
                 lambda: parameter_server.version,
             )
-            if isinstance(task, JointTask):
-                self._policy = JointPolicy(task, plan, seed, self._sink)
-            else:
-                self._policy = GradientPolicy(task, plan, seed, self._sink)
+        self._policy = GradientPolicy(task, plan, seed, self._sink)
         learner = learner or BaseLearner(BaseLearnerConfig(hook=NO_HOOKS), exp_dir=".")
         learner.policy = self._policy
         self._loop = LearnerLoop(
@@ -169,8 +160,8 @@ class GradientLearner(Learner):
         first = self._loop.load()
         self._on_update = on_update
         on_update(first)
-        if isinstance(self._policy, JointPolicy):
-            self._policy.join()
+        if isinstance(self._sink, JointPushing):
+            self._sink.join()
         self._thread.start()
 
     def submit(self, request: LearnRequest) -> None:
@@ -213,8 +204,8 @@ class GradientLearner(Learner):
         self._queue.end()
         if self._thread.is_alive():
             self._thread.join(_STOP_SEC)
-        if isinstance(self._policy, JointPolicy):
-            self._policy.close()  # also ends a wait for the other learners
+        if isinstance(self._sink, JointPushing):
+            self._sink.disconnect()  # also ends a wait for the other learners
             if self._thread.is_alive():
                 self._thread.join(_STOP_SEC)
         try:
@@ -261,7 +252,7 @@ class GradientLearner(Learner):
             # Before the agents continue: their owner ends them.
             self._on_failure(error)
             return self._sink.report(iteration.tickets)
-        if not isinstance(iteration, Requests) and self._policy.has_pushed:
+        if not isinstance(iteration, Requests) and self._sink.has_pushed:
             self._note_failure("an iteration failed after gradients of it were applied", error)
         else:
             self._failures += 1
@@ -272,7 +263,7 @@ class GradientLearner(Learner):
             self._sink.hand_counts_over()
         except RelaaxError as again:  # they are counted later; the agents must be answered
             self._note_failure("steps are not counted yet", again)
-        return self._sink.report(iteration.tickets, with_values=self._policy.has_pushed)
+        return self._sink.report(iteration.tickets, with_values=self._sink.has_pushed)
 
     def _note_failure(self, what: str, error: Exception) -> None:
         now = time.monotonic()

@@ -1,14 +1,14 @@
 """GradientTask: the gradients of updates whose optimizers run in a parameter server."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relaax_like.algorithm.algorithm import Algorithm
-from relaax_like.algorithm.parts import Parts, flatten, unflatten
+from relaax_like.algorithm.parts import MASK, Parts, flatten, make_batch, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.places import describe_attribute, describe_place
@@ -21,14 +21,38 @@ from relaax_like.learn.computation_task import (
     to_int64,
 )
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.minibatches import (
-    find_first,
-    fit_draw,
-    plan_cut,
-    shuffle,
-)
+from relaax_like.learn.minibatches import Cut, find_first, fit_draw, shuffle
+from relaax_like.learn.reductions import MAX_SUMS, Reductions
 from relaax_like.nn.runtime import tf
 from relaax_like.wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from relaax_like.learn.joint_pushing import JointPushing
+
+# Minibatches of one shape after which it is compiled for that shape, which takes a second, or, in
+# the form for several learners, seconds.
+_WORTH_COMPILING, _WORTH_COMPILING_JOINT = 100, 20
+# Makes sums over all learners of this learner's sums, `[n] float64`.
+Reduce = Callable[[np.ndarray], np.ndarray]
+# A minibatch: its tensors, and the rows or slots of the batch that it consists of.
+Minibatch = tuple[Parts, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What is known of all learners that share a batch.
+
+    Attributes:
+      learners: number of learners that have rows.
+      reduce: makes sums over all learners.
+      count: number of valid rows of the minibatch of all learners.
+      first_sums: the sums that depend on no other sum; (): they are not known.
+    """
+
+    learners: int
+    reduce: Reduce
+    count: float = 0.0
+    first_sums: Sequence[float] = ()
 
 
 class GradientTask(ComputationTask):
@@ -40,10 +64,16 @@ class GradientTask(ComputationTask):
 
     Attributes:
       wants_rows: whether gradients include the results of each row.
+      is_joint: see the argument.
+      on_compile: called before a function is traced and compiled, which takes seconds, if
+        `is_joint`.
 
     Args:
       algorithm: what to learn.
-      compile_in_background, clips, task: see `ComputationTask`.
+      is_joint: whether several learners make each update together, each of which has some rows of
+        the batch; `compute_updates` then needs their group.
+      compile_in_background, clips, task: see `ComputationTask`. If `is_joint`, gradients are not
+        clipped, and never compiled in the background.
 
     Raises:
       ConfigError: the model has no trainable variables, or phases or frozen groups do not fit its
@@ -54,18 +84,47 @@ class GradientTask(ComputationTask):
         self,
         algorithm: Algorithm,
         *,
+        is_joint: bool = False,
         compile_in_background: bool = False,
         clips: bool = True,
         task: str = TASK,
     ):
         super().__init__(
-            algorithm, compile_in_background=compile_in_background, clips=clips, task=task
+            algorithm,
+            compile_in_background=compile_in_background and not is_joint,
+            clips=clips and not is_joint,
+            task=task,
         )
         self.wants_rows = False
+        self.is_joint = is_joint
+        self.on_compile: Callable[[], None] = lambda: None
         self._phases = find_phases(algorithm, list(self._group_variables()))
+        self._inputs = [*self._gradient_specs]
+        if is_joint:
+            number = tf.TensorSpec([], tf.float32)
+            # The known sums, the number of learners, and the number of rows.
+            self._inputs += [tf.TensorSpec([MAX_SUMS], tf.float64), number, number]
+
+    @property
+    def clip(self) -> dict[str, float]:
+        """Variable group -> largest norm of its gradient; "": of the gradient of all groups.
+
+        {}: gradients are not clipped.
+        """
+        clip = self._algorithm.max_gradient_norm
+        if clip is None:
+            return {}
+        if not isinstance(clip, Mapping):
+            return {"": float(clip)}
+        return {group: float(norm) for group, norm in clip.items() if norm is not None}
 
     def compute_updates(
-        self, draw: Draw | None = None, *, global_t: int = 0, **batch: Any
+        self,
+        draw: Draw | None = None,
+        *,
+        global_t: int = 0,
+        group: "JointPushing | None" = None,
+        **batch: Any,
     ) -> Iterator[Gradient]:
         """Yields the gradients of each minibatch, for the same updates as those of LearningTask.
 
@@ -78,37 +137,28 @@ class GradientTask(ComputationTask):
         Args:
           draw: as for `LearningTask.update`, which draws the same minibatches.
           global_t: environment steps of the whole run, for schedules.
+          group: the learners that make each update together. It has applied a gradient when it is
+            yielded; all learners must ask for the same gradients in the same order.
           batch: as for `compute_gradients`.
 
         Raises:
-          ConfigError: the algorithm's code fails while it is compiled, or its `stop` fails; the
-            error names the line.
+          ConfigError: the algorithm's code fails while it is compiled, or its `stop` fails, or it
+            computes sums or costs that learners cannot share; the error names the line.
           InvalidInputError: an array is missing or has another shape than its spec, or see
             `fit_draw`.
+          Exception: an error of the group, or of `on_compile`.
         """
         parts = self._make_batch(**batch)
         axes = self._count_leading_axes(parts)
         made, cut, length = fit_draw(draw, parts, axes)
-        count, unit = made.count or length, made.minibatch_of
         leading = parts["next_alive"]["alive"].shape[:axes]
-        is_whole = made.epochs == 1 and made.minibatch == length and not cut.rows
-        if made.seed is None or is_whole:
-            made, first = replace(made, seed=None), None
-        else:
-            first = find_first(parts, unit, length, count)
-            self._num_gradients += 1  # the number of the first update
-            parts = self._compute("prepare", parts, self._compile_prepare, global_t)
-            self._num_gradients -= 1
-            cut = plan_cut(parts, axes, unit)
+        updates, minibatches = self._draw(parts, made, cut, length, global_t, group)
+        if group is not None:
+            minibatches = self._look_ahead(minibatches, cut, global_t, group)
         rows: dict[str, np.ndarray] = {}
-        updates = made.epochs * (count // made.minibatch)
-        for chosen in draw_minibatches(length, count, made.minibatch, made.seed, first):
-            updates -= 1
-            if made.seed is None:
-                one = unflatten(parts, cut.take(flatten(parts), chosen))
-            else:
-                one = {**parts, CHOSEN: {unit: tf.constant(chosen)}}
-            for gradient in self._compute_update(one, global_t, updates == 0):
+        for index, (one, chosen) in enumerate(minibatches):
+            is_end = index == updates - 1
+            for gradient in self._compute_update(one, index, is_end, global_t, group):
                 for name, results in gradient.rows.items():
                     whole = rows.setdefault(name, np.full(leading, np.nan, results.dtype))
                     cut.put_array(whole, chosen, results)
@@ -116,47 +166,95 @@ class GradientTask(ComputationTask):
             if gradient.is_last:
                 return
 
+    def _draw(
+        self,
+        parts: Parts,
+        draw: Draw,
+        cut: Cut,
+        length: int,
+        global_t: int,
+        group: "JointPushing | None",
+    ) -> tuple[int, Iterator[Minibatch]]:
+        """Returns the number of minibatches, and these.
+
+        Those in the order of the batch are not prepared yet. Others are the prepared batch, with
+        the indices of their rows as its part `CHOSEN`.
+        """
+        size, unit = draw.minibatch, draw.minibatch_of
+        count = draw.count or length
+        minibatches = draw.minibatches or count // size
+        updates, seed = draw.epochs * minibatches, draw.seed
+        if group is None and draw.epochs == 1 and size == length and not cut.rows:
+            seed = None  # one call prepares the batch and computes its gradient
+        first = None if seed is None else find_first(parts, unit, length, count)
+        drawn = draw_minibatches(length, minibatches * size, size, seed, first)
+        drawn = itertools.islice(drawn, updates)
+        if seed is None:
+            tensors = flatten(parts)
+            return updates, ((unflatten(parts, cut.take(tensors, one)), one) for one in drawn)
+        prepared = self._prepare_batch(parts, self._num_gradients + 1, global_t, group)
+        return updates, (({**prepared, CHOSEN: {unit: tf.constant(one)}}, one) for one in drawn)
+
+    def _look_ahead(
+        self,
+        minibatches: Iterable[Minibatch],
+        cut: Cut,
+        global_t: int,
+        group: "JointPushing",
+    ) -> Iterator[Minibatch]:
+        """Prepares all minibatches, and sums over all learners what is known before any update."""
+        first = self._num_gradients + 1
+        prepared = [
+            (one if CHOSEN in one else self._prepare_batch(one, first, global_t, group), chosen)
+            for one, chosen in minibatches
+        ]
+        sums = [
+            self._compute_first_sums(one, first + index, global_t)
+            for index, (one, _) in enumerate(prepared)
+        ]
+        counts = [_count_valid(one, cut, chosen) for one, chosen in prepared]
+        group.look_ahead(np.column_stack([counts, np.stack(sums)]))
+        return iter(prepared)
+
     def _compute_update(
-        self, parts: Parts, global_t: int, is_end: bool = True
+        self,
+        parts: Parts,
+        index: int,
+        is_end: bool,
+        global_t: int,
+        group: "JointPushing | None",
     ) -> Iterator[Gradient]:
         """Yields the gradient of each phase that is due in one update.
 
         Args:
-          parts: an unprepared batch; or a prepared one, with the indices of the minibatch.
-          global_t: environment steps of the whole run.
+          parts: a minibatch.
+          index: its number in the batch.
           is_end: whether no other update of the batch follows.
+          global_t: environment steps of the whole run.
+          group: see `compute_updates`.
         """
         self._num_gradients += 1
-        if not self._algorithm.phases and CHOSEN not in parts:
-            groups = self._order(self._phases[0]) if self._algorithm.frozen else None
-            gradient = self._compute(
-                "gradients", parts, self._make_compile(groups, False), global_t
-            )
-            is_last = is_end or self._stops(gradient.numbers, global_t)
-            yield replace(gradient, is_last=is_last)
-            return
-        what = "phase"
-        if CHOSEN in parts:
-            what = f"{next(iter(parts[CHOSEN]))} of phase"
-        else:
-            parts = self._compute("prepare", parts, self._compile_prepare, global_t)
         number = self._num_gradients
+        is_prepared = group is not None or CHOSEN in parts
+        if not is_prepared and self._algorithm.phases:
+            parts, is_prepared = self._prepare_batch(parts, number, global_t, None), True
         due = [i for i, phase in enumerate(self._phases) if number % phase.every == 0]
-        groups_due = {group for index in due for group in self._phases[index].groups}
+        groups_due = {name for i in due for name in self._phases[i].groups}
         waiting = {g for phase in self._phases for g in phase.groups if g not in groups_due}
         numbers: dict[str, float] = {}
-        for index in due:
-            has_all = not self._algorithm.phases and not self._algorithm.frozen
-            groups = None if has_all else self._order(self._phases[index])
-            compile_phase = self._make_compile(groups, True)
-            gradient = self._compute(f"{what} {index}", parts, compile_phase, global_t)
+        for phase in due:
+
+            def compute(shared: Shared | None = None, phase: int = phase) -> Gradient:
+                return self._compute_phase(parts, phase, is_prepared, global_t, shared)
+
+            gradient = compute() if group is None else group.step(compute, index, phase)
             own = {name: y for name, y in gradient.numbers.items() if name not in waiting}
             numbers = merge_numbers(numbers, own, gradient.groups)
-            ends_update = index == due[-1]
+            ends_update = phase == due[-1]
             # As in a compiled update, costs of phases that are not due are zeros.
             seen = {**dict.fromkeys(waiting, 0.0), **numbers}
             is_last = ends_update and (is_end or self._stops(seen, global_t))
-            rows = gradient.rows if index == due[0] else {}
+            rows = gradient.rows if phase == due[0] else {}
             yield replace(
                 gradient, numbers=own, rows=rows, is_last=is_last, ends_update=ends_update
             )
@@ -167,40 +265,317 @@ class GradientTask(ComputationTask):
             return False
         return self._call_stop(numbers, global_t)
 
+    # Calls of compiled functions.
+
+    def _prepare_batch(
+        self, parts: Parts, number: int, global_t: int, group: "JointPushing | None"
+    ) -> Parts:
+        """Calls the algorithm's `prepare`; the update's number determines random numbers."""
+
+        def prepare(shared: Shared | None = None) -> Parts:
+            form = self._get("prepare", parts, self._compile_prepare)
+            inputs = self._make_inputs(global_t, number, shared)
+            known = None if shared is None else _exchange_rounds(form, inputs, parts, shared)
+            prepared: Parts = form([*inputs(known), *flatten(parts)])
+            return prepared
+
+        return prepare() if group is None else group.prepare(prepare)
+
+    def _compute_phase(
+        self, parts: Parts, phase: int, is_prepared: bool, global_t: int, shared: Shared | None
+    ) -> Gradient:
+        form = self._get_phase(parts, phase, is_prepared)
+        inputs = self._make_inputs(global_t, self._num_gradients, shared)
+        known = None if shared is None else _exchange_rounds(form, inputs, parts, shared)
+        gradient: Gradient = form([*inputs(known), *flatten(parts)])
+        if shared is None:
+            return gradient
+        return replace(
+            gradient,
+            flat=gradient.flat / np.float32(shared.learners),
+            compute_numbers=lambda joint: form.numbers(inputs(_fill(joint))),
+        )
+
+    def _compute_first_sums(self, parts: Parts, number: int, global_t: int) -> np.ndarray:
+        """Computes the sums that depend on no other sum, if none of them depends on a variable.
+
+        Such sums of many minibatches can be added up over all learners at once, in advance.
+
+        Returns:
+          `[n] float64`; n is 0 if there are no such sums, one of them depends on a variable, or the
+          algorithm has phases.
+        """
+        if self._algorithm.phases:
+            return np.zeros(0)
+        form = self._get_phase(parts, 0, True)
+        if not form.has_first_sums:
+            return np.zeros(0)
+        inputs = self._make_inputs(global_t, number, Shared(1, np.copy))
+        (own,) = form.rounds[0](*inputs(np.zeros(MAX_SUMS)), *flatten(parts))
+        return np.asarray(own.numpy())
+
+    def _make_inputs(
+        self, global_t: int, number: int, shared: Shared | None
+    ) -> Callable[[np.ndarray | None], list[tf.Tensor]]:
+        """Returns the inputs before the batch, as a function of the known sums of all learners."""
+        before = [to_int64(global_t), self._setting_values, to_int64(number)]
+        if shared is None:
+            return lambda known: before
+        after = [tf.constant(float(shared.learners)), tf.constant(float(shared.count))]
+        return lambda known: [*before, tf.constant(known), *after]
+
+    def _get_phase(self, parts: Parts, index: int, is_prepared: bool) -> Any:
+        what = f"{next(iter(parts[CHOSEN]))} of phase" if CHOSEN in parts else "phase"
+        form = f"{what} {index}" if is_prepared else "gradients"
+        phase = self._phases[index]
+
+        def compile_phase(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
+            if self.is_joint:
+                return self._compile_joint_phase(batch, specs, xla, phase)
+            has_all = not self._algorithm.phases and not self._algorithm.frozen
+            groups = None if has_all else self._order(phase)
+            return self._compile_gradients(batch, specs, xla, groups, is_prepared, self.wants_rows)
+
+        return self._get(form, parts, compile_phase)
+
+    def _get(self, form: str, parts: Parts, compile_form: Any) -> Any:
+        def compile_and_note(*arguments: Any) -> Any:
+            self.on_compile()
+            return compile_form(*arguments)
+
+        worth = _WORTH_COMPILING_JOINT if self.is_joint else _WORTH_COMPILING
+        return self._get_compiled(form, parts, compile_and_note, worth)
+
+    # Compiled functions.
+
+    def _compile_prepare(self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> "_Form":
+        names: dict[str, list[str]] = {}
+        depth = [0]
+
+        def flat(wants: str, *arguments: tf.Tensor) -> list[tf.Tensor]:
+            global_t, settings, number, *rest = arguments
+            reductions, tensors = self._split(rest, "prepare")
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                parts = self._prepare(unflatten(batch, tensors), traced, number, reductions)
+            names.update({part: list(tensors) for part, tensors in parts.items()})
+            results = flatten(parts)
+            if reductions is None:
+                return results
+            if wants.isdigit():
+                return [_stack(reductions.get_round(int(wants), results))]
+            depth[0] = reductions.find_level(results)
+            return results
+
+        def name(results: Sequence[tf.Tensor]) -> Parts:
+            rest = iter(results)
+            return {part: {name: next(rest) for name in own} for part, own in names.items()}
+
+        return self._compile_form(flat, specs, xla, depth, name)
+
+    def _compile_joint_phase(
+        self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool, phase: Phase
+    ) -> "_Form":
+        groups, series = self._order(phase), "+".join(phase.groups)
+        names: list[str] = []
+        names_of_rows: list[str] = []
+        depth, has_first_sums = [0], [False]
+
+        def flat(wants: str, *arguments: tf.Tensor) -> list[tf.Tensor]:
+            global_t, settings, number, *rest = arguments
+            if wants == "numbers":  # only sums decide them
+                rest += [_make_zeros(spec) for spec in specs]
+            reductions, tensors = self._split(rest, "learn")
+            assert reductions is not None
+            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
+                parts = unflatten(batch, tensors)
+                if CHOSEN in parts:
+                    parts = self._take_chosen(parts)
+                traced.draw_for(series, number)
+                made = make_batch(parts, traced.discount, reductions)
+                reductions.note_count(made.valid, rest[2])
+                if wants != "numbers":  # what is not returned is not computed
+                    gradients, losses = self._trace_gradients(made, groups)
+                else:
+                    losses = self._algorithm.compute_losses(made)
+            numbers = {**losses.costs, **losses.metrics}
+            shown = [tf.cast(number, tf.float32) for number in numbers.values()]
+            if wants == "numbers":
+                names[:] = numbers
+                return [tf.stack(shown)]
+            rows = losses.rows if self.wants_rows else {}
+            names_of_rows[:] = rows
+            vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+            needing = [vector, *rows.values()]
+            if wants.isdigit():
+                return [_stack(reductions.get_round(int(wants), needing))]
+            self._validate_shared(reductions, numbers, tensors)
+            depth[0] = reductions.find_level([*needing, *reductions.sums])
+            first = reductions.get_round(0, needing) if depth[0] else []
+            has_first_sums[0] = bool(first) and not reductions.reads_variables(first)
+            return [vector, _stack(reductions.sums), *rows.values()]
+
+        shapes = self._find_shapes(groups)
+
+        def name(results: Sequence[tf.Tensor]) -> Gradient:
+            vector, sums, *rows = (result.numpy() for result in results)
+            named = dict(zip(names_of_rows, rows, strict=True))
+            return Gradient(tuple(groups), vector, shapes, {}, named, sums=sums)
+
+        form = self._compile_form(flat, specs, xla, depth, name)
+        compute = self._compile_part(flat, "numbers", [], False)
+
+        def compute_numbers(inputs: Sequence[tf.Tensor]) -> dict[str, float]:
+            (values,) = compute(*inputs)
+            return dict(zip(names, values.numpy().tolist(), strict=True))
+
+        return replace(form, has_first_sums=has_first_sums[0], numbers=compute_numbers)
+
+    def _validate_shared(
+        self,
+        reductions: Reductions,
+        numbers: Mapping[str, tf.Tensor],
+        tensors: Sequence[tf.Tensor],
+    ) -> None:
+        """Checks that learners can share a batch.
+
+        Raises:
+          ConfigError: `learn` makes no sums, or costs or metrics are not made of sums only.
+        """
+        place = describe_place(type(self._algorithm), "learn")
+        if not reductions.sums:
+            raise ConfigError(
+                f"{place}: learn never calls batch.sum, batch.mean or batch.normalize, without "
+                "which several learners (relaax-parameter-server.combine.method: sync) cannot "
+                "share a batch; compute means over rows with batch.mean"
+            )
+        for name, number in numbers.items():
+            if reductions.depends([tf.cast(number, tf.float32)], tensors):
+                raise ConfigError(
+                    f"{place}: the cost or metric {name!r} uses rows of the batch directly, so "
+                    "each learner would compute a different value "
+                    "(relaax-parameter-server.combine.method: sync); use batch.sum, batch.mean or "
+                    "batch.normalize instead"
+                )
+
+    def _compile_form(
+        self,
+        flat: Callable[..., list[tf.Tensor]],
+        specs: Sequence[tf.TensorSpec],
+        xla: bool,
+        depth: list[int],
+        name: Callable[[Sequence[tf.Tensor]], Any],
+    ) -> "_Form":
+        results = self._compile_part(flat, "results", specs, xla)
+        rounds = [self._compile_part(flat, str(i), specs, False) for i in range(depth[0])]
+        return _Form(lambda inputs: name(results(*inputs)), rounds)
+
+    def _compile_part(
+        self,
+        flat: Callable[..., list[tf.Tensor]],
+        wants: str,
+        specs: Sequence[tf.TensorSpec],
+        xla: bool,
+    ) -> Callable[..., list[tf.Tensor]]:
+        """Returns the compiled function that only computes some of the results of `flat`."""
+
+        def part(*arguments: tf.Tensor) -> list[tf.Tensor]:
+            return flat(wants, *arguments)
+
+        function = self._compile_function(
+            part, [*self._inputs, *specs], xla, self._explain_compiling
+        )
+        called: list[bool] = []
+
+        def call(*arguments: tf.Tensor) -> list[tf.Tensor]:
+            if not called:  # it is compiled now
+                self.on_compile()
+                called.append(True)
+            results: list[tf.Tensor] = function(*arguments)
+            return results
+
+        return call
+
+    def _split(
+        self, rest: list[tf.Tensor], method: str
+    ) -> tuple[Reductions | None, list[tf.Tensor]]:
+        """Returns what makes sums with other learners in a method, and the tensors of the batch."""
+        if not self.is_joint:
+            return None, rest
+        known, learners, count, *tensors = rest
+        place = describe_place(type(self._algorithm), method)
+        return Reductions(known, learners, None, count, place), tensors
+
     def _order(self, phase: Phase) -> list[str]:
         """Returns the groups of a phase in manifest order."""
         return [group for group in self._group_variables() if group in phase.groups]
 
-    def _make_compile(
-        self, groups: Sequence[str] | None, prepared: bool
-    ) -> Callable[[Parts, Sequence[tf.TensorSpec], bool], Callable[..., Any]]:
-        return lambda batch, specs, xla: self._compile_gradients(
-            batch, specs, xla, groups, prepared, self.wants_rows
-        )
 
-    def _compile_prepare(
-        self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool
-    ) -> Callable[[list[tf.Tensor]], Parts]:
-        """Returns one compiled call that prepares a batch with these names for the phases."""
-        names: dict[str, list[str]] = {}
+@dataclass(frozen=True)
+class _Form:
+    """The compiled functions of `prepare` or of a phase, for one shape.
 
-        def flat(
-            global_t: tf.Tensor, settings: tf.Tensor, number: tf.Tensor, *tensors: tf.Tensor
-        ) -> list[tf.Tensor]:
-            with Traced(self._algorithm, self._settings, settings, global_t) as traced:
-                parts = self._prepare(unflatten(batch, tensors), traced, number)
-            names.update({part: list(tensors) for part, tensors in parts.items()})
-            return flatten(parts)
+    Attributes:
+      results: computes the results, from all inputs.
+      rounds: each returns the sums that depend on those of the previous rounds.
+      has_first_sums: whether there are sums in the first round, none of which depends on variables.
+      numbers: returns costs and metrics, from the inputs before the batch.
+    """
 
-        concrete = self._compile_function(
-            flat, [*self._gradient_specs, *specs], xla, self._explain_compiling
-        )
+    results: Callable[[list[tf.Tensor]], Any]
+    rounds: Sequence[Callable[..., list[tf.Tensor]]]
+    has_first_sums: bool = False
+    numbers: Callable[[Sequence[tf.Tensor]], dict[str, float]] | None = None
 
-        def call(tensors: list[tf.Tensor]) -> Parts:
-            rest = iter(concrete(*tensors))
-            return {part: {name: next(rest) for name in own} for part, own in names.items()}
+    def __call__(self, inputs: list[tf.Tensor]) -> Any:
+        return self.results(inputs)
 
-        return call
+
+def _exchange_rounds(
+    form: _Form,
+    inputs: Callable[[np.ndarray], list[tf.Tensor]],
+    parts: Parts,
+    shared: Shared,
+) -> np.ndarray:
+    """Returns the sums over all learners that others depend on, `[MAX_SUMS] float64`.
+
+    Args:
+      form: the compiled functions that compute this learner's sums.
+      inputs, parts: inputs of these functions.
+      shared: of all learners.
+    """
+    known, rounds = np.zeros(MAX_SUMS), form.rounds
+    if len(shared.first_sums):
+        known, rounds = _fill(shared.first_sums), rounds[1:]
+    for compute in rounds:
+        (own,) = compute(*inputs(known), *flatten(parts))
+        known = known + _fill(shared.reduce(own.numpy()))
+    return known
+
+
+def _count_valid(minibatch: Parts, cut: Cut, chosen: np.ndarray) -> float:
+    """Returns the number of valid rows of a prepared minibatch."""
+    alive = minibatch["next_alive"]["alive"]
+    mask = minibatch.get("extras", {}).get(MASK)
+    rows = np.ones(alive.shape) if mask is None else mask.numpy()
+    if CHOSEN not in minibatch:
+        return float(rows.sum())
+    if cut.rows:
+        return float(rows.reshape(-1)[chosen].sum())
+    return float((rows[chosen] if cut.axes[0] == 0 else rows[:, chosen]).sum())
+
+
+def _make_zeros(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([size or 1 for size in spec.shape.as_list()], spec.dtype)
+
+
+def _stack(sums: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.stack(list(sums)) if sums else tf.zeros([0], tf.float64)
+
+
+def _fill(sums: Sequence[float] | np.ndarray) -> np.ndarray:
+    known = np.zeros(MAX_SUMS)
+    known[: len(sums)] = sums
+    return known
 
 
 def merge_numbers(

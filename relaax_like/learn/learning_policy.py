@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.config.plan import LearningPlan
+from relaax_like.config.plan import LearningPlan, Replay
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Lease
 from relaax_like.learn.training_error import (
@@ -30,13 +30,13 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         values, optimizers = policy.get_values(), policy.get_optimizers()
 
     Attributes:
-      global_t: environment steps, for schedules. It increases by the steps learned from (not in
-        `ReplayPolicy`), and a publisher sets it to the steps counted.
+      global_t: environment steps, for schedules. It increases by the steps learned from (not with a
+        plan `Replay`), and a publisher sets it to the steps counted.
 
     Args:
       task: owns model and optimizers.
       plan: of an iteration.
-      seed: of the orders of minibatches.
+      seed: of the orders of minibatches; a plan `Replay` does not use it.
       run_dir: folder for `training_error.npz`, which is written if numbers are not finite; None:
         not written.
 
@@ -82,7 +82,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
             `LearningTask.update`.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
-        env_steps = count_env_steps(arguments)
+        env_steps = 0 if isinstance(self._plan, Replay) else count_env_steps(arguments)
         if self._prenormalizes:
             self._feed_statistics(arguments)
             self.global_t += env_steps

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from relaax_like.core.moments import Moments
-from relaax_like.core.records import LearnerUpdate, Reply
-from relaax_like.core.roles import GroupConnection, ParameterServerClient
+from relaax_like.core.records import LearnerUpdate
+from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.collector import TrainingData
 from relaax_like.learn.computation_task import ComputationTask, Gradient
 from relaax_like.learn.learner_loop import Sink
@@ -27,7 +27,11 @@ class Pushing(Sink):
 
     Attributes:
       values: the newest ones.
+      has_pushed: whether a gradient of the newest iteration was pushed.
+      is_out: whether the other learners have continued without this one; see `JointPushing`.
     """
+
+    is_out = False
 
     def __init__(self, client: ParameterServerClient, task: ComputationTask, tally: Tally):
         self._client = client
@@ -35,6 +39,7 @@ class Pushing(Sink):
         self._tally = tally
         self._number = 0
         self.values: Sequence[np.ndarray] = ()
+        self.has_pushed = False
 
     @property
     def number(self) -> int:
@@ -45,6 +50,11 @@ class Pushing(Sink):
     def global_t(self) -> int:
         """Newest known environment steps of all clients."""
         return self._client.global_t
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether this learner records the curves of the newest iteration."""
+        return True
 
     def load(self) -> LearnerUpdate:
         """Pulls the newest values; see `Sink`.
@@ -77,6 +87,7 @@ class Pushing(Sink):
     def push(self, gradient: Gradient) -> None:
         """Pushes a gradient, and pulls the newest values; see `ParameterServerClient.push_pull`.
 
+        The task gets the values, unless it is the last gradient of an iteration.
         While the parameter server is not available, the push is discarded, and the values stay.
         Steps and episodes are counted with the last gradient of an iteration, so that all updates
         of an iteration see the same schedules, as in one compiled update, and the end of the budget
@@ -92,19 +103,20 @@ class Pushing(Sink):
             if gradient.is_last:
                 self.hand_counts_over()
             self.values = self._client.push_pull(gradient.arrays, gradient.groups)
+        self.has_pushed = True
+        if not gradient.is_last:
+            self._task.set_values(self.values)
 
-    def join_group(self) -> GroupConnection:
-        """Joins the learners that make each update together.
+    def begin(self) -> None:
+        """Called before each iteration."""
+        self.has_pushed = self.is_out = False
 
-        Raises:
-          RelaaxError: see `ParameterServerClient.join_group`.
-        """
-        return self._client.join_group()
+    def join_moments(self, moments: Moments) -> Moments:
+        """Returns the moments of the rows of all learners that make each update together."""
+        return moments
 
-    def take(self, reply: Reply) -> None:
-        """Takes the values that the reply of a `GroupConnection` contains."""
-        assert reply.values is not None
-        self.values = self._client.manifest.unpack(reply.values.flat)
+    def leave(self) -> None:
+        """Called after each iteration, and after its errors."""
 
     def push_counts(self) -> None:
         """Pushes steps, episodes and statistics without a gradient, and pulls the newest values.

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -11,47 +11,26 @@ from relaax_like.config.seeds import derive_seed
 from relaax_like.core.moments import Moments
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.holes import Dense, cut_ends, make_dense
-from relaax_like.experience.rollout import Rollout, stack_history
+from relaax_like.experience.rollout import stack_history
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.reward_scale import RewardScale, scale_rewards
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
-
-class Task(Protocol):
-    """The methods that a policy uses of its task, besides the updates; see `ComputationTask`."""
-
-    @property
-    def statistics(self) -> tuple[str, ...]:
-        """Names of the model's running statistics."""
-
-    @property
-    def state_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes of the model's memory, without the batch axis."""
-
-    def get_statistic(self, name: str) -> Moments:
-        """Returns a running statistic."""
-
-    def make_arguments(self, rollout: Rollout, next_alive: np.ndarray) -> dict[str, Any]:
-        """Returns the arguments of an update."""
-
-    def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the rewards of each name."""
-
-    def validate_one_reward(self, need: str) -> None:
-        """Raises ConfigError unless there is one reward of one number."""
-
-    def review(self, numbers: Mapping[str, Any], updates: int) -> None:
-        """See `Algorithm.review`."""
+if TYPE_CHECKING:
+    from relaax_like.learn.computation_task import ComputationTask  # imports TensorFlow
+    from relaax_like.learn.replayed import ReplayIteration
 
 
-TaskT = TypeVar("TaskT", bound=Task)
+TaskT = TypeVar("TaskT", bound="ComputationTask")
 
 
 class UpdatePolicy(abc.ABC, Generic[TaskT]):
     """The policy of a BaseLearner: learns from an iteration by the plan, in random minibatches.
 
     The minibatches depend on the seed and on the number of updates so far: a run that resumes from
-    a snapshot draws what it would have drawn.
+    a snapshot draws what it would have drawn. With a plan `Replay`, an iteration consists of
+    minibatches that were drawn from a table; the steps that arrived since the previous iteration
+    first feed the running statistics.
 
     If the plan requests it, the first iterations only feed the running statistics of the inputs
     (`prenormalize_steps`), and each later one feeds them with its last update (`update_norm`):
@@ -103,15 +82,28 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         self._prenormalizes = False
         self._dense: Dense | None = None  # the iteration at hand
 
-    def data_preprocess(self, data: TrainingData) -> dict[str, Any]:
+    def data_preprocess(self, data: "TrainingData | ReplayIteration") -> dict[str, Any]:
         """Returns the arguments of an update, with scaled rewards if the plan requests it.
 
         Args:
-          data: an iteration.
+          data: an iteration; minibatches of a replay table become rows `[U * B, ...]` or
+            `[L, U * B, ...]`.
 
         Raises:
           RelaaxError: the iteration cannot be learned from; nothing has changed.
         """
+        if isinstance(self._plan, Replay):
+            # It loads TensorFlow.
+            from relaax_like.learn.replay_arguments import make_replay_arguments
+
+            data = cast("ReplayIteration", data)
+            arguments = make_replay_arguments(self._task, data.minibatches)
+            self._validate(arguments)
+            for name, moments in data.statistics.items():
+                self._add_statistic(name, moments)
+            self._begin(arguments)
+            return arguments
+        data = cast(TrainingData, data)
         self._dense = dense = make_dense(stack_history(data.rollout))
         rollout = dense.rollout
         arguments = self._task.make_arguments(rollout, cut_ends(rollout))

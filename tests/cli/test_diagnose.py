@@ -18,7 +18,6 @@ from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_learning_tasks
 from relaax_like.learn.learning_policy import LearningPolicy
-from relaax_like.learn.replay_policy import ReplayPolicy
 from relaax_like.learn.training_error import load_training_error, save_training_error
 from relaax_like.learn.updates import LearningTask, NotFiniteError
 
@@ -130,7 +129,7 @@ def test_gradients_of_all_phases_are_computed(tmp_path, capsys):
     config = experiment.algorithm
     model = load("model", "td3").make_model(config, 0)
     algorithm = load("algorithm", "td3").make_algorithm(config, model, 0)
-    policy = ReplayPolicy(
+    policy = LearningPolicy(
         LearningTask(algorithm, config.optimizers), config.plan, 0, run_dir=tmp_path
     )
     rows, random = config.batch_size, np.random.default_rng(0)

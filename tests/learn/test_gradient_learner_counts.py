@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.bridge import make_backend
-from support.learning import STEPS, make_rewarded
+from support.learning import STEPS, make_gradient, make_rewarded
 from support.threads import WAIT_SEC, Caller, wait_until
 
 from relaax_like.bridge.in_process import InProcessClient
@@ -28,7 +28,7 @@ class Task:
     """Fails at the reward 1, and makes a gradient of NaN at the reward 2; waits for its gate."""
 
     statistics: tuple[str, ...] = ()
-    wants_rows = False
+    wants_rows = is_joint = False
 
     def __init__(self) -> None:
         self.begun, self.gate = threading.Event(), threading.Event()
@@ -50,7 +50,7 @@ class Task:
             raise ValueError("failed")
         value = np.nan if (rewards == 2).any() else 1.0
         arrays = [np.full(shape, value, np.float32) for shape in self._shapes]
-        yield Gradient((), arrays, {"cost": 3.0}, {"error": 2 * rewards[..., 0]})
+        yield make_gradient(arrays, {"cost": 3.0}, {"error": 2 * rewards[..., 0]})
 
     def review(self, numbers: Mapping[str, Any], updates: int) -> None:
         pass
@@ -107,11 +107,11 @@ class TwoPhases(Task):
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         ones = [np.ones(shape, np.float32) for shape in self._shapes]
-        yield Gradient((), ones, {"cost": 1.0}, {}, ends_update=False, is_last=False)
+        yield make_gradient(ones, {"cost": 1.0}, ends_update=False, is_last=False)
         self.calls += 1
         if (rewards == 3).any():
             raise ValueError("failed")
-        yield Gradient((), [2 * value for value in self.values], {"cost": 2.0}, {})
+        yield make_gradient([2 * value for value in self.values], {"cost": 2.0})
 
     def set_values(self, values: Sequence[np.ndarray]) -> None:
         super().set_values(values)
@@ -205,7 +205,7 @@ class ThreeUpdates(Task):
         for index in range(3):
             self.calls += 1
             ones = [np.ones(shape, np.float32) for shape in self._shapes]
-            yield Gradient((), ones, {"cost": 1.0}, {}, is_last=index == 2)
+            yield make_gradient(ones, {"cost": 1.0}, is_last=index == 2)
 
 
 def test_a_stop_ends_an_iteration_after_the_update_at_hand_and_counts_its_steps() -> None:

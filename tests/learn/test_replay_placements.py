@@ -15,10 +15,10 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.learn.draw import Draw
+from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.pushing import Pushing
-from relaax_like.learn.replay_policy import ReplayGradientPolicy, ReplayPolicy
 from relaax_like.learn.replayed import PRIORITY, ReplayIteration
 from relaax_like.learn.tally import Tally
 from relaax_like.learn.updates import LearningTask
@@ -101,7 +101,7 @@ def make_server(algorithm: Any) -> ParameterServer:
 def test_gradients_of_a_hundred_minibatches_are_those_of_the_compiled_update(name: str) -> None:
     """Each at the values of a run: to 1e-5 of the norm of its variable group."""
     walking = make_algorithm(name)
-    walk = ReplayPolicy(LearningTask(walking, walking.config.optimizers), walking.config.plan, 0)
+    walk = LearningPolicy(LearningTask(walking, walking.config.optimizers), walking.config.plan, 0)
     inside, beside = make_algorithm(name), make_algorithm(name)
     rates = {g: replace_optimizer(o) for g, o in inside.config.optimizers.items()}
     whole, task = LearningTask(inside, rates), GradientTask(beside)
@@ -164,14 +164,14 @@ def test_ten_updates_lead_to_the_same_values_beside_agents_and_in_the_server(nam
     inside, beside = make_algorithm(name), make_algorithm(name)
     plan, tally = inside.config.plan, Tally()
     with make_server(inside) as home, make_server(beside) as server:
-        whole: LearningPolicy = ReplayPolicy(
+        whole: LearningPolicy = LearningPolicy(
             LearningTask(inside, inside.config.optimizers), plan, 0
         )
         whole.load(home.lease())
         task = GradientTask(beside)
         with InProcessClient(server) as client:
             sink = Pushing(client, task, tally)
-            policy = ReplayGradientPolicy(task, plan, 0, sink)
+            policy = GradientPolicy(task, plan, 0, sink)
             sink.load()
             before = whole.get_values()
             for seed in range(10 // UPDATES):

@@ -19,7 +19,7 @@ from relaax_like.core.records import LearnRequest
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import GradientTask
-from relaax_like.learn.replay_policy import ReplayPolicy
+from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.replay_queue import ReplayQueue
 from relaax_like.learn.replayed import PRIORITY, _mix_errors
 from relaax_like.learn.updates import LearningTask
@@ -96,7 +96,7 @@ def test_sequences_cost_what_a_slow_reference_says():
     source, _ = make_source(config, max_slots=16)
     fill(source)
     algorithm, task = make_algorithm(config)
-    policy = ReplayPolicy(task, config.plan, 0)
+    policy = LearningPolicy(task, config.plan, 0)
     iteration = source.get(0, timeout_sec=0.0)
     batch = iteration.minibatches
     assert isinstance(batch, SequenceBatch)
@@ -145,7 +145,7 @@ def test_gradients_of_sequences_beside_agents_are_those_of_the_compiled_updates(
     }
     inside = LearningTask(algorithm, sgd)
     beside.wants_rows = True
-    policy = ReplayPolicy(inside, config.plan, 0)
+    policy = LearningPolicy(inside, config.plan, 0)
     arguments = policy.data_preprocess(arguments_of)
     before = inside.get_values()
     values = [value.copy() for value in before]
@@ -195,7 +195,7 @@ def test_a_data_handler_changes_what_comes_and_gets_what_was_learned():
     )
     assert set(batch.keys[..., 0].ravel()) == {7, 107}
     _, task = make_algorithm(config)
-    policy = ReplayPolicy(task, config.plan, 0)
+    policy = LearningPolicy(task, config.plan, 0)
     results = policy.forward(policy.data_preprocess(iteration))
     source.note_learned(1, iteration, {**results, **policy.rows})
     ((seen, policy_data),) = handler.learned
@@ -267,7 +267,7 @@ def test_running_statistics_are_those_of_all_steps_each_once(history):
     config = make_config(normalize_observations=True, observation_history=history)
     source, _ = make_source(config, max_slots=16)
     _, task = make_algorithm(config)
-    policy = ReplayPolicy(task, config.plan, 0)
+    policy = LearningPolicy(task, config.plan, 0)
     for number in range(9):
         source.add(make_step(number, history=history), [])
     assert policy.data_preprocess(source.get(0, timeout_sec=0.0))
@@ -291,7 +291,7 @@ def test_after_a_crash_statistics_get_the_steps_that_no_publication_has(tmp_path
     source, _ = make_source(config, max_slots=16, folder=tmp_path)
     source.load()
     _, task = make_algorithm(config)
-    policy = ReplayPolicy(task, config.plan, 0)
+    policy = LearningPolicy(task, config.plan, 0)
     for number in range(9):
         source.add(make_step(number), [])
     policy.data_preprocess(source.get(0, timeout_sec=0.0))

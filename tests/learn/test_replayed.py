@@ -1,4 +1,4 @@
-"""Replayed and ReplayPolicy: minibatches of a table, and complete updates of them. covers F24"""
+"""Replayed and LearningPolicy: minibatches of a table, and complete updates of them. covers F24"""
 
 import threading
 from typing import Any
@@ -12,7 +12,7 @@ from relaax_like.algorithm.parts import DISCOUNT, WEIGHTS
 from relaax_like.config.plan import Episodes, OnPolicy, Replay
 from relaax_like.core.records import Episode
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.replay_policy import ReplayPolicy
+from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.replayed import PRIORITY, make_table
 from relaax_like.learn.updates import LearningTask
 from relaax_like.wire.errors import CollectorFullError, ConfigError, InvalidInputError
@@ -200,7 +200,7 @@ def test_what_a_table_draws_is_what_the_update_sees():
     for number in range(9):  # an episode ends with the reward of 4
         source.add(make_step(number, alive=0.0 if number == 4 else 1.0), [])
     iteration = source.get(0, timeout_sec=0.0)
-    policy = ReplayPolicy(make_task(config), config.plan, 0)
+    policy = LearningPolicy(make_task(config), config.plan, 0)
     arguments = policy.data_preprocess(iteration)
     at = arguments["inputs"]["observation"][:, 0]
     ends = at >= 3
@@ -218,7 +218,7 @@ def test_updates_of_one_call_equal_one_after_another():
     source, _ = make_source(config, max_slots=16)
     for number in range(12):
         source.add(make_step(number), [])
-    together, alone = (ReplayPolicy(make_task(config), config.plan, 0) for _ in range(2))
+    together, alone = (LearningPolicy(make_task(config), config.plan, 0) for _ in range(2))
     for _ in range(2):
         arguments = together.data_preprocess(source.get(0, timeout_sec=0.0))
         costs = together.forward(arguments)
@@ -243,7 +243,7 @@ def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused():
     source, _ = make_source(config, max_slots=16)
     for number in range(12):
         source.add(make_step(number), [])
-    policy = ReplayPolicy(make_task(config), config.plan, 0)
+    policy = LearningPolicy(make_task(config), config.plan, 0)
     arguments = policy.data_preprocess(source.get(0, timeout_sec=0.0))
     with pytest.raises(
         InvalidInputError, match="the batch has 8 rows or sequences, expected a multiple of"

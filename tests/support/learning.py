@@ -260,3 +260,14 @@ def make_experience(
         fields.setdefault("env_steps", rollout.env_steps)
     fields.setdefault("incarnation", 1)
     return Experience(client_id=client_id, sequence=sequence, agent=agent, rollout=data, **fields)
+
+
+def make_gradient(
+    arrays: Sequence[np.ndarray], numbers: Any = None, rows: Any = None, **others: Any
+) -> Any:
+    """Returns the `Gradient` of all variable groups; loads TensorFlow."""
+    from relaax_like.learn.computation_task import Gradient
+
+    flat = np.concatenate([array.ravel() for array in arrays])
+    shapes = [array.shape for array in arrays]
+    return Gradient((), flat, shapes, numbers or {}, rows or {}, **others)

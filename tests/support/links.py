@@ -392,7 +392,7 @@ class _RecordingTask:
     """Records rollouts in the place of a `ComputationTask`; all gradients are ones."""
 
     statistics: tuple[str, ...] = ()
-    wants_rows = False
+    wants_rows = is_joint = False
 
     def __init__(self) -> None:
         self.codes: list[int] = []
@@ -406,12 +406,12 @@ class _RecordingTask:
         return {"rewards": rollout.rewards, "next_alive": {"alive": next_alive}}
 
     def compute_updates(self, draw: object, *, rewards: np.ndarray, **_: object) -> Iterator[Any]:
-        from relaax_like.learn.computation_task import Gradient  # loads TensorFlow
+        from support.learning import make_gradient  # loads TensorFlow
 
         self.begun.set()
         assert self.gate.wait(WAIT_SEC)
         self.codes += find_codes(rewards)
-        yield Gradient((), [np.ones(shape, np.float32) for shape in self._shapes], {}, {})
+        yield make_gradient([np.ones(shape, np.float32) for shape in self._shapes])
 
     def review(self, numbers: Mapping[str, Any], updates: int) -> None:
         pass

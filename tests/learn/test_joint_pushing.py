@@ -25,20 +25,17 @@ from learn.test_placements import (
 from relaax_like.algorithm.model import get_variables
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.combine import CombineConfig
-from relaax_like.config.seeds import derive_seed
 from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Push, Reply
 from relaax_like.experience.collector import TrainingData
-from relaax_like.learn.computation_task import CHOSEN
+from relaax_like.learn.computation_task import CHOSEN, Gradient
 from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask, draw_minibatches
-from relaax_like.learn.joint_policy import JointPolicy, JointReplayPolicy
-from relaax_like.learn.joint_task import JointTask
+from relaax_like.learn.joint_pushing import JointPushing
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.minibatches import find_first
 from relaax_like.learn.pushing import Pushing
-from relaax_like.learn.replay_policy import ReplayGradientPolicy
 from relaax_like.learn.replayed import PRIORITY, ReplayIteration
 from relaax_like.learn.tally import Tally
 from relaax_like.learn.updates import LearningTask
@@ -84,10 +81,10 @@ def test_one_learner_alone_makes_the_updates_of_the_server(
     with make_server(inside) as home, make_server(beside) as server:
         whole = LearningPolicy(LearningTask(inside, make_optimizers(inside)), plan, seed=7)
         whole.load(home.lease())
-        task = JointTask(beside)
+        task = GradientTask(beside, is_joint=True)
         with InProcessClient(server) as client:
-            sink = Pushing(client, task, tally)
-            policy = JointPolicy(task, plan, 7, sink)
+            sink = JointPushing(client, task, tally)
+            policy = GradientPolicy(task, plan, 7, sink)
             sink.load()
             before = whole.get_values()
             for seed in range(4):
@@ -99,7 +96,7 @@ def test_one_learner_alone_makes_the_updates_of_the_server(
             for one, other, start in zip(whole.get_values(), sink.values, before, strict=True):
                 moved = np.linalg.norm(one - start)
                 assert np.linalg.norm(one - other) <= 1e-3 * moved + 1e-7
-            policy.close()
+            sink.disconnect()
 
 
 SHARES = ((0, 3), (3, 4))  # slots of the two learners
@@ -142,46 +139,42 @@ def take_slots(data: TrainingData, first: int, last: int) -> TrainingData:
     return replace(data, rollout=own, env_steps=own.env_steps, keys=data.keys[first:last])
 
 
-class Reference(GradientPolicy):
+class Reference(GradientTask):
     """Learns from the joint batch; the minibatches have what each learner has drawn."""
 
-    def _compute_gradients(self, arguments: Mapping[str, Any]) -> Iterator[Any]:
-        plan, task = self._plan, self._task
-        unit = plan.minibatch_of if plan.batch_size else "rollouts"
+    def compute_updates(
+        self, draw: Any = None, *, global_t: int = 0, group: Any = None, **batch: Any
+    ) -> Iterator[Gradient]:
+        unit = draw.minibatch_of
         total = STEPS * SLOTS if unit == "steps" else SLOTS
-        minibatch = plan.batch_size or total
-        parts = task._make_batch(**arguments)
-        number = task._num_gradients
-        task._num_gradients = self._updates + 1
-        prepared = task._compute("prepare", parts, task._compile_prepare, self.global_t)
-        task._num_gradients = number
+        parts = self._make_batch(**batch)
+        prepared = self._prepare_batch(parts, self._num_gradients + 1, global_t, None)
         drawn = []
         for first, last in SHARES:
             width = last - first
             length = STEPS * width if unit == "steps" else width
             before = first * STEPS if unit == "steps" else first
             end = before + length
-            size = end * minibatch // total - before * minibatch // total
-            size = min(size, length // (total // minibatch))
+            size = end * draw.minibatch // total - before * draw.minibatch // total
+            size = min(size, length // (total // draw.minibatch))
             count = length if unit == "steps" else width
-            seed = derive_seed(7, "minibatches", self._updates)
             chosen = draw_minibatches(
-                length, count, size, seed, find_first({"extras": {}}, unit, length, count)
+                length, count, size, draw.seed, find_first({"extras": {}}, unit, length, count)
             )
-            drawn.append(_to_joint(chosen, first, width, unit, total // minibatch * size, size))
-        updates = plan.epochs * (total // minibatch)
+            drawn.append(_to_joint(chosen, first, width, unit))
+        updates = draw.epochs * (total // draw.minibatch)
         for index, several in enumerate(itertools.islice(zip(*drawn, strict=False), updates)):
             union = tf.constant(np.concatenate(several).astype(np.int32))
             chosen_parts = {**prepared, CHOSEN: {unit: union}}
             is_end = index == updates - 1
-            for gradient in task._compute_update(chosen_parts, self.global_t, is_end):
+            for gradient in self._compute_update(chosen_parts, index, is_end, global_t, None):
                 yield gradient
             if gradient.is_last:
                 return
 
 
 def _to_joint(
-    chosen: Iterator[np.ndarray], first: int, width: int, unit: str, count: int, size: int
+    chosen: Iterator[np.ndarray], first: int, width: int, unit: str
 ) -> Iterator[np.ndarray]:
     for one in chosen:
         if unit == "rollouts":
@@ -201,18 +194,18 @@ def test_two_learners_make_the_update_of_their_joint_batch(
         make_server(algorithms[1], "sync") as server,
         ThreadPoolExecutor(2) as threads,
     ):
-        joint_task = GradientTask(algorithms[0])
+        joint_task = Reference(algorithms[0])
         joint_tally = Tally()
         whole_sink = Pushing(InProcessClient(whole), joint_task, joint_tally)
-        reference = Reference(joint_task, plan, 7, whole_sink)
+        reference = GradientPolicy(joint_task, plan, 7, whole_sink)
         whole_sink.load()
         policies, sinks, tallies = [], [], []
         for algorithm in algorithms[1:]:
-            task, tally = JointTask(algorithm), Tally()
-            sink = Pushing(InProcessClient(server), task, tally)
-            policies.append(JointPolicy(task, plan, 7, sink))
+            task, tally = GradientTask(algorithm, is_joint=True), Tally()
+            sink = JointPushing(InProcessClient(server), task, tally)
+            policies.append(GradientPolicy(task, plan, 7, sink))
             sink.load()
-            policies[-1].join()
+            sink.join()
             sinks.append(sink)
             tallies.append(tally)
         before = [np.array(value) for value in whole_sink.values]
@@ -236,8 +229,8 @@ def test_two_learners_make_the_update_of_their_joint_batch(
             assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(one)
         for one, other, start in zip(whole_sink.values, server_values(server), before, strict=True):
             assert np.linalg.norm(one - other) <= 1e-3 * np.linalg.norm(one - start) + 1e-7
-        for policy in policies:
-            policy.close()
+        for sink in sinks:
+            sink.disconnect()
 
 
 def join_batches(one: ReplayIteration, other: ReplayIteration) -> ReplayIteration:
@@ -264,15 +257,16 @@ def test_two_learners_with_replay_tables_make_the_update_of_both_minibatches() -
     ):
         joint_task = GradientTask(algorithms[0])
         whole_sink = Pushing(InProcessClient(whole), joint_task, Tally())
-        reference = ReplayGradientPolicy(joint_task, plan, 0, whole_sink)
+        reference = GradientPolicy(joint_task, plan, 0, whole_sink)
         whole_sink.load()
-        policies = []
+        policies, sinks = [], []
         for algorithm in algorithms[1:]:
-            task = JointTask(algorithm)
-            sink = Pushing(InProcessClient(server), task, Tally())
-            policies.append(JointReplayPolicy(task, config.plan, 0, sink))
+            task = GradientTask(algorithm, is_joint=True)
+            sink = JointPushing(InProcessClient(server), task, Tally())
+            policies.append(GradientPolicy(task, config.plan, 0, sink))
             sink.load()
-            policies[-1].join()
+            sink.join()
+            sinks.append(sink)
         before = [np.array(value) for value in whole_sink.values]
         for seed in range(25):  # of two updates each
             own = [replay.make_iteration(algorithms[0], 2 * seed + index) for index in range(2)]
@@ -293,8 +287,8 @@ def test_two_learners_with_replay_tables_make_the_update_of_both_minibatches() -
             assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(one)
         for one, other, start in zip(whole_sink.values, server_values(server), before, strict=True):
             assert np.linalg.norm(one - other) <= 1e-3 * np.linalg.norm(one - start) + 1e-7
-        for policy in policies:
-            policy.close()
+        for sink in sinks:
+            sink.disconnect()
 
 
 def server_values(server: ParameterServer) -> list[np.ndarray]:
@@ -309,13 +303,14 @@ def test_minibatches_smaller_than_the_number_of_learners_are_made() -> None:
     algorithms = [make_algorithm("ppo", settings) for _ in range(3)]
     plan = algorithms[0].config.plan
     with make_server(algorithms[0]) as server, ThreadPoolExecutor(3) as threads:
-        policies = []
+        policies, sinks = [], []
         for algorithm in algorithms:
-            task = JointTask(algorithm)
-            sink = Pushing(InProcessClient(server), task, Tally())
-            policies.append(JointPolicy(task, plan, 7, sink))
+            task = GradientTask(algorithm, is_joint=True)
+            sink = JointPushing(InProcessClient(server), task, Tally())
+            policies.append(GradientPolicy(task, plan, 7, sink))
             sink.load()
-            policies[-1].join()
+            sink.join()
+            sinks.append(sink)
 
         def learn(index: int) -> Any:
             own = take_slots(make_data(algorithms[0], 1, has_holes=False), index, index + 1)
@@ -326,8 +321,8 @@ def test_minibatches_smaller_than_the_number_of_learners_are_made() -> None:
         assert made == [0, plan.epochs, plan.epochs]
         assert server.updates == plan.epochs
         assert [policy.is_recording for policy in policies].count(True) == 1
-        for policy in policies:
-            policy.close()
+        for sink in sinks:
+            sink.disconnect()
 
 
 def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
@@ -341,14 +336,14 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
 
     algorithm.learn = learn_and_count
     with make_server(algorithm) as server:
-        task = JointTask(algorithm)
-        sink = Pushing(InProcessClient(server), task, Tally())
-        policy = JointPolicy(task, algorithm.config.plan, 7, sink)
+        task = GradientTask(algorithm, is_joint=True)
+        sink = JointPushing(InProcessClient(server), task, Tally())
+        policy = GradientPolicy(task, algorithm.config.plan, 7, sink)
         sink.load()
         data = make_data(algorithm, 1, has_holes=False)
         with pytest.raises(ConfigError, match=r"a2c.algorithm\.py:\d+: .*'rows' uses rows of"):
             policy.forward(policy.data_preprocess(data))
-        policy.close()
+        sink.disconnect()
 
 
 @pytest.mark.slow
@@ -356,13 +351,13 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
 def test_algorithms_with_phases_and_draws_make_updates_together_too(case: str) -> None:
     algorithm = replay.make_algorithm(case)
     with make_server(algorithm, "sync", algorithm.config.optimizers) as server:
-        task = JointTask(algorithm)
-        sink = Pushing(InProcessClient(server), task, Tally())
-        policy = JointReplayPolicy(task, algorithm.config.plan, 0, sink)
+        task = GradientTask(algorithm, is_joint=True)
+        sink = JointPushing(InProcessClient(server), task, Tally())
+        policy = GradientPolicy(task, algorithm.config.plan, 0, sink)
         sink.load()
         made = policy.forward(policy.data_preprocess(replay.make_iteration(algorithm, 1)))
         assert made["updates"] == server.updates == replay.UPDATES
-        policy.close()
+        sink.disconnect()
 
 
 def test_a_resumed_learner_compiles_the_shapes_that_were_compiled() -> None:
@@ -370,19 +365,19 @@ def test_a_resumed_learner_compiles_the_shapes_that_were_compiled() -> None:
     algorithm.model.xla = True
     rollout = make_data(algorithm, 1, has_holes=False).rollout
 
-    def count_compilations(task: JointTask) -> int:
+    def count_compilations(task: GradientTask) -> int:
         built: list[bool] = []
 
         def compile_form(batch: Any, specs: Any, xla: bool) -> Any:
             built.append(xla)
             return len
 
-        parts = task.make_parts(**task.make_arguments(rollout, rollout.next_alive))
+        parts = task._make_batch(**task.make_arguments(rollout, rollout.next_alive))
         task._get("form", parts, compile_form)
         return built.count(True)
 
-    task = JointTask(algorithm)
+    task = GradientTask(algorithm, is_joint=True)
     assert sum(count_compilations(task) for _ in range(30)) == 1
-    resumed = JointTask(algorithm)
+    resumed = GradientTask(algorithm, is_joint=True)
     resumed.set_seen(task.get_seen())
     assert [count_compilations(resumed) for _ in range(2)] == [1, 0]
