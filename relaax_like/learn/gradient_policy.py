@@ -154,7 +154,7 @@ class GradientPolicy(UpdatePolicy[GradientTask]):
         alive = arguments["next_alive"]["alive"]
         mask = arguments.get("extras", {}).get(MASK)
         if isinstance(self._plan, Replay):
-            return int(alive.shape[-1]) // self._plan.minibatch_size
+            return int(alive.shape[-1]) // self._plan.batch_size
         if self._plan.minibatch_of == "steps":
             return alive.size if mask is None else int(mask.sum())
         return int(alive.shape[1] if mask is None else mask[0].sum())

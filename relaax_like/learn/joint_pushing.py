@@ -143,7 +143,7 @@ class JointPushing(Pushing):
     def draw(self, plan: LearningPlan, seed: int) -> Draw | None:
         """Returns how this learner draws its part of each minibatch; None: it has no part."""
         total = self._total_units
-        minibatch = min(plan.minibatch_size or total, total)
+        minibatch = min(plan.batch_size or total, total)
         minibatches = total // minibatch
         first, last = self._units_before, self._units_before + self._units
         # Rounded such that the parts of all learners make one minibatch, as far as rows reach.
