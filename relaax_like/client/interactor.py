@@ -153,6 +153,26 @@ class Interactor:
     Attributes:
       episodes: ended so far.
       steps: chosen by the agent so far, in all slots together.
+
+    Args:
+      env_slots: the environments.
+      agent: what acts in them.
+      random_steps: number of random actions after each reset, before the agent takes over; the
+        agent does not see them, and they are not counted. If one of them ends the episode, the
+        rest follow in the next one.
+      max_episode_steps: steps of the agent after which an episode is truncated; None: never.
+      max_episodes: ends the run after this many episodes.
+      max_steps: ends the run after at least this many steps of all slots together.
+      stop: ends the run after the step during which it was set.
+      on_episode: called for each episode that ended.
+      on_step: called after each step of the environments.
+      seed: of the random actions.
+      first: observations of all slots after a reset, as `reset_first` returns them; the run
+        begins without another one. None: it begins with a reset.
+
+    Raises:
+      ConfigError: a number out of range, an action space that is not a `UserSpace`, or random
+        actions for several slots that cannot be stepped one by one.
     """
 
     def __init__(
@@ -170,28 +190,6 @@ class Interactor:
         seed: int | None = None,
         first: Values | None = None,
     ) -> None:
-        """Prepares a run; `run` starts it.
-
-        Args:
-          env_slots: the environments.
-          agent: what acts in them.
-          random_steps: number of random actions after each reset, before the agent takes over; the
-            agent does not see them, and they are not counted. If one of them ends the episode, the
-            rest follow in the next one.
-          max_episode_steps: steps of the agent after which an episode is truncated; None: never.
-          max_episodes: ends the run after this many episodes.
-          max_steps: ends the run after at least this many steps of all slots together.
-          stop: ends the run after the step during which it was set.
-          on_episode: called for each episode that ended.
-          on_step: called after each step of the environments.
-          seed: of the random actions.
-          first: observations of all slots after a reset, as `reset_first` returns them; the run
-            begins without another one. None: it begins with a reset.
-
-        Raises:
-          ConfigError: a number out of range, an action space that is not a `UserSpace`, or random
-            actions for several slots that cannot be stepped one by one.
-        """
         _validate_bounds(random_steps, max_episode_steps, max_episodes, max_steps)
         self._partial_step = getattr(env_slots, "partial_step", None)
         if random_steps and env_slots.slots > 1 and self._partial_step is None:

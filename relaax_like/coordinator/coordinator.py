@@ -331,14 +331,7 @@ class Coordinator:
             left = deadline - self._clock()
             if tasks or ended or left <= 0 or self._closing.is_set():
                 answered.set()
-                reply = pb.PollReply(coordinator=self.incarnation)
-                size = 0
-                for task in tasks[:_TASKS_PER_REPLY]:
-                    size += task.ByteSize()
-                    if size > _REPLY_BYTES:  # the others are in the next reply
-                        break
-                    reply.tasks.append(task)
-                return reply
+                return pb.PollReply(coordinator=self.incarnation, tasks=_select_tasks(tasks))
             slave.changed.wait(left)
 
     def report(self, request: pb.ReportRequest) -> bool:
@@ -809,6 +802,17 @@ def to_attempt(message: pb.Attempt) -> Attempt:
 
 def _get_timeout_sec(task: str) -> float:
     return TASK_TIMEOUT_SEC.get(task, min(TASK_TIMEOUT_SEC.values()))
+
+
+def _select_tasks(tasks: Sequence[pb.Task]) -> list[pb.Task]:
+    """Returns the first tasks that one reply can have; the others are in the next one."""
+    selected, size = [], 0
+    for task in tasks[:_TASKS_PER_REPLY]:
+        size += task.ByteSize()
+        if size > _REPLY_BYTES:
+            break
+        selected.append(task)
+    return selected
 
 
 def _validate_poll(request: pb.PollRequest) -> None:

@@ -184,8 +184,7 @@ class RolloutBuffer:
         for stored, arrays in ((self._inputs, inputs), (self._actions, actions)):
             for name, array in arrays.items():
                 stored[name][t] = array
-        self._log_prob[t] = log_prob
-        self._versions[t] = version
+        self._log_prob[t], self._versions[t] = log_prob, version
         self._waiting = True
         if absent is not None and self._holes is None:
             self._holes = self._make_holes()

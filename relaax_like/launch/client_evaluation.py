@@ -13,6 +13,7 @@ from relaax_like.launch.evaluation import Evaluation, Patience
 from relaax_like.launch.rlx_server import end_server, serve_until_stopped
 from relaax_like.launch.serving import open_policy_server
 from relaax_like.rlx_server.episodes import SlotEpisode
+from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
 from relaax_like.supervision.process import EXIT_ERROR, Shutdown, Stopped
 from relaax_like.wire.errors import RelaaxError
@@ -44,6 +45,20 @@ class ClientEpisodes:
         self._open: dict[str, list[list[SlotEpisode]]] = {}
         self._left: list[list[SlotEpisode]] = []
         self._taken: list[SlotEpisode] = []
+
+    def watch(self, session: Session) -> None:
+        """Collects the episodes of a new session, and ends it when there are enough."""
+
+        def report(event: Event, client: str) -> None:
+            if event == Event.JOINED:
+                self.join(session.name, session.slots, client)
+            elif event == Event.LEFT:
+                self.leave(session.name)
+
+        done = f"the evaluation has its {self._wanted} episodes"
+        session.report = report
+        session.on_episodes = lambda ended: self.add(session.name, ended)
+        session.get_end = lambda: done if self.taken else ""
 
     def join(self, session: str, slots: int, client: str) -> None:
         """Adds a client's slots; `session` is the unique name of its connection."""
@@ -114,38 +129,11 @@ def evaluate_with_clients(
     """
     shutdown = Shutdown()
     played = ClientEpisodes(episodes)
-    done = f"the evaluation has its {episodes} episodes"
-
-    def watch_session(session: Session) -> None:
-        def report(event: Event, client: str) -> None:
-            if event == Event.JOINED:
-                played.join(session.name, session.slots, client)
-            elif event == Event.LEFT:
-                played.leave(session.name)
-
-        session.report = report
-        session.on_episodes = lambda ended: played.add(session.name, ended)
-        session.get_end = lambda: done if played.taken else ""
-
-    with open_policy_server(experiment, version, shutdown, watch_session) as (server, policy):
-
-        async def wait_for_episodes() -> None:
-            heard = time.monotonic()
-            while not played.taken:
-                played.check()
-                greeted = [c.last_heard for c in server.connections if c.session.greeted]
-                heard = max([heard, *greeted])
-                if time.monotonic() - heard > timeout_sec:
-                    shutdown.request(EXIT_ERROR)
-                    return
-                await asyncio.sleep(_POLL_SEC)
-            deadline = time.monotonic() + _FAREWELL_SEC
-            while server.clients and time.monotonic() < deadline:
-                await asyncio.sleep(_POLL_SEC)
-            shutdown.request(0)
+    with open_policy_server(experiment, version, shutdown, played.watch) as (server, policy):
 
         def start_waiting() -> None:
-            server.loop.call_soon_threadsafe(lambda: server.run(wait_for_episodes()))
+            waiting = _wait_for_episodes(server, played, shutdown, timeout_sec)
+            server.loop.call_soon_threadsafe(lambda: server.run(waiting))
 
         serve_until_stopped(server, experiment.rlx_server, shutdown, start_waiting)
     status = end_server(server, shutdown)
@@ -163,3 +151,22 @@ def evaluate_with_clients(
         global_t=policy.global_t,
         version=policy.version,
     )
+
+
+async def _wait_for_episodes(
+    server: RlxServer, played: ClientEpisodes, shutdown: Shutdown, timeout_sec: float
+) -> None:
+    """Ends the process when there are enough episodes, or no client sends anything."""
+    heard = time.monotonic()
+    while not played.taken:
+        played.check()
+        greeted = [c.last_heard for c in server.connections if c.session.greeted]
+        heard = max([heard, *greeted])
+        if time.monotonic() - heard > timeout_sec:
+            shutdown.request(EXIT_ERROR)
+            return
+        await asyncio.sleep(_POLL_SEC)
+    deadline = time.monotonic() + _FAREWELL_SEC
+    while server.clients and time.monotonic() < deadline:
+        await asyncio.sleep(_POLL_SEC)
+    shutdown.request(0)

@@ -89,14 +89,7 @@ def export_policy(
         )
     state = read_snapshot(experiment, version)
     folder = folder or experiment.run_dir / "export" / str(state.version)
-    try:
-        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    except OSError as error:
-        raise RelaaxError(
-            f"{folder}: cannot be read: {error.strerror}; choose another folder with --to"
-        ) from error
-    if not is_free:
-        raise ConfigError(f"{folder}: not an empty folder; remove it, or pass another with --to")
+    _require_free(folder)
     with without_native_stderr():
         import_libraries()
         from relaax_like.algorithm.acting import make_actor
@@ -180,6 +173,17 @@ def write_compared(
         for path in (file, saved):
             shutil.move(path, folder / path.name)
     return errors
+
+
+def _require_free(folder: Path) -> None:
+    try:
+        is_free = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    except OSError as error:
+        raise RelaaxError(
+            f"{folder}: cannot be read: {error.strerror}; choose another folder with --to"
+        ) from error
+    if not is_free:
+        raise ConfigError(f"{folder}: not an empty folder; remove it, or pass another with --to")
 
 
 def _describe_run(experiment: Experiment, global_t: int, version: int) -> dict[str, Any]:
