@@ -13,7 +13,7 @@ from relaax_like.config.models import (
     LearnerConfig,
     SecurityConfig,
 )
-from relaax_like.config.plan import Episodes, Offline, OnPolicy, Plan, Replay, name_plan
+from relaax_like.config.plan import Offline, Plan, list_plans, name_plan
 from relaax_like.config.problems import describe_value
 from relaax_like.config.yaml_document import Loc
 
@@ -35,9 +35,8 @@ def find_learner_contradictions(
       place: where it is defined.
       is_joint: whether several learners make each update together.
     """
-    plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
-    has_table = any(isinstance(one, Replay) for one in plans)
-    takes_holes = any(isinstance(one, OnPolicy) and not one.overlap for one in plans)
+    has_table = any(one.has_table for one in list_plans(plan))
+    takes_holes = any(one.takes_gaps for one in list_plans(plan))
     kind = str(name_plan(plan) or "no plan")
     offline_place = place if isinstance(plan, Offline) else ""
     for is_wrong, key, why, cure in (
@@ -54,8 +53,7 @@ def find_learner_contradictions(
             "them, as written by `relaax record` or by a run with learner.collect_traj: relaax "
             "train FILE --offline FOLDER",
         )
-    learns_offline = isinstance(plan, Offline) or (isinstance(plan, OnPolicy) and plan.offline)
-    if learner.offline is not None and not learns_offline:
+    if learner.offline is not None and not (isinstance(plan, Plan) and plan.offline):
         if isinstance(plan, Mapping):
             kind = "by task, but a recording has the rollouts of one task"
         which = "" if plan is None else f" ({place}: plan is {kind})"
@@ -150,7 +148,7 @@ def find_plan_mistakes(plan: Any) -> Iterator[str]:
     if not plan:
         yield "plan is an empty mapping; add a plan for each task"
     for task, one in plan.items():
-        if not isinstance(one, OnPolicy | Episodes | Replay):
+        if not isinstance(one, Plan) or isinstance(one, Offline):
             yield (
                 f"the plan of task {task!r} is {type(one).__name__}, but with several tasks each "
                 "learns from its agents; expected OnPolicy, Episodes or Replay"

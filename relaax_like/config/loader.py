@@ -47,7 +47,7 @@ from relaax_like.config.models import (
     to_attribute,
 )
 from relaax_like.config.places import describe_error, describe_place, find_folder
-from relaax_like.config.plan import Offline, Plan, Replay, find_placement, get_plan
+from relaax_like.config.plan import Offline, Plan, find_placement, get_plan, list_plans
 from relaax_like.config.problems import Problems, describe_errors, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
 from relaax_like.config.run_spaces import read_run_spaces
@@ -442,7 +442,7 @@ def _place_learner(learner: LearnerConfig, plan: Plans, is_joint: bool) -> Learn
     ahead = learner.max_rollouts_ahead
     if ahead is None:  # an iteration of fixed size only has rollouts of the newest policy
         ahead = 1 if placement == "agent" and found == "agent" else 0
-        plans = plan.values() if isinstance(plan, Mapping) else [plan]
-        if all(isinstance(one, Replay) for one in plans):  # short rollouts of any policy
+        plans = list_plans(plan)
+        if plans and all(one.has_table for one in plans):  # short rollouts of any policy
             ahead = _REPLAY_AHEAD
     return learner.model_copy(update={"placement": placement, "max_rollouts_ahead": ahead})

@@ -32,8 +32,40 @@ Overload = Literal["slip", "drop"]
 OverriddenUse = Literal["cut", "only", "keep"]
 
 
+class Plan:
+    """What the plans have in common, as far as agents and settings ask.
+
+    Attributes:
+      rollout_steps: T, steps of each rollout.
+      discount: see `OnPolicy`, as for the next three.
+      next_actions: see `OnPolicy`.
+      overlap: see `OnPolicy`.
+      overridden: see `OnPolicy`.
+      has_fixed_size: whether each iteration has the same size, or is a recording or minibatches.
+      has_table: whether minibatches are drawn from a table of what all agents play.
+      takes_gaps: whether it can learn from steps with gaps between them.
+      takes_executed: whether it can learn from steps whose action was overridden.
+      replaces_goals: whether goals are replaced by those that were achieved.
+      slips: whether a table exceeds its rate limit for agents that cannot wait.
+      offline: whether the algorithm can learn from recorded files.
+    """
+
+    rollout_steps: int
+    discount: float
+    next_actions: bool = False
+    overlap: bool = False
+    overridden: OverriddenUse = "cut"
+    has_fixed_size: bool = False
+    has_table: bool = False
+    takes_gaps: bool = False
+    takes_executed: bool = False
+    replaces_goals: bool = False
+    slips: bool = False
+    offline: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
-class OnPolicy:
+class OnPolicy(Plan):
     """An iteration is `rollouts` rollouts of one slot each, or whatever arrives together.
 
     Attributes:
@@ -114,6 +146,18 @@ class OnPolicy:
             )
 
     @property
+    def has_fixed_size(self) -> bool:  # type: ignore[override]
+        """See `Plan`."""
+        return self.rollouts is not None
+
+    @property
+    def takes_gaps(self) -> bool:  # type: ignore[override]
+        """See `Plan`, as for `takes_executed`."""
+        return not self.overlap
+
+    takes_executed = takes_gaps
+
+    @property
     def columns(self) -> int:
         """Minimum number of columns of one iteration."""
         return self.min_rollouts if self.rollouts is None else self.rollouts
@@ -133,7 +177,7 @@ class OnPolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Episodes:
+class Episodes(Plan):
     """An update uses complete episodes, as they end; each is used once.
 
     Agents do not wait for one another: an episode that takes longer than the others has been played
@@ -158,6 +202,7 @@ class Episodes:
     discount: float = 0.99
     next_actions: bool = False
     update_norm: bool = False
+    has_fixed_size: ClassVar[bool] = True  # type: ignore[misc]
     # An update is one step of the optimizer, on all its episodes in the order of their arrival.
     epochs: ClassVar[int] = 1
     max_columns: ClassVar[int | None] = None
@@ -181,7 +226,7 @@ class Episodes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offline:
+class Offline(Plan):
     """Recordings: learned from one after another, or mixed.
 
     Without `updates_at_once`, each recording is read once per pass over all of them, in a new order
@@ -212,9 +257,11 @@ class Offline:
     next_actions: bool = False
     update_norm: bool = False
     prenormalize: bool = False
+    has_fixed_size: ClassVar[bool] = True  # type: ignore[misc]
+    offline: ClassVar[bool] = True  # type: ignore[misc]
     # Attributes that only a plan with agents sets otherwise.
     reward_discount: ClassVar[float | None] = None
-    rollout_steps: ClassVar[int] = 1
+    rollout_steps: ClassVar[int] = 1  # type: ignore[misc]
 
     def __post_init__(self) -> None:
         _validate_least(self, batch_size=1, epochs=1, updates_at_once=1)
@@ -241,7 +288,7 @@ class Offline:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay:
+class Replay(Plan):
     """Minibatches drawn from a table of past steps.
 
     Attributes:
@@ -286,8 +333,11 @@ class Replay:
     discount: float = 0.99
     on_overload: Overload = "slip"
     hindsight: HindsightConfig | None = None
+    has_table: ClassVar[bool] = True  # type: ignore[misc]
+    takes_executed: ClassVar[bool] = True  # type: ignore[misc]
+    overridden: ClassVar[OverriddenUse] = "keep"  # type: ignore[misc]
     # What other plans let one choose.
-    next_actions: ClassVar[bool] = False
+    next_actions: ClassVar[bool] = False  # type: ignore[misc]
     columns: ClassVar[int] = 1
     epochs: ClassVar[int] = 1
     prenormalize_steps: ClassVar[int] = 0
@@ -336,12 +386,21 @@ class Replay:
             )
 
     @property
+    def replaces_goals(self) -> bool:  # type: ignore[override]
+        """See `Plan`."""
+        return self.hindsight is not None
+
+    @property
+    def slips(self) -> bool:  # type: ignore[override]
+        """See `Plan`."""
+        return self.on_overload == "slip"
+
+    @property
     def minibatch_of(self) -> Unit:
         """What a minibatch consists of: single steps, or sequences ("rollouts")."""
         return "steps" if self.sequence_steps is None else "rollouts"
 
 
-Plan = OnPolicy | Episodes | Offline | Replay
 # Plans whose updates use the available rollouts.
 RolloutPlan = OnPolicy | Episodes | Offline
 # Plans of learners that make their own updates.
@@ -395,26 +454,20 @@ def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | 
 def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
     """Returns where a learner runs if the settings do not define it.
 
-    It runs in the server if iterations have a fixed size, see `has_fixed_size`, or if a table holds
-    what all agents play, of any task. Otherwise it runs beside the agents.
+    It runs in the server if the iterations of any task have a fixed size, or if a table holds what
+    all agents play. Otherwise it runs beside the agents.
 
     Args:
       plan: as from `get_plan`.
     """
-    plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
-    in_server = any(has_fixed_size(one) or isinstance(one, Replay) for one in plans)
-    return "server" if in_server else "agent"
+    return "server" if any(p.has_fixed_size or p.has_table for p in list_plans(plan)) else "agent"
 
 
-def has_fixed_size(plan: Plan | None) -> bool:
-    """Returns whether a plan sets the size of its iterations.
-
-    True for OnPolicy with `rollouts`, for Episodes, and for Offline, whose iterations are
-    recordings or minibatches.
-    """
-    if isinstance(plan, OnPolicy):
-        return plan.rollouts is not None
-    return isinstance(plan, Episodes | Offline)
+def list_plans(plan: Plan | Mapping[str, Plan] | None) -> list[Plan]:
+    """Returns the plans of all tasks; []: there is none."""
+    if isinstance(plan, Mapping):
+        return list(plan.values())
+    return [] if plan is None else [plan]
 
 
 def get_rollout_steps(config: Any, task: str) -> int:
@@ -434,41 +487,6 @@ def get_rollout_steps(config: Any, task: str) -> int:
             f"{', '.join(map(str, steps))}; add one"
         )
     return steps[task]
-
-
-def get_overridden_use(config: Any, task: str) -> OverriddenUse:
-    """Returns what happens to steps of a task whose action was overridden; see `OnPolicy`.
-
-    With `Replay` it is "keep": they are learned from like all others, with the executed actions.
-    Without a plan, and with `Episodes` and `Offline`, it is "cut".
-
-    Raises:
-      ConfigError, Exception: see `get_task_plan`.
-    """
-    plan = get_task_plan(config, task)
-    if isinstance(plan, Replay):
-        return "keep"
-    return plan.overridden if isinstance(plan, OnPolicy) else "cut"
-
-
-def has_overlap(config: Any, task: str) -> bool:
-    """Returns whether rollouts of a task begin with the last step of the rollout before.
-
-    Raises:
-      ConfigError, Exception: see `get_task_plan`.
-    """
-    plan = get_task_plan(config, task)
-    return isinstance(plan, OnPolicy) and plan.overlap
-
-
-def learns_offline(config: Any) -> bool:
-    """Returns whether an algorithm can learn from recorded files.
-
-    Raises:
-      Exception: see `get_plan`.
-    """
-    plan = get_plan(config)
-    return isinstance(plan, Offline) or (isinstance(plan, OnPolicy) and plan.offline)
 
 
 def _validate_least(plan: Plan, **numbers: int) -> None:

@@ -16,7 +16,6 @@ from relaax_like.config.plan import (
     Offline,
     Replay,
     get_plan,
-    has_fixed_size,
 )
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
@@ -208,7 +207,7 @@ class Subject:
             if plan.minibatch_of == "rollouts":
                 return _OPEN_STEPS, 2 * needed
             return _OPEN_STEPS, -(-2 * needed // _OPEN_STEPS)
-        columns = plan.columns if has_fixed_size(plan) else max(plan.columns, _OPEN_COLUMNS)
+        columns = plan.columns if plan.has_fixed_size else max(plan.columns, _OPEN_COLUMNS)
         return plan.rollout_steps, columns
 
     def make_learning(

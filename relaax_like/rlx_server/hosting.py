@@ -14,15 +14,7 @@ from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import AGENT_SHARE, OnlineHelper
 from relaax_like.bridge.client import make_client_id
 from relaax_like.config.leaves import ObservationConfig
-from relaax_like.config.plan import (
-    OnPolicy,
-    Plan,
-    Replay,
-    get_overridden_use,
-    get_rollout_steps,
-    get_task_plan,
-    has_overlap,
-)
+from relaax_like.config.plan import Plan, get_rollout_steps, get_task_plan
 from relaax_like.config.spaces import describe_mismatch
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
@@ -188,9 +180,9 @@ class BatchHost(AgentHost):
             spec.exploit,
             history,
             _find_starts(self._config, observation_spaces),
-            self._takes_holes(self._main_task),
-            self._takes_executed(self._main_task),
-            any(_has_hindsight(get_task_plan(self._config, task)) for task in processors),
+            self._get_plan(self._main_task).takes_gaps,
+            self._get_plan(self._main_task).takes_executed,
+            any(self._get_plan(task).replaces_goals for task in processors),
             Ranges(self.ranges, observation_spaces, spec.action_spaces),
         )
 
@@ -219,21 +211,21 @@ class BatchHost(AgentHost):
           Exception: raised by the constructor of the agent class.
         """
         wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
-        plans = {task: get_task_plan(self._config, task) for task in self._get_processors()}
+        plans = {task: self._get_plan(task) for task in self._get_processors()}
         helpers = {
             task: OnlineHelper(
                 processor,
                 slots,
                 get_rollout_steps(self._config, task),
                 ahead=self._rollouts_ahead,
-                is_replayed=isinstance(plans[task], Replay),
-                is_urgent=wait_sec is not None and _slips(plans[task]),
-                overlap=has_overlap(self._config, task),
+                is_replayed=plans[task].has_table,
+                is_urgent=wait_sec is not None and plans[task].slips,
+                overlap=plans[task].overlap,
                 on_learned=on_learned,
                 max_wait_sec=wait_sec,
                 client=client,
-                overridden=get_overridden_use(self._config, task),
-                max_segment_sec=self._max_segment_sec if self._takes_holes(task) else None,
+                overridden=plans[task].overridden,
+                max_segment_sec=self._max_segment_sec if plans[task].takes_gaps else None,
             )
             for task, processor in self._get_processors().items()
         }
@@ -287,12 +279,8 @@ class BatchHost(AgentHost):
             answers.update(zip(chosen, parts, strict=True))
         return [answers[i] for i in range(len(requests))]
 
-    def _takes_holes(self, task: str) -> bool:
-        plan = get_task_plan(self._config, task)
-        return isinstance(plan, OnPolicy) and not plan.overlap
-
-    def _takes_executed(self, task: str) -> bool:
-        return self._takes_holes(task) or isinstance(get_task_plan(self._config, task), Replay)
+    def _get_plan(self, task: str) -> Plan:
+        return get_task_plan(self._config, task) or Plan()
 
     @property
     def _main_task(self) -> str:
@@ -428,13 +416,3 @@ def _validate_agent_class(agent_class: Any) -> None:
     if inspect.isabstract(agent_class) and issubclass(agent_class, Agent):
         missing = sorted(agent_class.__abstractmethods__)
         raise ConfigError(f"class {name} is abstract; implement {', '.join(missing)}")
-
-
-def _has_hindsight(plan: Plan | None) -> bool:
-    """Returns whether goals are replaced by those that were achieved."""
-    return isinstance(plan, Replay) and plan.hindsight is not None
-
-
-def _slips(plan: Plan | None) -> bool:
-    """Returns whether a replay table exceeds its rate limit for agents that cannot wait."""
-    return isinstance(plan, Replay) and plan.on_overload == "slip"
