@@ -102,9 +102,11 @@ class Gradient:
     @property
     def arrays(self) -> list[np.ndarray]:
         """One array per variable: views of `flat`."""
-        ends = np.cumsum([math.prod(shape) for shape in self.shapes])
-        parts = np.split(self.flat, ends[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+        arrays, end = [], 0
+        for shape in self.shapes:
+            start, end = end, end + math.prod(shape)
+            arrays.append(self.flat[start:end].reshape(shape))
+        return arrays
 
 
 class ComputationTask:

@@ -151,7 +151,6 @@ class GradientTask(ComputationTask):
         parts = self._make_batch(**batch)
         axes = self._count_leading_axes(parts)
         made, cut, length = fit_draw(draw, parts, axes)
-        leading = parts["next_alive"]["alive"].shape[:axes]
         updates, minibatches = self._draw(parts, made, cut, length, global_t, group)
         if group is not None:
             minibatches = self._look_ahead(minibatches, cut, global_t, group)
@@ -160,9 +159,11 @@ class GradientTask(ComputationTask):
             is_end = index == updates - 1
             for gradient in self._compute_update(one, index, is_end, global_t, group):
                 for name, results in gradient.rows.items():
-                    whole = rows.setdefault(name, np.full(leading, np.nan, results.dtype))
-                    cut.put_array(whole, chosen, results)
-                yield replace(gradient, rows=rows)
+                    if name not in rows:
+                        leading = parts["next_alive"]["alive"].shape[:axes]
+                        rows[name] = np.full(leading, np.nan, results.dtype)
+                    cut.put_array(rows[name], chosen, results)
+                yield replace(gradient, rows=rows) if rows else gradient
             if gradient.is_last:
                 return
 
@@ -186,6 +187,8 @@ class GradientTask(ComputationTask):
         updates, seed = draw.epochs * minibatches, draw.seed
         if group is None and draw.epochs == 1 and size == length and not cut.rows:
             seed = None  # one call prepares the batch and computes its gradient
+        if seed is None and size == length:
+            return 1, iter([(parts, np.arange(length))])
         first = None if seed is None else find_first(parts, unit, length, count)
         drawn = draw_minibatches(length, minibatches * size, size, seed, first)
         drawn = itertools.islice(drawn, updates)
