@@ -54,6 +54,8 @@ ROWS = (
     Row("what real simulators broke", Size(53_847, 708, 65, 21), lines=1_300, classes=12),
     Row("doors", Size(55_131, 704, 65, 20), lines=2_000, classes=22),
     Row("the lighter house", Size(57_130, 725, 65, 20), lines=0, classes=0),
+    # It only falls: what was reached so far is held.
+    Row("the lighter house, so far", Size(56_073, 704, 46, 19), lines=0, classes=0),
 )
 
 
