@@ -3,7 +3,7 @@
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import Replay, get_plan
+from relaax_like.config.plan import get_plan, list_plans
 from relaax_like.core.manifest import Manifest, Segment, make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import ClientsReport, Push, Reply, Status
@@ -166,8 +166,7 @@ def run_learner(experiment: Experiment) -> int:
             log_failure(error)
             shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
 
-        plan = get_plan(experiment.algorithm)
-        plans = plan.values() if isinstance(plan, Mapping) else [plan]
+        plans = list_plans(get_plan(experiment.algorithm))
         publisher = RemotePublisher(
             link.publisher_stub(),
             make_client_id("learner"),
@@ -175,7 +174,7 @@ def run_learner(experiment: Experiment) -> int:
             metrics,
             on_lost=end,
             on_global_t=link.note_global_t,
-            publishes_ahead=all(isinstance(one, Replay) for one in plans),
+            publishes_ahead=all(one.has_table for one in plans),
         )
         publisher.is_stopping = shutdown.requested.is_set
         services = make_experience_services(experiment, publisher, end)
