@@ -680,10 +680,7 @@ class ComputationTask:
         by_dtype = self._variables_by_dtype
 
         def read() -> list[tf.Tensor]:
-            return [
-                tf.concat([tf.reshape(variable, [-1]) for variable in variables], 0)
-                for variables in by_dtype.values()
-            ]
+            return [concatenate(variables) for variables in by_dtype.values()]
 
         function = tf.function(read, input_signature=[], autograph=False)
         return cast(Callable[[], Sequence[tf.Tensor]], function.get_concrete_function())
@@ -722,17 +719,13 @@ class ComputationTask:
                 parts = unflatten(batch, tensors)
                 if not prepared:
                     parts = self._prepare(parts, traced, number)
-                if CHOSEN in parts:
-                    parts = self._take_chosen(parts)
-                traced.draw_for(series, number)
-                made = make_batch(parts, traced.discount)
+                made = self._make_minibatch(parts, traced, series, number)
                 gradients, losses = self._trace_gradients(made, groups)
             numbers = {**losses.costs, **losses.metrics}
             results = losses.rows if with_rows else {}
             names[:], names_of_rows[:] = numbers, results
-            vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
             stacked = tf.stack([tf.cast(cost, tf.float32) for cost in numbers.values()])
-            return vector, stacked, list(results.values())
+            return concatenate(gradients), stacked, list(results.values())
 
         concrete = self._compile_function(
             flat, [*self._gradient_specs, *specs], xla, self._explain_compiling
@@ -760,12 +753,22 @@ class ComputationTask:
             if groups is None or group in groups
         ]
 
-    def _take_chosen(self, parts: Parts) -> Parts:
-        """Returns the rows or slots of a minibatch."""
-        whole = {part: tensors for part, tensors in parts.items() if part != CHOSEN}
-        ((unit, chosen),) = parts[CHOSEN].items()
-        cut = plan_cut(whole, self._count_leading_axes(whole), cast(Unit, unit))
-        return unflatten(whole, cut.take(cut.flatten(flatten(whole)), chosen))
+    def _make_minibatch(
+        self,
+        parts: Parts,
+        traced: Traced,
+        series: str,
+        number: tf.Tensor,
+        reduction: Reduction | None = None,
+    ) -> Batch:
+        """Returns the chosen rows or slots; random numbers are those of a series and a number."""
+        if CHOSEN in parts:
+            whole = {part: tensors for part, tensors in parts.items() if part != CHOSEN}
+            ((unit, chosen),) = parts[CHOSEN].items()
+            cut = plan_cut(whole, self._count_leading_axes(whole), cast(Unit, unit))
+            parts = unflatten(whole, cut.take(cut.flatten(flatten(whole)), chosen))
+        traced.draw_for(series, number)
+        return make_batch(parts, traced.discount, reduction)
 
     def _compile_function(
         self,
@@ -904,6 +907,11 @@ def find_nearest(name: str, known: Iterable[str]) -> str:
     """Returns a hint to the most similar name; "" if there is none."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def concatenate(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Returns the elements of all tensors as one vector."""
+    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
 
 
 def to_int64(number: int) -> tf.Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relaax_like.algorithm.algorithm import Algorithm
-from relaax_like.algorithm.parts import MASK, Parts, flatten, make_batch, unflatten
+from relaax_like.algorithm.parts import MASK, Parts, flatten, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.places import describe_attribute, describe_place
@@ -17,6 +17,7 @@ from relaax_like.learn.computation_task import (
     CHOSEN,
     ComputationTask,
     Gradient,
+    concatenate,
     find_nearest,
     to_int64,
 )
@@ -379,8 +380,7 @@ class GradientTask(ComputationTask):
         self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool, phase: Phase
     ) -> "_Form":
         groups, series = self._order(phase), "+".join(phase.groups)
-        names: list[str] = []
-        names_of_rows: list[str] = []
+        names, names_of_rows = list[str](), list[str]()
         depth, has_first_sums = [0], [False]
 
         def flat(wants: str, *arguments: tf.Tensor) -> list[tf.Tensor]:
@@ -391,47 +391,41 @@ class GradientTask(ComputationTask):
             assert reductions is not None
             with Traced(self._algorithm, self._settings, settings, global_t) as traced:
                 parts = unflatten(batch, tensors)
-                if CHOSEN in parts:
-                    parts = self._take_chosen(parts)
-                traced.draw_for(series, number)
-                made = make_batch(parts, traced.discount, reductions)
+                made = self._make_minibatch(parts, traced, series, number, reductions)
                 reductions.note_count(made.valid, rest[2])
                 if wants != "numbers":  # what is not returned is not computed
                     gradients, losses = self._trace_gradients(made, groups)
                 else:
                     losses = self._algorithm.compute_losses(made)
             numbers = {**losses.costs, **losses.metrics}
-            shown = [tf.cast(number, tf.float32) for number in numbers.values()]
             if wants == "numbers":
                 names[:] = numbers
-                return [tf.stack(shown)]
+                return [tf.stack([tf.cast(number, tf.float32) for number in numbers.values()])]
             rows = losses.rows if self.wants_rows else {}
             names_of_rows[:] = rows
-            vector = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
-            needing = [vector, *rows.values()]
+            needing = [concatenate(gradients), *rows.values()]
             if wants.isdigit():
                 return [_stack(reductions.get_round(int(wants), needing))]
             self._validate_shared(reductions, numbers, tensors)
             depth[0] = reductions.find_level([*needing, *reductions.sums])
             first = reductions.get_round(0, needing) if depth[0] else []
             has_first_sums[0] = bool(first) and not reductions.reads_variables(first)
-            return [vector, _stack(reductions.sums), *rows.values()]
+            return [_stack(reductions.sums), *needing]
 
         shapes = self._find_shapes(groups)
 
         def name(results: Sequence[tf.Tensor]) -> Gradient:
-            vector, sums, *rows = (result.numpy() for result in results)
+            sums, vector, *rows = (result.numpy() for result in results)
             named = dict(zip(names_of_rows, rows, strict=True))
             return Gradient(tuple(groups), vector, shapes, {}, named, sums=sums)
 
         form = self._compile_form(flat, specs, xla, depth, name)
         compute = self._compile_part(flat, "numbers", [], False)
 
-        def compute_numbers(inputs: Sequence[tf.Tensor]) -> dict[str, float]:
-            (values,) = compute(*inputs)
-            return dict(zip(names, values.numpy().tolist(), strict=True))
+        def name_numbers(inputs: Sequence[tf.Tensor]) -> dict[str, float]:
+            return dict(zip(names, compute(*inputs)[0].numpy().tolist(), strict=True))
 
-        return replace(form, has_first_sums=has_first_sums[0], numbers=compute_numbers)
+        return replace(form, has_first_sums=has_first_sums[0], numbers=name_numbers)
 
     def _validate_shared(
         self,
@@ -653,6 +647,12 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
         )
     if not algorithm.phases:
         return [Phase(*trained)]
+    _validate_phases(algorithm, trained)
+    return algorithm.phases
+
+
+def _validate_phases(algorithm: Algorithm, trained: Sequence[str]) -> None:
+    """Checks that the phases update each trained group exactly once; see `find_phases`."""
     place = describe_attribute(algorithm, "phases")
     stepped = [group for phase in algorithm.phases for group in phase.groups]
     for group in stepped:
@@ -675,4 +675,3 @@ def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:
             f"{place}: phases: every is {numbers}, so no phase runs in every update; set every=1 "
             "in one of them"
         )
-    return algorithm.phases

@@ -239,21 +239,10 @@ class LearningTask(ComputationTask):
         prepare = self._trace_prepare(batch, specs)
         whole_batch = prepare.structured_outputs
         cut = plan_cut(whole_batch, leading_axes, draw.minibatch_of)
-        shapes = [
-            cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, draw.minibatch)
-            for i, tensor in enumerate(flatten(whole_batch))
-        ]
-        make_step = self._make_step(whole_batch, names)
-        step = self._trace(make_step, [*common, *shapes]).get_concrete_function()
+        step = self._trace_step(whole_batch, cut, draw.minibatch, names)
 
-        def flat(
-            global_t: tf.Tensor,
-            settings: tf.Tensor,
-            epochs: tf.Tensor,
-            seed: tf.Tensor,
-            count: tf.Tensor,
-            *tensors: tf.Tensor,
-        ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        def flat(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+            global_t, settings, epochs, seed, count, *tensors = inputs
             whole = cut.flatten(flatten(prepare(global_t, settings, *tensors)))
             count = tf.cast(count, tf.int32)
             # By the mask of the original batch: after `prepare`, more rows can be invalid.
@@ -274,10 +263,8 @@ class LearningTask(ComputationTask):
 
         signature = [*common, *[tf.TensorSpec([], tf.int64)] * 3, *specs]
         concrete = self._compile_function(flat, signature, xla, self._explain_compiling)
-        if xla and not self._has_compiled:  # by the first call
-            self._has_compiled = True
-            cached = "" if get_compile_cache() is None else ", or loading it"
-            logger.info("compiling the update%s (once)", cached)
+        if xla:
+            self._note_compiling()
 
         def call(tensors: list[tf.Tensor]) -> UpdateResult:
             sums, updates, rows = concrete(*tensors)
@@ -292,7 +279,14 @@ class LearningTask(ComputationTask):
 
         return self._trace(flat, [*self._common_specs, *specs]).get_concrete_function()
 
-    def _make_step(self, batch: Parts, names: "_Names") -> Step:
+    def _note_compiling(self) -> None:
+        """Logs that the first call will compile the update."""
+        if not self._has_compiled:
+            self._has_compiled = True
+            cached = "" if get_compile_cache() is None else ", or loading it"
+            logger.info("compiling the update%s (once)", cached)
+
+    def _trace_step(self, batch: Parts, cut: Cut, minibatch: int, names: "_Names") -> Step:
         """Returns the function that makes one update; tracing it fills `names`."""
 
         def step(
@@ -311,7 +305,12 @@ class LearningTask(ComputationTask):
             )
             return vector, tf.logical_or(stop, tf.logical_not(finite)), list(rows.values())
 
-        return step
+        shapes = [
+            cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, minibatch)
+            for i, tensor in enumerate(flatten(batch))
+        ]
+        traced: Step = self._trace(step, [*self._common_specs, *shapes]).get_concrete_function()
+        return traced
 
     def _trace_phases(
         self,
