@@ -40,7 +40,7 @@ from relaax_like.nn.action_heads import actions_from_wire
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import ACTION, Box, Space
+from relaax_like.wire.spaces import ACTION, Box, Space, Spaces
 
 logger = logging.getLogger(__name__)
 
@@ -240,6 +240,10 @@ class _Actor:
         """See `NumpyActor`."""
         self._actor.set_values(values, version)
 
+    def expect_actions(self, spaces: Spaces) -> None:
+        """See `NumpyActor`."""
+        self._actor.expect_actions(spaces)
+
     def act(self, inputs: Arrays, states: Arrays, exploit: bool, ranks: Any) -> Prediction:
         """Chooses the best actions; see `NumpyActor`."""
         return self._actor.act(inputs, states, True, ranks)
@@ -260,6 +264,9 @@ class _RandomActor(_Actor):
         self._values = SpaceValues(dict(spaces), ACTION)
         self._random = np.random.default_rng(seed)
         self._log_prob = -sum(_find_log_size(leaf, space) for leaf, space in spaces.items())
+
+    def expect_actions(self, spaces: Spaces) -> None:
+        """Expects nothing of a policy that does not act."""
 
     def act(self, inputs: Arrays, states: Arrays, exploit: bool, ranks: Any) -> Prediction:
         """Draws actions; the memory stays as it is."""
