@@ -20,6 +20,7 @@ from relaax_like.algorithm.model import (
     order_variables,
 )
 from relaax_like.algorithm.policy_outputs import PolicyOutputs
+from relaax_like.algorithm.tracing import make_concrete
 from relaax_like.config.places import (
     describe_assignment,
     describe_attribute,
@@ -260,7 +261,7 @@ class CompiledActor:
 
             xla = self.model.xla
             function = trace_policy(self.model, flat, input_signature=specs, jit_compile=xla)
-            trace = functools.partial(self._locate, function.get_concrete_function)
+            trace = functools.partial(self._locate, functools.partial(make_concrete, function))
             self._functions[exploit] = CompiledFunction(trace) if xla else trace()
         return self._functions[exploit]
 

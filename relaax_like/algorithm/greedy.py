@@ -15,6 +15,7 @@ import numpy as np
 from relaax_like.algorithm.acting import Actor, NumpyActor, trace_policy
 from relaax_like.algorithm.exploration import Exploration
 from relaax_like.algorithm.model import Model, Specs, get_normalizers, order_variables
+from relaax_like.algorithm.tracing import make_concrete
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.normalization import CLIP, EPSILON, Normalizer
 from relaax_like.wire.errors import ConfigError
@@ -216,7 +217,7 @@ class GreedyPolicy:
             keys[name]: tf.TensorSpec(spec.shape, spec.dtype, keys[name])
             for name, spec in specs.items()
         }
-        function = trace_policy(self._model, act).get_concrete_function(**signature)
+        function = make_concrete(trace_policy(self._model, act), **signature)
         self._function, self.keys, self.inputs = function, {**keys, **out_keys}, specs
         # The function's outputs are sorted by their keys.
         by_key = dict(zip(sorted(out_keys.values()), function.outputs, strict=True))

@@ -19,7 +19,15 @@ from relaax_like.config.schedule import TUNABLE, Schedule
 from relaax_like.nn.lazy_tensorflow import tf
 
 _DISCOUNT = "discount of the plan"
-_lock = threading.RLock()  # one thread traces at a time: the attributes below are the algorithm's
+# One thread traces at a time: `Traced` changes attributes of the algorithm; and Python's parser,
+# with which AutoGraph reads code, fails if threads use it at once (SystemError, CPython 3.11).
+_lock = threading.RLock()
+
+
+def make_concrete(function: Any, **signature: Any) -> Any:
+    """Returns the concrete function of a `tf.function`; other threads that trace wait."""
+    with _lock:
+        return function.get_concrete_function(**signature)
 
 
 class Settings:
@@ -100,11 +108,9 @@ class Traced:
         self, algorithm: Algorithm, settings: Settings, values: tf.Tensor, global_t: tf.Tensor
     ):
         self._algorithm = algorithm
-        named = settings.unpack(values)
-        self.discount = named.pop(_DISCOUNT)
+        self._named = settings.unpack(values)
+        self.discount = self._named.pop(_DISCOUNT)
         self._global_t = global_t
-        self._config = algorithm.config
-        self._traced = TracedConfig(self._config, named, global_t)
 
     def draw_for(self, name: str, step: tf.Tensor) -> None:
         """Starts a new series of random numbers for the algorithm; see `StatelessRandom`."""
@@ -112,7 +118,9 @@ class Traced:
 
     def __enter__(self) -> Traced:
         _lock.acquire()
-        self._algorithm.config, self._algorithm.global_t = self._traced, self._global_t
+        self._config = self._algorithm.config
+        self._algorithm.config = TracedConfig(self._config, self._named, self._global_t)
+        self._algorithm.global_t = self._global_t
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import difflib
+import functools
 import logging
 import math
 import os
@@ -36,7 +37,7 @@ from relaax_like.algorithm.parts import (
     unflatten,
 )
 from relaax_like.algorithm.random import make_generator
-from relaax_like.algorithm.tracing import Settings, Traced
+from relaax_like.algorithm.tracing import Settings, Traced, make_concrete
 from relaax_like.config.places import (
     describe_assignment,
     describe_attribute,
@@ -780,8 +781,8 @@ class ComputationTask:
         """Returns one function; with `xla`, its first call compiles it, see `CompiledFunction`."""
         traced = self._trace(function, signature, xla)
         if xla:
-            return CompiledFunction(traced.get_concrete_function, explain)
-        return cast(Callable[..., Any], traced.get_concrete_function())
+            return CompiledFunction(functools.partial(make_concrete, traced), explain)
+        return cast(Callable[..., Any], make_concrete(traced))
 
     def _trace(
         self, function: Callable[..., Any], signature: Sequence[tf.TensorSpec], xla: bool = False

@@ -12,7 +12,7 @@ from relaax_like.algorithm.batch import Tensors
 from relaax_like.algorithm.model import get_targets
 from relaax_like.algorithm.parts import Parts, flatten, make_batch, unflatten
 from relaax_like.algorithm.phases import Phase
-from relaax_like.algorithm.tracing import Traced
+from relaax_like.algorithm.tracing import Traced, make_concrete
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.places import describe_place
 from relaax_like.core.moments import Moments
@@ -277,7 +277,7 @@ class LearningTask(ComputationTask):
             with Traced(self._algorithm, self._settings, settings, global_t) as traced:
                 return self._prepare(unflatten(batch, tensors), traced, self._updates + 1)
 
-        return self._trace(flat, [*self._common_specs, *specs]).get_concrete_function()
+        return make_concrete(self._trace(flat, [*self._common_specs, *specs]))
 
     def _note_compiling(self) -> None:
         """Logs that the first call will compile the update."""
@@ -309,7 +309,7 @@ class LearningTask(ComputationTask):
             cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, minibatch)
             for i, tensor in enumerate(flatten(batch))
         ]
-        traced: Step = self._trace(step, [*self._common_specs, *shapes]).get_concrete_function()
+        traced: Step = make_concrete(self._trace(step, [*self._common_specs, *shapes]))
         return traced
 
     def _trace_phases(

@@ -197,28 +197,41 @@ def _learn_beside_agents(
     """With one learner for each part of the slots."""
     from relaax_like.launch.learners import make_learners
 
+    # By each learner: updates, or an error after which it learns nothing more.
+    answers = [queue.SimpleQueue[Any]() for _ in parts]
     learners = [
-        make_learners(experiment, lambda name: InProcessClient(server, name), f"golden{index}")
-        for index in range(len(parts))
+        make_learners(
+            experiment,
+            lambda name: InProcessClient(server, name),
+            f"golden{index}",
+            on_failure=errors.put,
+        )
+        for index, errors in enumerate(answers)
     ]
+
+    def wait_for(answered: "queue.SimpleQueue[Any]", number: int) -> None:
+        while True:
+            answer = answered.get(timeout=_WAIT_SEC)
+            if isinstance(answer, Exception):
+                raise answer
+            if number in answer.numbers:
+                return
+
     waiting = []
     try:
-        for (learner,) in (each.values() for each in learners):
-            answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            learner.start(answers.put)
-            answers.get(timeout=_WAIT_SEC)
-            waiting.append((learner, answers))
+        for (learner,), answered in zip((each.values() for each in learners), answers, strict=True):
+            learner.start(answered.put)
+            waiting.append(learner)
         for number, rollouts in enumerate(zip(*parts, strict=True)):
-            for (learner, _), rollout in zip(waiting, rollouts, strict=True):
+            for learner, rollout in zip(waiting, rollouts, strict=True):
                 steps, episodes = rollout.env_steps, _find_episodes(rollout)
                 learner.submit(_find(*_REQUEST)(number, rollout, episodes, steps))
-            for _, answers in waiting:
-                while number not in answers.get(timeout=_WAIT_SEC).numbers:
-                    pass
+            for answered in answers:
+                wait_for(answered, number)
             yield {}
-        yield from (_describe_table(learner.take_state()["loop"]) for learner, _ in waiting[:1])
+        yield from (_describe_table(learner.take_state()["loop"]) for learner in waiting[:1])
     finally:
-        for learner, _ in waiting:
+        for learner in waiting:
             learner.stop()
 
 
