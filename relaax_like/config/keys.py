@@ -41,9 +41,8 @@ _NAMES: dict[Any, str] = {
     type(None): "null",
 }
 _BOUNDS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-# The keys of these sections are flags for every file; "" stands for the keys outside of sections.
-# The keys of the file's algorithm are flags, too; they have priority if two sections have the same
-# key.
+# Commands have a flag for each key of these sections and of the file's algorithm; "" stands for the
+# keys outside of sections. If two sections have the same key, the flag sets that of the algorithm.
 FLAG_SECTIONS: dict[str, type[Settings]] = {
     "": TopConfig,
     "environment": EnvironmentConfig,
