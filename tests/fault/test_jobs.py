@@ -52,6 +52,8 @@ class Site(Processes):
         self._operator = threading.Thread(target=self._submit, daemon=True)
 
     def start_coordinator(self, **env: str) -> Program:
+        if not (self.queue / "jobs.db").exists():
+            keep_history(self.queue)
         command = [*RELAAX, "jobs", "serve", self.queue, "--bind", self.address]
         return self.start("coordinator", [*command, "--silence-sec", 1], **env)
 
@@ -152,7 +154,6 @@ def _check_run(run: Path, records: list[dict[str, Any]]) -> None:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     with Site(tmp_path) as site:
-        keep_history(site.queue)
         yield site
         site.stop_operator()
         for program in reversed(site.started):
@@ -211,7 +212,6 @@ def test_killed_at_a_failpoint(site: Site, point: str, seed: int) -> None:
 
 def test_a_full_disk_under_the_coordinator(site: Site) -> None:
     with mount(site.queue, "size=2m"):
-        keep_history(site.queue)
         site.start_coordinator()
         slave = site.start_slave("slave-1")
         site.submit(1)
