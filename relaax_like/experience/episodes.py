@@ -1,5 +1,6 @@
 """Complete episodes: assembled from the rollouts that agents send, and padded to one length."""
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,9 @@ from relaax_like.experience.collector import (
 )
 from relaax_like.experience.rollout import (
     ALIVE,
-    Arrays,
     Rollout,
+    combine,
     get_valid,
-    join_starts,
     slice_steps,
 )
 from relaax_like.wire.errors import CollectorFullError, ConfigError, InvalidInputError
@@ -347,13 +347,8 @@ def _count_bytes(rollout: Rollout) -> int:
 
 def _copy(rollout: Rollout) -> Rollout:
     """Returns a rollout with its own arrays."""
-
-    def copy(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: array.copy() for name, array in value.items()}
-        return None if value is None else value.copy()
-
-    return Rollout(**{name: copy(value) for name, value in vars(rollout).items()})
+    copy = np.copy
+    return combine([rollout], rows=copy, slots=copy, history=copy, versions=copy)
 
 
 def find_borders(next_alive: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -378,25 +373,13 @@ def join_steps(rollouts: Sequence[Rollout]) -> Rollout:
     if len(rollouts) == 1:
         return rollouts[0]
 
-    def join(name: str) -> dict[str, np.ndarray]:
-        parts = [getattr(rollout, name) for rollout in rollouts]
-        return {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    def join(*arrays: np.ndarray) -> np.ndarray:
+        return np.concatenate(arrays)
 
-    has_holes = any(rollout.valid is not None for rollout in rollouts)
-    return Rollout(
-        inputs=join("inputs"),
-        next_inputs=join("next_inputs"),
-        next_alive=np.concatenate([r.next_alive for r in rollouts]),
-        rewards=np.concatenate([r.rewards for r in rollouts]),
-        actions=join("actions"),
-        log_prob=np.concatenate([r.log_prob for r in rollouts]),
-        states=rollouts[0].states,
-        versions=np.concatenate([r.versions for r in rollouts]),
-        valid=np.concatenate([get_valid(r) for r in rollouts]) if has_holes else None,
-        starts=rollouts[0].starts,
-        extras=join("extras"),
-        history=rollouts[0].history,
-    )
+    def take_first(*arrays: np.ndarray) -> np.ndarray:
+        return arrays[0]
+
+    return combine(rollouts, rows=join, slots=take_first, history=take_first, versions=join)
 
 
 def join_columns(rollouts: Sequence[Rollout], length: int) -> Rollout:
@@ -412,33 +395,24 @@ def join_columns(rollouts: Sequence[Rollout], length: int) -> Rollout:
     stops = np.cumsum(slots)
     places = list(zip(rollouts, stops - slots, stops, strict=True))
 
-    def pad(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    def pad(*arrays: np.ndarray) -> np.ndarray:
         padded = np.zeros((length, stops[-1], *arrays[0].shape[2:]), arrays[0].dtype)
         for array, (_, start, stop) in zip(arrays, places, strict=True):
             padded[: len(array), start:stop] = array
         return padded
 
-    def pad_all(name: str) -> Arrays:
-        parts = [getattr(rollout, name) for rollout in rollouts]
-        return {key: pad([part[key] for part in parts]) for key in parts[0]}
+    def find_oldest(*arrays: np.ndarray) -> np.ndarray:
+        versions = np.full(length, max(array.max() for array in arrays))
+        for array in arrays:
+            oldest = versions[: len(array)]
+            np.minimum(oldest, array, out=oldest)
+        return versions
 
-    versions = np.full(length, max(rollout.versions.max() for rollout in rollouts))
-    for rollout in rollouts:
-        oldest = versions[: len(rollout.versions)]
-        np.minimum(oldest, rollout.versions, out=oldest)
-    states = [rollout.states for rollout in rollouts]
-    histories = [rollout.history for rollout in rollouts]
-    return Rollout(
-        inputs=pad_all("inputs"),
-        next_inputs=pad_all("next_inputs"),
-        next_alive=pad([rollout.next_alive for rollout in rollouts]),
-        rewards=pad([rollout.rewards for rollout in rollouts]),
-        actions=pad_all("actions"),
-        log_prob=pad([rollout.log_prob for rollout in rollouts]),
-        states={key: np.concatenate([part[key] for part in states]) for key in states[0]},
-        versions=versions,
-        valid=pad([get_valid(rollout) for rollout in rollouts]),
-        starts=join_starts(rollouts),
-        extras=pad_all("extras"),
-        history={key: np.concatenate([h[key] for h in histories], 1) for key in histories[0]},
+    joined = combine(
+        rollouts,
+        rows=pad,
+        slots=lambda *arrays: np.concatenate(arrays),
+        history=lambda *arrays: np.concatenate(arrays, 1),
+        versions=find_oldest,
     )
+    return dataclasses.replace(joined, valid=pad(*map(get_valid, rollouts)))

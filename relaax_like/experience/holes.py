@@ -13,7 +13,7 @@ import dataclasses
 
 import numpy as np
 
-from relaax_like.experience.rollout import ALIVE, TRUNCATED, Arrays, Rollout
+from relaax_like.experience.rollout import ALIVE, TRUNCATED, Rollout, combine
 
 
 def find_order(valid: np.ndarray) -> np.ndarray:
@@ -105,22 +105,15 @@ def make_dense(rollout: Rollout) -> Dense:
     def move(array: np.ndarray) -> np.ndarray:
         return remove_holes(array[:, columns], order)
 
-    def move_all(arrays: Arrays) -> dict[str, np.ndarray]:
-        return {name: move(array) for name, array in arrays.items()}
-
-    dense = Rollout(
-        inputs=move_all(rollout.inputs),
-        next_inputs=move_all(rollout.next_inputs),
-        next_alive=move(rollout.next_alive),
-        rewards=move(rollout.rewards),
-        actions=move_all(rollout.actions),
-        log_prob=move(rollout.log_prob),
-        states={name: array[columns] for name, array in rollout.states.items()},
-        versions=rollout.versions,
-        valid=_find_first_rows(valid)[:, columns],
-        starts=None if rollout.starts is None else rollout.starts[columns],
-        extras=move_all(rollout.extras),
+    dense = combine(
+        [rollout],
+        rows=move,
+        slots=lambda array: array[columns],
+        history=lambda array: array,
+        versions=lambda array: array,
     )
+    first = _find_first_rows(valid)[:, columns]
+    dense = dataclasses.replace(dense, valid=first, history={})
     return Dense(dense, order, columns, rollout)
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -593,6 +593,42 @@ class _Holes:
         return following
 
 
+# The axes of a rollout's arrays: rows `[T, k, ...]`, slots `[k, ...]`, history `[n - 1, k, ...]`.
+# The remaining field is `versions`, `[T]`.
+ROWS = ("inputs", "next_inputs", "next_alive", "rewards", "actions", "log_prob", "valid", "extras")
+SLOTS = ("states", "starts")
+HISTORY = ("history",)
+VERSIONS = ("versions",)
+
+
+def combine(
+    rollouts: Sequence[Rollout],
+    *,
+    rows: Callable[..., np.ndarray],
+    slots: Callable[..., np.ndarray],
+    history: Callable[..., np.ndarray],
+    versions: Callable[..., np.ndarray],
+) -> Rollout:
+    """Makes one rollout of one or several that have the same arrays.
+
+    Each function makes an array from those of all rollouts, which are its arguments. `starts` are
+    left out if they are unknown in one of them, and `valid` if all rows are valid in each.
+    """
+    made: dict[str, Any] = {}
+    for names, join in ((ROWS, rows), (SLOTS, slots), (HISTORY, history), (VERSIONS, versions)):
+        for name in names:
+            parts = [getattr(rollout, name) for rollout in rollouts]
+            if name == "valid" and any(part is not None for part in parts):
+                parts = [get_valid(rollout) for rollout in rollouts]
+            if any(part is None for part in parts):
+                made[name] = None
+            elif isinstance(parts[0], Mapping):
+                made[name] = {key: join(*(part[key] for part in parts)) for key in parts[0]}
+            else:
+                made[name] = join(*parts)
+    return Rollout(**made)
+
+
 def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
     """Joins rollouts of the same length side by side: `[T, k1 + k2 + ..., ...]`.
 
@@ -602,48 +638,30 @@ def concatenate(rollouts: Sequence[Rollout]) -> Rollout:
     if len(rollouts) == 1:
         return rollouts[0]
 
-    def join(name: str, axis: int) -> dict[str, np.ndarray]:
-        parts = [getattr(rollout, name) for rollout in rollouts]
-        return {key: np.concatenate([part[key] for part in parts], axis) for key in parts[0]}
+    def join(*arrays: np.ndarray) -> np.ndarray:
+        return np.concatenate(arrays, 1)
 
-    valid = None
-    if any(rollout.valid is not None for rollout in rollouts):
-        valid = np.concatenate([get_valid(rollout) for rollout in rollouts], 1)
-    return Rollout(
-        inputs=join("inputs", 1),
-        next_inputs=join("next_inputs", 1),
-        next_alive=np.concatenate([r.next_alive for r in rollouts], 1),
-        rewards=np.concatenate([r.rewards for r in rollouts], 1),
-        actions=join("actions", 1),
-        log_prob=np.concatenate([r.log_prob for r in rollouts], 1),
-        states=join("states", 0),
-        versions=np.min([r.versions for r in rollouts], axis=0),
-        valid=valid,
-        starts=join_starts(rollouts),
-        extras=join("extras", 1),
-        history=join("history", 1),
+    return combine(
+        rollouts,
+        rows=join,
+        slots=lambda *arrays: np.concatenate(arrays),
+        history=join,
+        versions=lambda *arrays: np.min(arrays, axis=0),
     )
 
 
 def slice_slots(rollout: Rollout, start: int, stop: int) -> Rollout:
     """Returns the slots `start` to `stop - 1`, as views."""
 
-    def cut(arrays: Arrays) -> dict[str, np.ndarray]:
-        return {name: array[:, start:stop] for name, array in arrays.items()}
+    def cut(array: np.ndarray) -> np.ndarray:
+        return array[:, start:stop]
 
-    return Rollout(
-        inputs=cut(rollout.inputs),
-        next_inputs=cut(rollout.next_inputs),
-        next_alive=rollout.next_alive[:, start:stop],
-        rewards=rollout.rewards[:, start:stop],
-        actions=cut(rollout.actions),
-        log_prob=rollout.log_prob[:, start:stop],
-        states={name: array[start:stop] for name, array in rollout.states.items()},
-        versions=rollout.versions,
-        valid=None if rollout.valid is None else rollout.valid[:, start:stop],
-        starts=None if rollout.starts is None else rollout.starts[start:stop],
-        extras=cut(rollout.extras),
-        history=cut(rollout.history),
+    return combine(
+        [rollout],
+        rows=cut,
+        slots=lambda array: array[start:stop],
+        history=cut,
+        versions=lambda array: array,
     )
 
 
@@ -653,36 +671,27 @@ def slice_steps(rollout: Rollout, slot: int, start: int, stop: int) -> Rollout:
     If `start` is not 0, it must be the first step of an episode, where the memory is zero.
     """
     column = slice(slot, slot + 1)
-
-    def cut(arrays: Arrays) -> dict[str, np.ndarray]:
-        return {name: array[start:stop, column] for name, array in arrays.items()}
-
-    starts = None if rollout.starts is None else rollout.starts[column]
-    states = {name: array[column] for name, array in rollout.states.items()}
-    history = {name: array[:, column] for name, array in rollout.history.items()}
-    if start:
-        first = slice(start, start + 1)
-        history = {
-            name: np.repeat(rollout.inputs[name][first, column], len(array), 0)
-            for name, array in history.items()
-        }
-        states = {name: np.zeros_like(array) for name, array in states.items()}
-        if starts is not None:
-            ends = np.count_nonzero(rollout.next_alive[:start, slot] != ALIVE)
-            starts = np.array([[starts[0, 0], starts[0, 1] + ends, 0]])
-    return Rollout(
-        inputs=cut(rollout.inputs),
-        next_inputs=cut(rollout.next_inputs),
-        next_alive=rollout.next_alive[start:stop, column],
-        rewards=rollout.rewards[start:stop, column],
-        actions=cut(rollout.actions),
-        log_prob=rollout.log_prob[start:stop, column],
-        states=states,
-        versions=rollout.versions[start:stop],
-        valid=None if rollout.valid is None else rollout.valid[start:stop, column],
+    part = combine(
+        [rollout],
+        rows=lambda array: array[start:stop, column],
+        slots=lambda array: array[column],
+        history=lambda array: array[:, column],
+        versions=lambda array: array[start:stop],
+    )
+    if not start:
+        return part
+    starts = part.starts
+    if starts is not None:
+        ends = np.count_nonzero(rollout.next_alive[:start, slot] != ALIVE)
+        starts = np.array([[starts[0, 0], starts[0, 1] + ends, 0]])
+    return dataclasses.replace(
+        part,
+        states={name: np.zeros_like(array) for name, array in part.states.items()},
         starts=starts,
-        extras=cut(rollout.extras),
-        history=history,
+        history={
+            name: np.repeat(part.inputs[name][:1], len(array), 0)
+            for name, array in part.history.items()
+        },
     )
 
 
@@ -780,9 +789,3 @@ def find_next_starts(starts: np.ndarray, next_alive: np.ndarray) -> np.ndarray:
         # Rows after the last end.
         following[:, 2] = np.where(counts > 0, ended[::-1].argmax(0), following[:, 2])
     return following
-
-
-def join_starts(rollouts: Sequence[Rollout]) -> np.ndarray | None:
-    """Returns `starts` of rollouts side by side; None if any rollout has none."""
-    starts = [rollout.starts for rollout in rollouts if rollout.starts is not None]
-    return np.concatenate(starts) if len(starts) == len(rollouts) else None

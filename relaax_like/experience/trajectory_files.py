@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.experience.collector import Layout, find_layout
 from relaax_like.experience.rollout import Rollout, concatenate
 from relaax_like.wire.array_file import finding_damage, read_arrays, write_arrays
 from relaax_like.wire.errors import DamagedError, InvalidInputError
@@ -243,16 +244,7 @@ def _flatten(rollout: Rollout) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _describe(rollout: Rollout) -> list[tuple[str, str, tuple[int, ...]]]:
+def _describe(rollout: Rollout) -> tuple[int, Layout]:
     """Returns a description that is equal for rollouts that can be joined side by side."""
-    arrays = _flatten(rollout)
-    slots = {"states": 0, "starts": 0}  # axis of the slots; elsewhere it is the second one
-    return [("steps", "", rollout.next_alive.shape[:1])] + [
-        (name, array.dtype.str, _cut_axis(array.shape, slots.get(name.partition("/")[0], 1)))
-        for name, array in arrays.items()
-        if name != "valid"
-    ]
-
-
-def _cut_axis(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    return (*shape[:axis], *shape[axis + 1 :])
+    steps = len(rollout.next_alive)
+    return steps, find_layout(rollout, steps)

@@ -2,7 +2,6 @@
 
 from relaax_like.replay.hindsight import Hindsight, make_sparse_rewards
 from relaax_like.replay.items import (
-    CompleteEpisodes,
     SequenceBatch,
     Sequences,
     TransitionBatch,
@@ -16,7 +15,6 @@ from relaax_like.replay.table import Inserted, Table, TableCounts
 
 __all__ = [
     "Column",
-    "CompleteEpisodes",
     "Hindsight",
     "Inserted",
     "Prioritized",

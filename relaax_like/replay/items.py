@@ -206,59 +206,7 @@ class Transitions:
         )
 
 
-class _SequenceItems:
-    """The common base of `Sequences` and `CompleteEpisodes`."""
-
-    def __init__(self, discount: float):
-        self.discount = discount
-        self._find = load_kernel("find_sequences")
-
-    def _gather(self, storage: Storage, drawn: Drawn, length: int, burn_in: int) -> SequenceBatch:
-        # In the order [L, U, B]; turned at the end.
-        shape = drawn.ids.shape
-        ids = drawn.ids.reshape(-1)
-        tokens = np.empty((length + 1, ids.size), np.int64)
-        counts = np.empty((2, ids.size), np.int64)
-        self._find(
-            ids, length, burn_in, storage.oldest_id, storage.capacity, storage.links, tokens, counts
-        )
-        before, learned = counts
-        steps = np.arange(length)[:, None]
-        present = steps < before + learned  # [L, N]
-        rows = np.where(present, tokens[:-1], ids) % storage.capacity
-        states = storage.read_states(rows)
-        has_value = present & (states != TERMINATED)
-        discounts = np.where(has_value, self.discount, 0.0).astype(np.float32)
-
-        def turn(array: np.ndarray) -> np.ndarray:
-            array = array.reshape(array.shape[0], *shape, *array.shape[2:])
-            return np.ascontiguousarray(np.moveaxis(array, 1, 0))
-
-        def take(arrays: Arrays) -> dict[str, np.ndarray]:
-            return {name: turn(array.take(rows, 0)) for name, array in arrays.items()}
-
-        first = ids % storage.capacity
-        observations = storage.take_observations(tokens.reshape(-1), tokens.shape)
-        return SequenceBatch(
-            observations={name: turn(array) for name, array in observations.items()},
-            actions=take(storage.actions),
-            rewards=turn(storage.rewards.take(rows, 0)),
-            discounts=turn(discounts),
-            continues=turn(steps < before + learned - 1),
-            present=turn(present),
-            valid=turn(present & (steps >= before)),
-            begins=turn(present & (storage.keys[rows, 2] == 0)),
-            log_prob=turn(storage.log_prob.take(rows)),
-            extras=take(storage.extras),
-            ids=drawn.ids,
-            weights=drawn.weights,
-            versions=storage.versions.take(first).reshape(shape),
-            ages=storage.next_id - 1 - drawn.ids,
-            keys=storage.keys.take(first, 0).reshape(*shape, 3),
-        )
-
-
-class Sequences(_SequenceItems):
+class Sequences:
     """Makes every `period`-th step of a chain an item: the sequence of steps from there on.
 
     Up to `burn_in` steps before it come first; they fill the network's memory and are not valid.
@@ -302,10 +250,11 @@ class Sequences(_SequenceItems):
                 f"which is steps ({steps}) minus burn_in ({burn_in}): with a longer period, some "
                 "steps would never be learned from"
             )
-        super().__init__(discount)
+        self.discount = discount
         self.steps = steps
         self.burn_in = burn_in
         self.period = steps - burn_in if period is None else period
+        self._find = load_kernel("find_sequences")
 
     @property
     def rule(self) -> ItemRule:
@@ -314,39 +263,46 @@ class Sequences(_SequenceItems):
 
     def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> SequenceBatch:
         """Returns the arrays of the drawn items; see `Items`."""
-        return self._gather(storage, drawn, self.steps, self.burn_in)
+        # In the order [L, U, B]; turned at the end.
+        shape = drawn.ids.shape
+        ids = drawn.ids.reshape(-1)
+        tokens = np.empty((self.steps + 1, ids.size), np.int64)
+        counts = np.empty((2, ids.size), np.int64)
+        self._find(
+            *(ids, self.steps, self.burn_in, storage.oldest_id, storage.capacity),
+            *(storage.links, tokens, counts),
+        )
+        before, learned = counts
+        steps = np.arange(self.steps)[:, None]
+        present = steps < before + learned  # [L, N]
+        rows = np.where(present, tokens[:-1], ids) % storage.capacity
+        states = storage.read_states(rows)
+        has_value = present & (states != TERMINATED)
+        discounts = np.where(has_value, self.discount, 0.0).astype(np.float32)
 
+        def turn(array: np.ndarray) -> np.ndarray:
+            array = array.reshape(array.shape[0], *shape, *array.shape[2:])
+            return np.ascontiguousarray(np.moveaxis(array, 1, 0))
 
-class CompleteEpisodes(_SequenceItems):
-    """Makes each complete episode an item, once it has ended; its id is that of its first step.
+        def take(arrays: Arrays) -> dict[str, np.ndarray]:
+            return {name: turn(array.take(rows, 0)) for name, array in arrays.items()}
 
-    An episode with a gap, or whose first steps were evicted, is not an item.
-
-    Attributes:
-      discount, multiple: as the arguments.
-
-    Args:
-      discount: per step, 0 to 1.
-      multiple: L is the length of the longest episode of a draw, rounded up to a multiple of this,
-        so that compiled functions see few shapes.
-
-    Raises:
-      ConfigError: a number is outside of its range.
-    """
-
-    def __init__(self, discount: float = 0.99, multiple: int = 1):
-        _validate("CompleteEpisodes", multiple=(multiple, 1))
-        _validate_discount("CompleteEpisodes", discount)
-        super().__init__(discount)
-        self.multiple = multiple
-        self._count = load_kernel("count_steps")
-
-    @property
-    def rule(self) -> ItemRule:
-        """The first step of each episode, once the episode has ended."""
-        return ItemRule(lookahead=None, period=1)
-
-    def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> SequenceBatch:
-        """Returns the arrays of the drawn items; see `Items`."""
-        longest = self._count(drawn.ids.reshape(-1), storage.capacity, storage.links)
-        return self._gather(storage, drawn, -(-longest // self.multiple) * self.multiple, 0)
+        first = ids % storage.capacity
+        observations = storage.take_observations(tokens.reshape(-1), tokens.shape)
+        return SequenceBatch(
+            observations={name: turn(array) for name, array in observations.items()},
+            actions=take(storage.actions),
+            rewards=turn(storage.rewards.take(rows, 0)),
+            discounts=turn(discounts),
+            continues=turn(steps < before + learned - 1),
+            present=turn(present),
+            valid=turn(present & (steps >= before)),
+            begins=turn(present & (storage.keys[rows, 2] == 0)),
+            log_prob=turn(storage.log_prob.take(rows)),
+            extras=take(storage.extras),
+            ids=drawn.ids,
+            weights=drawn.weights,
+            versions=storage.versions.take(first).reshape(shape),
+            ages=storage.next_id - 1 - drawn.ids,
+            keys=storage.keys.take(first, 0).reshape(*shape, 3),
+        )

@@ -45,7 +45,7 @@ _KIND = 3  # mask: STATE without ITEM
 AGENT, EPISODE, STEP, TAIL, LAST_USED, PENDING = range(6)
 
 # Columns of `rule`, int64; see `storage.ItemRule`.
-LOOKAHEAD, PERIOD, WHOLE_EPISODES = range(3)
+LOOKAHEAD, PERIOD = range(2)
 
 # Which steps `find_goals` chooses from.
 FUTURE_GOAL, FINAL_GOAL, EPISODE_GOAL = range(3)
@@ -138,7 +138,6 @@ def _insert_rows(
     length, width = next_alive.shape
     lookahead = rule[LOOKAHEAD]
     period = rule[PERIOD]
-    whole = rule[WHOLE_EPISODES] != 0
     last = np.empty(width, np.int64)
     position = np.zeros(width, np.int64)
     episode = starts[:, 1].copy()
@@ -191,8 +190,7 @@ def _insert_rows(
                 links[p, VERSION] = versions[t]
                 sources[row - next_id, 0] = FROM_STEP
                 sources[row - next_id, 1] = t * width + s
-                begins = position[s] == 0 and step[s] == 0
-                if position[s] % period == 0 and (begins or not whole):
+                if position[s] % period == 0:
                     pending[stream, streams[stream, PENDING]] = row
                     streams[stream, PENDING] += 1
                 ends = state != ALIVE
@@ -207,14 +205,11 @@ def _insert_rows(
                     if item < oldest:
                         continue
                     q = item % capacity
-                    if ends or breaks:
-                        is_complete = ends or not whole
-                    elif lookahead < 0 or position[s] - links[q, POSITION] < lookahead:
+                    if not (ends or breaks) and position[s] - links[q, POSITION] < lookahead:
                         pending[stream, kept] = item
                         kept += 1
                         continue
-                    else:
-                        is_complete = True
+                    is_complete = True
                     # The observations before it that its own is stacked with must be there.
                     before = item
                     for _ in range(reach):
@@ -265,7 +260,6 @@ def _close_streams(
     oldest: int,
     capacity: int,
     reach: int,
-    rule: np.ndarray,
     links: np.ndarray,
     streams: np.ndarray,
     pending: np.ndarray,
@@ -296,7 +290,7 @@ def _close_streams(
         row += 1
         for j in range(streams[stream, PENDING]):
             item = pending[stream, j]
-            is_complete = item >= oldest and rule[WHOLE_EPISODES] == 0
+            is_complete = item >= oldest
             if is_complete:
                 before = item
                 for _ in range(reach):
@@ -448,19 +442,6 @@ def _find_sequences(
             tokens[t, i] = following
         counts[0, i] = before
         counts[1, i] = length - before
-
-
-def _count_steps(ids: np.ndarray, capacity: int, links: np.ndarray) -> int:
-    """Returns the largest number of steps from one of the rows to the end of its chain."""
-    longest = 0
-    for i in range(ids.size):
-        row = ids[i]
-        length = 0
-        while row >= 0 and (links[row % capacity, STATE] & _KIND) != OBSERVATION:
-            length += 1
-            row = links[row % capacity, FOLLOWING]
-        longest = max(longest, length)
-    return longest
 
 
 def _find_goals(
@@ -635,7 +616,7 @@ KERNELS: dict[str, Kernel] = {
     "close_streams": Kernel(
         _close_streams,
         (
-            *(_OUT_IDS, _INT, _INT, _INT, _INT, _INT, _OUT_IDS, _OUT_TABLE, _OUT_TABLE),
+            *(_OUT_IDS, _INT, _INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_TABLE),
             *(_OUT_TABLE, _OUT_IDS, _OUT_IDS),
         ),
         2,
@@ -655,7 +636,6 @@ KERNELS: dict[str, Kernel] = {
     "find_goals": Kernel(
         _find_goals, (_IDS, LoopType("float64", 1), _INT, _INT, _INT, _OUT_TABLE, _OUT_IDS)
     ),
-    "count_steps": Kernel(_count_steps, (_IDS, _INT, _OUT_TABLE), 1),
     "find_stacks": Kernel(_find_stacks, (_IDS, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)),
     "add_members": Kernel(_add_members, (_IDS, _INT, _OUT_IDS, _OUT_IDS)),
     "set_leaves": Kernel(_set_leaves, (_IDS, LoopType("float64", 1), LoopType("float64", 2, True))),

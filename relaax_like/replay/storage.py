@@ -34,12 +34,11 @@ class ItemRule(NamedTuple):
     """Defines which rows are items, and when they are complete.
 
     Attributes:
-      lookahead: number of steps that must follow in the same chain, unless the chain ends before;
-        None: the row is the first of an episode, which must have ended.
+      lookahead: number of steps that must follow in the same chain, unless the chain ends before.
       period: an item begins at every `period`-th step of a chain.
     """
 
-    lookahead: int | None
+    lookahead: int
     period: int
 
 
@@ -225,8 +224,8 @@ class Storage:
         """Sets which rows are items; call it before the first insertion."""
         assert self.next_id == 0, "rows were inserted already"
         lookahead, period = rule
-        self._rule = np.array([-1 if lookahead is None else lookahead, period, lookahead is None])
-        most_pending = 1 if lookahead is None else -(-(lookahead + 1) // period)
+        self._rule = np.array(rule)
+        most_pending = -(-(lookahead + 1) // period)
         self._pending = np.zeros((self._max_streams, most_pending), np.int64)
 
     def insert(self, rollout: Rollout) -> Change:
@@ -396,7 +395,7 @@ class Storage:
           KeyError, TypeError, ValueError: the state is incomplete or damaged; some of the storage
             can have changed.
         """
-        lookahead, period, _ = (int(number) for number in state["rule"])
+        lookahead, period = (int(number) for number in state["rule"])
         history = {name: int(number) for name, number in dict(state["history"]).items()}
         lookahead_name = "lookahead of items (n_step - 1, or sequence_steps - burn_in_steps - 1)"
         for name, mine, theirs in (
@@ -550,7 +549,7 @@ class Storage:
         complete = np.empty(len(closing) * self._pending.shape[1], np.int64)
         rows, found = self._kernels["close_streams"](
             *(closing, len(closing), self.next_id, self.oldest_id, self.capacity, self._reach),
-            *(self._rule, self.links, self.streams, self._pending, sources, complete),
+            *(self.links, self.streams, self._pending, sources, complete),
         )
         positions = (self.next_id + np.arange(rows)) % self.capacity
         for array in self.observations.values():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.replay import HISTORY, SPEC, Reference, World, show_all
 
 from relaax_like.experience.rollout import ALIVE, TERMINATED
-from relaax_like.replay import CompleteEpisodes, Sequences, Storage, Table, Transitions, Uniform
+from relaax_like.replay import Sequences, Storage, Table, Transitions, Uniform
 from relaax_like.replay.items import Drawn
 
 DISCOUNT = 0.9
@@ -143,23 +143,6 @@ def test_sequences_equal_the_reference(settings, learned, burn_in, period):
     for place, id_ in enumerate(ids.tolist()):
         before, rows = expected[id_]
         assert_sequence(batch, place, [*before, *rows], len(before), reference, depth > 1)
-
-
-@given(plays, st.integers(1, 4))
-@settings(max_examples=80)
-def test_complete_episodes_equal_the_reference(settings, multiple):
-    items = CompleteEpisodes(DISCOUNT, multiple)
-    depth = 3 if settings["has_history"] else 1
-    for table, storage, reference in play(items, **settings):
-        ids, batch = gather_all(table, storage, items)
-        found = {r.id: reference.find_episode(r) for r in reference.list_steps(depth)}
-        expected = {i: rows for i, rows in found.items() if rows is not None}
-        assert ids.tolist() == sorted(expected)
-    if batch is not None:
-        longest = max(len(rows) for rows in expected.values())
-        assert batch.valid.shape[1] == -(-longest // multiple) * multiple
-    for place, id_ in enumerate(ids.tolist()):
-        assert_sequence(batch, place, expected[id_], 0, reference, depth > 1)
 
 
 def assert_sequence(batch, place, rows, burnt_in, reference, has_history):

@@ -24,7 +24,6 @@ from relaax_like.experience.rollout import (
 )
 from relaax_like.replay import (
     Column,
-    CompleteEpisodes,
     Prioritized,
     RateLimiter,
     RowSpec,
@@ -41,7 +40,6 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosed
 ITEMS = {
     "transitions": lambda: Transitions(3),
     "sequences": lambda: Sequences(5, 2),
-    "episodes": CompleteEpisodes,
 }
 SELECTORS = {"uniform": Uniform, "prioritized": Prioritized}
 
@@ -514,7 +512,6 @@ def test_segments_that_are_too_large_are_refused_with_the_numbers():
         (lambda: Transitions(1, 1.5), r"discount 1\.5"),
         (lambda: Sequences(4, 4), r"steps 4, expected more than burn_in \(4\)"),
         (lambda: Sequences(8, 4, 5), "period 5, expected at most 4"),
-        (lambda: CompleteEpisodes(multiple=0), "multiple 0"),
         (lambda: Storage(SPEC, 1), "capacity is 1"),
         (lambda: Storage(SPEC, 10, history={"pixels": 1}), "history of 'pixels' is 1"),
         (lambda: Storage(SPEC, 10, history={"sound": 2}), "history of 'sound'"),
