@@ -7,11 +7,20 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from relaax_like.config.address import Address
 from relaax_like.config.algorithm_folder import MAIN, SLOTS, TRAINER
 from relaax_like.config.loader import export_experiment
-from relaax_like.config.models import EnvironmentConfig, Experiment
+from relaax_like.config.models import (
+    LEARNER,
+    METRICS_SERVER,
+    PARAMETER_SERVER,
+    RLX_SERVER,
+    EnvironmentConfig,
+    Experiment,
+    to_attribute,
+)
 from relaax_like.config.plan import Offline, get_plan
 from relaax_like.launch.security import (
     make_client_security,
@@ -25,6 +34,23 @@ from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.ports import bind_socket
 from relaax_like.wire.security import ClientSecurity
+
+# Name of a node that listens -> the section with its address; in the order of their starts.
+_SECTIONS = {
+    "metrics": METRICS_SERVER,
+    "ps": PARAMETER_SERVER,
+    "learner": LEARNER,
+    "rlx": RLX_SERVER,
+}
+_ADDRESS_KEYS = ("bind", "parameter_server")
+
+
+def _find_servers(experiment: Experiment) -> dict[str, Any]:
+    """Returns the name of each node of a run that listens -> its section."""
+    found = {name: experiment.sections[section] for name, section in _SECTIONS.items()}
+    if experiment.learner.placement != "standalone":
+        del found["learner"]
+    return {name: settings for name, settings in found.items() if settings is not None}
 
 
 def make_topology(
@@ -41,27 +67,24 @@ def make_topology(
       ConfigError: there is no environment, or it has no program to start; or see
         `make_client_security` and, without an environment, `validate_served`.
     """
-    roles = ["parameter_server", "rlx_server"]
-    if experiment.metrics_server is not None:
-        roles.insert(0, "metrics_server")
-    if experiment.learner.placement == "standalone":
-        roles.insert(-1, "learner")
     arguments = ["--config", str(experiment.file.absolute())]
     for override in overrides:
         arguments += ["--set", override]
     # Absolute: an environment's program can change its working directory.
     folder = str((experiment.run_dir / TRACE_FOLDER).absolute())
     env = {tracing.ENVIRONMENT_VARIABLE: folder} if trace else {}
-    servers = [
-        Node(
-            name=_SHORT[role],
-            role=_ROLES[role],
-            argv=[sys.executable, "-m", f"relaax_like.cli.{role}", *arguments],
-            env=env,
-            cpus=_count_cpus(role, experiment),
+    servers = []
+    for name in _find_servers(experiment):
+        program = to_attribute(_SECTIONS[name])
+        servers.append(
+            Node(
+                name=name,
+                role=cast(Role, program.replace("_", " ")),
+                argv=[sys.executable, "-m", f"relaax_like.cli.{program}", *arguments],
+                env=env,
+                cpus=_count_cpus(name, experiment),
+            )
         )
-        for role in roles
-    ]
     clients = _make_clients(experiment, env)
     return Topology(nodes=servers + clients, edges=_make_edges(experiment, clients))
 
@@ -111,16 +134,10 @@ def choose_ports(experiment: Experiment) -> list[str]:
     Raises:
       ConfigError: a host has no address on this machine.
     """
-    listed = {
-        "ps": experiment.parameter_server,
-        "rlx": experiment.rlx_server,
-        "metrics": experiment.metrics_server,
-        "learner": experiment.learner if experiment.learner.placement == "standalone" else None,
-    }
     overrides = []
     with contextlib.ExitStack() as probes:  # open until all are found: they differ
-        for name, settings in listed.items():
-            if settings is None or settings.bind.port:
+        for name, settings in _find_servers(experiment).items():
+            if settings.bind.port:
                 continue
             host = settings.bind.host
             try:
@@ -161,22 +178,17 @@ def validate_servers(experiment: Experiment) -> None:
     """
     validate_run(experiment)
     binds: dict[str, Address] = {}
-    for section, settings in (
-        ("relaax-parameter-server", experiment.parameter_server),
-        ("relaax-rlx-server", experiment.rlx_server),
-        ("relaax-metrics-server", experiment.metrics_server),
-        ("learner", experiment.learner if experiment.learner.placement == "standalone" else None),
-    ):
-        if settings is not None:
-            for other, bind in binds.items():
-                if settings.bind.collides_with(bind):
-                    raise ConfigError(
-                        f"{section}.bind: {settings.bind} collides with {other}.bind: {bind}; "
-                        "choose another port"
-                    )
-            binds[section] = settings.bind
-            validate_exposure(settings.bind, experiment.security, key=f"{section}.bind")
-            validate_port_free(settings.bind, f"--set {section}.bind=HOST:PORT")
+    for name, settings in _find_servers(experiment).items():
+        section = _SECTIONS[name]
+        for other, bind in binds.items():
+            if settings.bind.collides_with(bind):
+                raise ConfigError(
+                    f"{section}.bind: {settings.bind} collides with {other}.bind: {bind}; "
+                    "choose another port"
+                )
+        binds[section] = settings.bind
+        validate_exposure(settings.bind, experiment.security, key=f"{section}.bind")
+        validate_port_free(settings.bind, f"--set {section}.bind=HOST:PORT")
 
 
 def validate_served(experiment: Experiment) -> None:
@@ -219,35 +231,13 @@ def _validate_no_trainer(experiment: Experiment) -> None:
         )
 
 
-_SHORT = {
-    "parameter_server": "ps",
-    "rlx_server": "rlx",
-    "metrics_server": "metrics",
-    "learner": "learner",
-}
-# Name of a node that listens -> the section with its address.
-_SECTIONS = {
-    "ps": "relaax-parameter-server",
-    "rlx": "relaax-rlx-server",
-    "metrics": "relaax-metrics-server",
-    "learner": "learner",
-}
-_ADDRESS_KEYS = ("bind", "parameter_server")
-_ROLES: Mapping[str, Role] = {
-    "parameter_server": "parameter server",
-    "rlx_server": "rlx server",
-    "metrics_server": "metrics server",
-    "learner": "learner",
-}
-
-
-def _count_cpus(role: str, experiment: Experiment) -> int:
+def _count_cpus(name: str, experiment: Experiment) -> int:
     """Returns the processor cores of a server: the threads of TensorFlow, where it learns."""
     learner = experiment.learner
-    if role == "rlx_server":
+    if name == "rlx":
         return 2 if learner.placement == "agent" else 1  # its learner is another process
-    learns = {"server": "parameter_server", "standalone": "learner"}.get(learner.placement or "")
-    return max(learner.backprop_workers, 1) if role == learns else 1
+    learns = {"server": "ps", "standalone": "learner"}.get(learner.placement or "")
+    return max(learner.backprop_workers, 1) if name == learns else 1
 
 
 # Notifies a client's program that its lines are mixed with those of others.
@@ -263,14 +253,13 @@ def _make_edges(experiment: Experiment, clients: Sequence[Node]) -> list[Edge]:
     ]
     bridge = str(experiment.rlx_server.parameter_server.to_connect())
     edges.append(Edge(source="rlx", target="ps", protocol="bridge", address=bridge))
-    servers = ["ps", "rlx"]
-    if experiment.learner.placement == "standalone":
-        servers.append("learner")
+    servers = _find_servers(experiment)
+    if "learner" in servers:
         address = str(experiment.learner.advertise or experiment.learner.bind.to_connect())
         edges.append(Edge(source="learner", target="ps", protocol="bridge", address=bridge))
         edges.append(Edge(source="rlx", target="learner", protocol="bridge", address=address))
-    if experiment.metrics_server is not None:
-        metrics = str(experiment.metrics_server.bind.to_connect())
+    if "metrics" in servers:
+        metrics = str(servers.pop("metrics").bind.to_connect())
         edges += [
             Edge(source=source, target="metrics", protocol="metrics", address=metrics)
             for source in servers
