@@ -35,7 +35,8 @@ class TrainingData:
       env_steps: number of valid rows, without the first row of each column if rollouts overlap. It
         can differ from the counted environment steps, for example if a data handler makes several
         rollouts of one, or if steps were overridden.
-      mean_version: mean of the version that acted, over all rows of the batch.
+      mean_version: mean of the version that acted, over all rows of the batch; None: another run
+        has acted.
       keys: `[columns, 2] int64`: ticket (of an episode: that of its last rollout), and index of the
         column among those of its ticket.
     """
@@ -43,7 +44,7 @@ class TrainingData:
     rollout: Rollout
     tickets: tuple[int, ...]
     env_steps: int
-    mean_version: float
+    mean_version: float | None
     keys: np.ndarray
 
 

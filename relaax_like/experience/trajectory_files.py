@@ -138,6 +138,9 @@ class TrajectoryWriter:
                     error,
                 )
 
+    def flush(self) -> None:
+        """Does nothing: nothing waits; see `TrajectoryGatherer`."""
+
 
 class TrajectoryGatherer:
     """Joins rollouts side by side until they are large enough for a file; for small batches.
@@ -156,10 +159,11 @@ class TrajectoryGatherer:
         self._rollouts: list[Rollout] = []
         self._steps = self._bytes = 0
 
-    def add(self, rollout: Rollout) -> None:
+    def write(self, iteration: int, rollout: Rollout) -> None:
         """Adds a rollout, whose arrays must not change before the next file is written.
 
         Writes a file if there are enough steps or bytes; once the writer is full, does nothing.
+        Files are numbered by themselves, not by the iteration.
         """
         if self._writer.is_full:
             return

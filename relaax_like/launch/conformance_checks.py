@@ -183,7 +183,6 @@ def check_resume(subject: Subject) -> None:
 
 def check_placements(subject: Subject) -> None:
     """Checks that gradients pushed to a parameter server have the same result as full updates."""
-    from relaax_like.learn.gradient_policy import GradientPolicy
     from relaax_like.learn.gradients import GradientTask
     from relaax_like.learn.pushing import Pushing
 
@@ -203,23 +202,22 @@ def check_placements(subject: Subject) -> None:
         InProcessClient(server, "check") as client,
     ):
         task = GradientTask(algorithm)
-        sink = Pushing(client, task, tally)
-        policy = GradientPolicy(task, plan, 7, sink)
-        sink.load()
+        policy = Pushing(client, task, tally, plan, 7)
+        policy.load()
         model = subject.make_model()
         for seed in (9, 10):
             data = subject.make_data(model, seed)
             wanted = whole.forward(whole.data_preprocess(data))
             tally.add(data.env_steps)
             found = policy.forward(policy.data_preprocess(data))
-            task.set_values(sink.values)
+            task.set_values(policy.values)
             for name, number in wanted.items():
                 if not np.isclose(number, found[name], rtol=1e-3, atol=1e-4, equal_nan=True):
                     raise Failed(
                         f"{subject.folder}: {name} is {number:g} with placement server, but "
                         f"{found[name]:g} with placement agent; {_FROM_BATCH}"
                     )
-        values, where = list(sink.values), "with placement agent"
+        values, where = list(policy.values), "with placement agent"
         _compare_changes(subject, start, whole.get_values(), values, where, _FROM_BATCH)
 
 

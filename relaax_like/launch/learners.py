@@ -61,6 +61,7 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.learner_loop import LearnerLoop, Source
     from relaax_like.learn.learning_policy import LearningPolicy
     from relaax_like.learn.replayed import Replayed
+    from relaax_like.learn.request_queue import RequestQueue
     from relaax_like.learn.tally import Tally
     from relaax_like.learn.updates import LearningTask
 
@@ -69,6 +70,8 @@ logger = logging.getLogger(__name__)
 MakeClient = Callable[[str], ParameterServerClient]
 # Number of rollouts of one slot that can wait if iterations have no fixed size.
 _OPEN_CAPACITY = 256
+# The same where each agent sends at most one or two rollouts before it waits.
+_UNBOUNDED = 1 << 62
 
 
 def make_learners(
@@ -113,21 +116,14 @@ def make_learners(
                 algorithm, is_joint=is_joint, compile_in_background=compile_in_background
             )
         client = make_client(client_id)
-        writer = _make_trajectory_writer(experiment, client_id)
-        data_handler = _make_data_handler(experiment)
-
         learner = GradientLearner(
             gradient_task,
             _get_agents_plan(config, TASK),
             client,
+            _make_requests(experiment, model, not compile_in_background, client_id),
             seed=derive_seed(config.seed, "learn"),
             on_failure=on_failure,
             learner=_make_hooked_learner(experiment, client.metrics()),
-            data_handler=data_handler,
-            trajectories=None if writer is None else TrajectoryGatherer(writer),
-            max_lag=experiment.learner.max_lag,
-            make_replayed=_plan_replayed(experiment, model, data_handler),
-            holds_agents=not compile_in_background,
         )
         return {TASK: learner}
     make_algorithms = get_make_algorithms(algorithm_module)
@@ -152,32 +148,56 @@ def make_learners(
             gradient_tasks[name],
             _get_agents_plan(config, name),
             tasks.make_client(name, make_client(f"{client_id}-{name}")),
+            _make_requests(
+                *(experiment, algorithm.model, not compile_in_background),
+                task=name,
+                has_others=len(tasks.algorithms) > 1,
+            ),
             seed=derive_seed(derive_seed(config.seed, "learn"), name),
             curves=f"Optimizer/{name}",
             on_failure=on_failure,
-            has_others=len(tasks.algorithms) > 1,
-            max_lag=experiment.learner.max_lag,
-            make_replayed=_plan_replayed(experiment, algorithm.model, None, name),
-            holds_agents=not compile_in_background,
         )
         for name, algorithm in tasks.algorithms.items()
     }
 
 
-def _plan_replayed(
-    experiment: Experiment, model: Any, data_handler: DataHandler | None, task: str = ""
-) -> "Callable[[Tally], Replayed]":
-    """Returns what makes the replay table of a learner beside its agents, if it needs one.
+def _make_requests(
+    experiment: Experiment,
+    model: Any,
+    holds_agents: bool,
+    client_id: str = "",
+    *,
+    task: str = "",
+    has_others: bool = False,
+) -> "RequestQueue":
+    """Makes what takes the requests of agents whose learner is beside them.
 
-    `task` names one of several.
+    Args:
+      experiment: of the run.
+      model: of the task.
+      holds_agents: see `RequestQueue`.
+      client_id: of the learner, for the names of trajectory files.
+      task: one of several tasks; "": the only task.
+      has_others: whether agents have other tasks, too. Then none waits for an incomplete iteration:
+        an agent that waits for one task would delay the others.
     """
+    from relaax_like.learn.collected import Collected
+    from relaax_like.learn.request_queue import RequestQueue
+    from relaax_like.learn.tally import Tally
 
-    def make(tally: "Tally") -> "Replayed":
-        plan = get_task_plan(experiment.algorithm, task or TASK)
-        assert isinstance(plan, Replay)
-        return _make_replayed(experiment, plan, model, tally, data_handler, task=task)
-
-    return make
+    plan = _get_agents_plan(experiment.algorithm, task or TASK)
+    data_handler = _make_data_handler(experiment)
+    if isinstance(plan, Replay):
+        table = _make_replayed(experiment, plan, model, Tally(), data_handler, task=task)
+        return RequestQueue(table, holds_agents=holds_agents)
+    writer = _make_trajectory_writer(experiment, client_id)
+    source = Collected(
+        make_collector(plan, _UNBOUNDED, data_handler),
+        Tally(),
+        trajectories=None if writer is None else TrajectoryGatherer(writer),
+    )
+    waits = isinstance(plan, OnPolicy) and not has_others
+    return RequestQueue(source, waits, max_lag=experiment.learner.max_lag)
 
 
 def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes | Replay:

@@ -7,6 +7,7 @@ from typing import Any
 
 from relaax_like.core.episode_reports import pack_reports, unpack_reports
 from relaax_like.core.records import EpisodeReport, Origin, Received, TableStatus
+from relaax_like.experience.collector import DataHandler
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.learner_loop import Source
 from relaax_like.learn.rollout_layout import RolloutLayout
@@ -22,16 +23,21 @@ class AgentSource(Source):
     Attributes:
       holds_agents: whether agents wait until their rollouts have been learned from; False: they
         only wait while the source is full.
+      tally, data_handler: the arguments.
 
     Args:
       tally: counts steps and episodes.
-      layout: of the rollouts.
+      layout: of the rollouts; None: they are used as they are, as they are from this process.
+      data_handler: applies a user's changes to rollouts; None: no changes.
     """
 
     holds_agents = True
 
-    def __init__(self, tally: Tally, layout: RolloutLayout):
-        self._tally = tally
+    def __init__(
+        self, tally: Tally, layout: RolloutLayout | None, data_handler: DataHandler | None
+    ):
+        self.tally = tally
+        self.data_handler = data_handler
         self._layout = layout
         self._counted_at = 0.0
         # Since _counted_at; guarded by the tally's lock.
@@ -44,7 +50,7 @@ class AgentSource(Source):
 
         After `load`, it is that of the newest publication and of a replay table's log.
         """
-        return self._tally.received
+        return self.tally.received
 
     @property
     def waiting_columns(self) -> int:
@@ -67,6 +73,11 @@ class AgentSource(Source):
         """Whether there is an iteration to take."""
 
     @property
+    def missing_columns(self) -> int:
+        """Number of columns that the next iteration lacks; 0 with a replay table."""
+        return 0
+
+    @property
     def table_status(self) -> TableStatus:
         """Status of the replay table, if this is one."""
         return TableStatus()
@@ -77,7 +88,7 @@ class AgentSource(Source):
         Raises:
           InvalidInputError: the rollout does not fit this run.
         """
-        return self._layout.conform(rollout)
+        return rollout if self._layout is None else self._layout.conform(rollout)
 
     def add(
         self,
@@ -107,9 +118,9 @@ class AgentSource(Source):
           ServerUnavailableError: the disk of a replay table's log has failed; nothing was added.
         """
         steps = rollout.env_steps if env_steps is None else env_steps
-        with self._tally.lock:  # an iteration with this rollout is published with its steps
+        with self.tally.lock:  # an iteration with this rollout is published with its steps
             ticket = self._take(rollout, is_urgent)
-            self._tally.add(steps, episodes, origin, ticket)
+            self.tally.add(steps, episodes, origin, ticket)
             self._came_env_steps += steps
         return ticket
 
@@ -131,20 +142,20 @@ class AgentSource(Source):
           CollectorFullError: the disk of a replay table's log is behind; nothing was counted.
           ServerUnavailableError: that disk has failed; nothing was counted.
         """
-        self._tally.add(env_steps, episodes, origin)
+        self.tally.add(env_steps, episodes, origin)
 
     def forget(self, agents: Sequence[int]) -> None:
         """Forgets slots that will send nothing more; see `Collector.forget`."""
 
     def add_sampling(self, client_id: str, seconds: float) -> None:
         """Adds the time that a client has sampled since its last message, excluding waits."""
-        with self._tally.lock:
+        with self.tally.lock:
             self._sampling_sec[client_id] = self._sampling_sec.get(client_id, 0.0) + seconds
 
     def take_curves(self, sample_rate: float) -> Mapping[str, float]:
         """Returns the rates at which steps arrived; see `Source`."""
         now = time.monotonic()
-        with self._tally.lock:
+        with self.tally.lock:
             came, self._came_env_steps = self._came_env_steps, 0
             sampling, self._sampling_sec = self._sampling_sec, {}
         seconds, self._counted_at = now - self._counted_at, now
@@ -161,7 +172,7 @@ class AgentSource(Source):
 
     def take_state(self) -> dict[str, Any]:
         """Removes and returns the steps and episodes that are to be counted; see `Source`."""
-        counts = self._tally.take()
+        counts = self.tally.take()
         return {
             "env_steps": counts.env_steps,
             "episodes": pack_reports(counts.episodes),
@@ -170,4 +181,4 @@ class AgentSource(Source):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `take_state` returned; see `Source`."""
         episodes = unpack_reports(state["episodes"])
-        self._tally.add(int(state["env_steps"]), episodes)
+        self.tally.add(int(state["env_steps"]), episodes)

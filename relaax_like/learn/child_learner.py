@@ -109,7 +109,7 @@ class ChildLearner:
             server=LEARNER,
         )
         remote.connect(names)
-        return remote.learner(task)
+        return remote
 
     def wait_loaded(self, timeout_sec: float) -> bool:
         """Waits until the learner of each task has answered once; returns whether all have."""
@@ -119,7 +119,7 @@ class ChildLearner:
     def stop(self) -> None:
         """Lets the process finish the submitted work, for some seconds, and ends it. Idempotent."""
         self._stopping.set()
-        stops = [threading.Thread(target=remote.stop) for remote in self._learners.values()]
+        stops = [threading.Thread(target=remote.close) for remote in self._learners.values()]
         for stop in stops:
             stop.start()
         for stop in stops:

@@ -7,7 +7,7 @@ from relaax_like.config.plan import Episodes, OnPolicy
 from relaax_like.experience.collector import Collector, DataHandler, TrainingData
 from relaax_like.experience.episodes import EpisodeCollector
 from relaax_like.experience.rollout import Rollout
-from relaax_like.experience.trajectory_files import TrajectoryWriter
+from relaax_like.experience.trajectory_files import TrajectoryGatherer, TrajectoryWriter
 from relaax_like.learn.agent_source import AgentSource
 from relaax_like.learn.data_handlers import locate_handler_errors
 from relaax_like.learn.rollout_layout import RolloutLayout
@@ -24,7 +24,7 @@ class Collected(AgentSource):
     Args:
       collector: makes iterations.
       tally: counts steps and episodes.
-      layout: of the rollouts.
+      layout: see `AgentSource`.
       trajectories: writes what was learned from; None: nothing is written.
     """
 
@@ -32,10 +32,10 @@ class Collected(AgentSource):
         self,
         collector: Collector,
         tally: Tally,
-        layout: RolloutLayout,
-        trajectories: TrajectoryWriter | None = None,
+        layout: RolloutLayout | None = None,
+        trajectories: TrajectoryWriter | TrajectoryGatherer | None = None,
     ):
-        super().__init__(tally, layout)
+        super().__init__(tally, layout, collector.data_handler)
         self._collector = collector
         self._trajectories = trajectories
 
@@ -53,6 +53,11 @@ class Collected(AgentSource):
     def taken_columns(self) -> int:
         """Number of columns that were used in iterations; see `AgentSource`."""
         return self._collector.num_taken
+
+    @property
+    def missing_columns(self) -> int:
+        """Number of columns that the next iteration lacks; see `AgentSource`."""
+        return self._collector.columns - self._collector.waiting_columns
 
     @property
     def has_iteration(self) -> bool:
@@ -90,8 +95,10 @@ class Collected(AgentSource):
         super().set_state(state)
 
     def close(self) -> None:
-        """Stops accepting rollouts."""
+        """Stops accepting rollouts, and writes the steps that are not in a file yet."""
         self._collector.close()
+        if self._trajectories is not None:
+            self._trajectories.flush()
 
     def _take(self, rollout: Rollout, is_urgent: bool) -> int:
         with locate_handler_errors(self._collector.data_handler, "after_interact"):

@@ -150,25 +150,19 @@ class ComputationTask:
         self._clips = clips
         model = algorithm.model
         self._input_specs = _to_signatures(model.get_input_specs())
-        self._learning_specs = _to_signatures(get_learning_specs(model))
+        learning_specs = _to_signatures(get_learning_specs(model))
         self._state_specs = _to_signatures(model.get_state_specs())
-        self._action_specs = _to_signatures(model.get_action_specs())
-        self._log_prob_spec = {LOG_PROB: tf.TensorSpec([None], tf.float32)}
-        self._reward_specs = _to_signatures(model.get_reward_specs())
-        self._alive_spec = {"alive": tf.TensorSpec([None], tf.float32)}
-        self._fixed_axes = {
-            part: {name: len(spec.shape) - 1 for name, spec in specs.items()}
-            for part, specs in (
-                ("inputs", self._learning_specs),
-                ("next_inputs", self._learning_specs),
-                ("states", self._state_specs),
-                ("next_states", self._state_specs),
-                ("next_alive", {}),
-                ("actions", self._action_specs),
-                ("next_actions", self._action_specs),
-                ("rewards", self._reward_specs),
-                (CHOSEN, {}),
-            )
+        action_specs = _to_signatures(model.get_action_specs())
+        # The parts of a batch that are not `extras`, in the order of its tensors.
+        self._specs = {
+            "inputs": learning_specs,
+            "next_inputs": learning_specs,
+            "states": self._state_specs,
+            "next_states": self._state_specs,
+            "next_alive": {"alive": tf.TensorSpec([None], tf.float32)},
+            "actions": action_specs,
+            "next_actions": action_specs,
+            "rewards": _to_signatures(model.get_reward_specs()),
         }
         self.name = task
         plan = get_task_plan(algorithm.config, task)
@@ -382,37 +376,31 @@ class ComputationTask:
             return self._compiled[exploit]([steps, self._setting_values, *tensors])
 
     def compute_gradients(
-        self,
-        inputs: Arrays,
-        next_inputs: Arrays,
-        next_alive: Arrays,
-        rewards: Arrays,
-        actions: Arrays,
-        next_actions: Arrays | None = None,
-        states: Arrays | None = None,
-        next_states: Arrays | None = None,
-        extras: Arrays | None = None,
-        global_t: int = 0,
+        self, *, global_t: int = 0, **batch: Arrays | None
     ) -> tuple[list[np.ndarray], dict[str, float]]:
         """Computes the gradient of the costs that `Algorithm.learn` returns.
+
+        The parts of a batch, each by name:
+
+        - `inputs`: observations at t, `[B, ...]`.
+        - `next_inputs`: observations at t + 1.
+        - `next_alive`: `{"alive": [B] float32}`, also `[B, 1]` for single steps: 1 continues, 0
+          terminated, -1 truncated.
+        - `rewards`: `[B, r] float32`.
+        - `actions`: `[B, ...]`; with an entry `log_prob`, `[B] float32`, if the algorithm uses
+          their log-probability under the policy that acted.
+        - `next_actions`: actions at t + 1, if the algorithm uses them.
+        - `states`: memory at t, if the model has one.
+        - `next_states`: memory at t + 1 of single steps, if the algorithm uses
+          `Batch.next_memory`, or, in FLARE's form, another one than its policy's.
+        - `extras`: additional arrays that the algorithm uses, float32, with the same first axes.
 
         All arrays except the states can have a time axis before the batch, `[T, B, ...]`, if the
         algorithm needs complete rollouts.
 
         Args:
-          inputs: observations at t, by name, `[B, ...]`.
-          next_inputs: observations at t + 1.
-          next_alive: `{"alive": [B] float32}`, also `[B, 1]` for single steps: 1 continues, 0
-            terminated, -1 truncated.
-          rewards: by name, `[B, r] float32`.
-          actions: by name, `[B, ...]`; with an entry `log_prob`, `[B] float32`, if the algorithm
-            uses their log-probability under the policy that acted.
-          next_actions: actions at t + 1, if the algorithm uses them.
-          states: memory at t, if the model has one.
-          next_states: memory at t + 1 of single steps, if the algorithm uses `Batch.next_memory`,
-            or, in FLARE's form, another one than its policy's.
-          extras: additional arrays that the algorithm uses, float32, with the same first axes.
           global_t: environment steps of the whole run, for schedules.
+          batch: the parts.
 
         Returns:
           One float32 array per trainable variable, in manifest order (zeros for frozen groups); and
@@ -430,70 +418,48 @@ class ComputationTask:
                 "groups, but this algorithm needs one for each phase; if agent.py calls it, derive "
                 "Agent from BatchAgent there, or remove agent.py"
             )
-        batch = self._make_batch(
-            inputs,
-            next_inputs,
-            next_alive,
-            rewards,
-            actions,
-            next_actions,
-            states,
-            next_states,
-            extras,
-        )
+        parts = self._make_batch(**batch)
         self._num_gradients += 1
-        call = self._get_compiled("gradients", batch, self._compile_gradients)
+        call = self._get_compiled("gradients", parts, self._compile_gradients)
         number = to_int64(self._num_gradients)
-        gradient = call([to_int64(global_t), self._setting_values, number, *flatten(batch)])
+        gradient = call([to_int64(global_t), self._setting_values, number, *flatten(parts)])
         return gradient.arrays, gradient.numbers
 
-    def _make_batch(
-        self,
-        inputs: Arrays,
-        next_inputs: Arrays,
-        next_alive: Arrays,
-        rewards: Arrays,
-        actions: Arrays,
-        next_actions: Arrays | None = None,
-        states: Arrays | None = None,
-        next_states: Arrays | None = None,
-        extras: Arrays | None = None,
-    ) -> Parts:
-        """Returns the arguments of `compute_gradients` as tensors, by part and name.
+    def _make_batch(self, extras: Arrays | None = None, **arrays: Arrays | None) -> Parts:
+        """Returns the parts of `compute_gradients` as tensors, by part and name.
 
         Raises:
           InvalidInputError: an array, other than those of `extras`, is missing or has a shape other
             than its spec.
+          TypeError: there is no such part.
         """
-        action_specs = self._action_specs
-        if LOG_PROB in actions:
-            action_specs = {**action_specs, **self._log_prob_spec}
-        batch = {
-            "inputs": _select(inputs, self._learning_specs, "inputs", any_axes=True),
-            "next_inputs": _select(next_inputs, self._learning_specs, "next_inputs", any_axes=True),
-            "states": _select(states, self._state_specs, "states"),
-            "next_states": {},
-            "next_alive": _select(next_alive, self._alive_spec, "next_alive", any_axes=True),
-            "actions": _select(actions, action_specs, "actions", any_axes=True),
-            "next_actions": {},
-            "rewards": _select(rewards, self._reward_specs, "rewards", any_axes=True),
-        }
-        if next_states:
-            batch["next_states"] = _select(next_states, self._state_specs, "next_states")
-        if next_actions is not None:
-            batch["next_actions"] = _select(
-                next_actions, self._action_specs, "next_actions", any_axes=True
-            )
+        if unknown := arrays.keys() - self._specs.keys():
+            known = ", ".join((*self._specs, "extras"))
+            raise TypeError(f"{min(unknown)}: a batch has no such part; its parts are {known}")
+        batch: dict[str, dict[str, tf.Tensor]] = {}
+        for part, specs in self._specs.items():
+            given = arrays.get(part)
+            if (given is None and part == "next_actions") or (not given and part == "next_states"):
+                batch[part] = {}
+                continue
+            if part == "actions" and LOG_PROB in (given or ()):
+                specs = {**specs, LOG_PROB: tf.TensorSpec([None], tf.float32)}
+            batch[part] = _select(given, specs, part, any_axes=not part.endswith("states"))
         if extras:
             batch["extras"] = {
                 name: tf.constant(array, tf.float32) for name, array in extras.items()
             }
         return batch
 
+    def _count_fixed_axes(self, part: str, name: str) -> int:
+        """Returns the number of axes of a tensor that the model's specs define."""
+        spec = self._specs.get(part, {}).get(name)
+        return 0 if spec is None else len(spec.shape) - 1
+
     def _count_leading_axes(self, batch: Parts) -> int:
         """Returns 1 for a batch `[B, ...]`, 2 for rollouts `[T, k, ...]`."""
         name, tensor = next(iter(batch["inputs"].items()))
-        return len(tensor.shape) - self._fixed_axes["inputs"][name]
+        return len(tensor.shape) - self._count_fixed_axes("inputs", name)
 
     def _get_compiled(
         self, form: Any, batch: Parts, compile_form: CompileForm, worth: int = _WORTH_COMPILING
@@ -536,8 +502,7 @@ class ComputationTask:
                     if part == "extras":
                         free = [None] * leading
                     else:
-                        fixed = self._fixed_axes[part].get(name, 0)
-                        free = [None] * (len(tensor.shape) - fixed)
+                        free = [None] * (len(tensor.shape) - self._count_fixed_axes(part, name))
                     shape = free + tensor.shape.as_list()[len(free) :]
                     specs.append(tf.TensorSpec(shape, tensor.dtype))
             self._compiled_for_batch[key] = self._build(compile_form, batch, specs, False)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from relaax_like.wire.errors import ConfigError
 
@@ -14,15 +14,10 @@ _NOTHING_YET_SEC = 0.001
 _CLOSE_SEC = 5.0
 
 
-class GetData(Protocol):
-    """A source of data, such as a plain function."""
-
-    def __call__(self, batch_size: int, /) -> Any:
-        """Returns `batch_size` items; None: there are too few yet, and it is called again.
-
-        It should wait for them, but at most a second: a loader that closes waits for it. With
-        several workers it is called from several threads at once.
-        """
+# Returns that number of items; None: there are too few yet, and it is called again. It should wait
+# for them, but at most a second: a loader that closes waits for it. With several workers it is
+# called from several threads at once.
+GetData = Callable[[int], Any]
 
 
 class AsyncDataLoader(Iterator[Any]):

@@ -7,25 +7,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from relaax_like.config.base_learner import NO_HOOKS, BaseLearnerConfig
-from relaax_like.config.plan import Episodes, OnPolicy, Replay
+from relaax_like.config.plan import LearningPlan
 from relaax_like.core.manifest import Manifest, make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner, OnUpdate, ParameterServerClient
-from relaax_like.experience.collector import DataHandler, TrainingData
-from relaax_like.experience.trajectory_files import TrajectoryGatherer
+from relaax_like.experience.collector import TrainingData
 from relaax_like.learn.base_learner import BaseLearner
-from relaax_like.learn.collected import make_collector
-from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.joint_pushing import JointPushing
 from relaax_like.learn.learner_loop import LearnerLoop
 from relaax_like.learn.pushing import Pushing
-from relaax_like.learn.replay_queue import ReplayQueue
-from relaax_like.learn.replayed import Replayed, ReplayIteration
-from relaax_like.learn.request_queue import RequestQueue, Requests, RequestSource
-from relaax_like.learn.rollout_barrier import RolloutBarrier
-from relaax_like.learn.tally import Tally
+from relaax_like.learn.replayed import ReplayIteration
+from relaax_like.learn.request_queue import RequestQueue, Requests
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
@@ -33,8 +27,6 @@ logger = logging.getLogger(__name__)
 
 _FAILURE_LINE_SEC = 1.0
 _WAIT_SEC = 0.5
-# Number of columns that can wait: each agent sends at most one or two rollouts.
-_UNBOUNDED = 1 << 62
 # Longest wait for the current gradient when the process ends.
 _STOP_SEC = 2.0
 
@@ -42,7 +34,7 @@ _STOP_SEC = 2.0
 class GradientLearner(Learner):
     """Learns from agents' rollouts in its own thread, and pushes gradients to a parameter server.
 
-        learner = GradientLearner(task, plan, parameter_server)
+        learner = GradientLearner(task, plan, parameter_server, RequestQueue(source, waits=True))
         learner.start(on_update)
         learner.submit(LearnRequest(1, rollout))
         learner.stop()
@@ -51,7 +43,7 @@ class GradientLearner(Learner):
     after another, and the returned values are passed to the agents. With the plan `OnPolicy`, an
     agent whose rollout does not complete an iteration waits for it, unless the agents that do not
     wait cannot complete it either. With a plan `Replay`, rollouts are put into a table, from which
-    iterations are drawn; see `ReplayQueue`. An iteration that cannot be learned from is skipped,
+    iterations are drawn; see `RequestQueue`. An iteration that cannot be learned from is skipped,
     and logged at most once a second.
 
     An error that each iteration would raise, such as one in the algorithm's code, ends the
@@ -62,23 +54,15 @@ class GradientLearner(Learner):
         together; used only by the training thread.
       plan: of an iteration.
       parameter_server: receives the gradients; used only by the training thread.
+      requests: takes the agents' requests; its source is that of the plan.
       seed: of the orders of minibatches.
       curves: prefix of the names of the costs' curves.
       on_failure: called once, from the training thread, when learning has ended with an error,
         before the agents are notified.
       learner: with hooks; its policy is set here. None: no hooks.
-      data_handler: applies a user's changes to rollouts; None: no changes.
-      trajectories: writes what was learned from; None: nothing is written.
-      has_others: whether agents have other tasks, too. Then none waits for an incomplete iteration:
-        an agent that waits for one task would delay the others.
-      max_lag: see `RequestQueue`.
-      make_replayed: makes the table of a plan `Replay` with a tally, and with the data handler;
-        then trajectories, has_others and max_lag are not used.
-      holds_agents: see `ReplayQueue`.
 
     Raises:
       ConfigError: see `UpdatePolicy`.
-      Exception: an error of `make_replayed`.
     """
 
     keeps_requests = False
@@ -86,45 +70,26 @@ class GradientLearner(Learner):
     def __init__(
         self,
         task: GradientTask,
-        plan: OnPolicy | Episodes | Replay,
+        plan: LearningPlan,
         parameter_server: ParameterServerClient,
+        requests: RequestQueue,
         *,
         seed: int = 0,
         curves: str = "Optimizer",
         on_failure: Callable[[ConfigError], None] = lambda error: None,
         learner: BaseLearner | None = None,
-        data_handler: DataHandler | None = None,
-        trajectories: TrajectoryGatherer | None = None,
-        has_others: bool = False,
-        max_lag: int | None = None,
-        make_replayed: Callable[[Tally], Replayed] | None = None,
-        holds_agents: bool = False,
     ):
         self._task = task
         self._parameter_server = parameter_server
         self._on_failure = on_failure
         self._has_failed = False  # permanently
-        task.wants_rows = data_handler is not None
-        tally = Tally()
+        task.wants_rows = requests.source.data_handler is not None
         make_sink = JointPushing if task.is_joint else Pushing
-        self._sink = make_sink(parameter_server, task, tally)
-        self._queue: RequestSource
-        if isinstance(plan, Replay):
-            assert make_replayed is not None, "a plan Replay without a table"
-            self._queue = ReplayQueue(make_replayed(tally), tally, holds_agents)
-        else:
-            self._queue = RequestQueue(
-                make_collector(plan, _UNBOUNDED, data_handler),
-                tally,
-                RolloutBarrier(isinstance(plan, OnPolicy) and not has_others),
-                data_handler,
-                trajectories,
-                max_lag,
-                lambda: parameter_server.version,
-            )
-        self._policy = GradientPolicy(task, plan, seed, self._sink)
+        self._sink = make_sink(parameter_server, task, requests.source.tally, plan, seed)
+        self._queue = requests
+        requests.get_version = lambda: parameter_server.version
         learner = learner or BaseLearner(BaseLearnerConfig(hook=NO_HOOKS), exp_dir=".")
-        learner.policy = self._policy
+        learner.policy = self._sink
         self._loop = LearnerLoop(
             self._queue,
             learner,
@@ -180,7 +145,6 @@ class GradientLearner(Learner):
         return {
             "seen": self._task.get_seen(),
             "gradients": self._task.num_gradients,
-            "policy": self._policy.take_state(),
             "loop": self._loop.take_state(),
         }
 
@@ -188,7 +152,6 @@ class GradientLearner(Learner):
         """Restores a state; see `Learner`."""
         self._task.set_seen(state["seen"])
         self._task.num_gradients = int(state["gradients"])
-        self._policy.set_state(state["policy"])
         self._loop.set_state(state["loop"])
 
     def stop(self) -> None:
@@ -200,7 +163,7 @@ class GradientLearner(Learner):
         Raises:
           Exception: see `Learner.stop`.
         """
-        self._policy.is_ending = True
+        self._sink.is_ending = True
         self._queue.end()
         if self._thread.is_alive():
             self._thread.join(_STOP_SEC)

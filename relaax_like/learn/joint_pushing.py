@@ -1,21 +1,25 @@
-"""JointPushing: the sink of a learner that makes each update together with other learners."""
+"""JointPushing: a learner that makes each update together with other learners."""
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from relaax_like.algorithm.parts import Parts
-from relaax_like.config.plan import LearningPlan
+from relaax_like.algorithm.parts import MASK, Parts
+from relaax_like.config.plan import LearningPlan, Replay
+from relaax_like.config.seeds import derive_seed
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import GroupKind, GroupReply, GroupRequest, Reply
 from relaax_like.core.roles import GroupConnection, ParameterServerClient
+from relaax_like.experience.collector import TrainingData
 from relaax_like.learn.computation_task import GRADIENT_NORM, Gradient
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import GradientTask, Reduce, Shared
 from relaax_like.learn.pushing import Pushing
+from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import (
@@ -53,14 +57,21 @@ class JointPushing(Pushing):
     learned from. It continues with the newest values, and enters the next iteration.
 
     Args:
-      client, tally: see `Pushing`.
+      client, tally, plan, seed: see `Pushing`.
       task: computes this learner's part of gradients; receives values.
     """
 
-    _task: GradientTask
-
-    def __init__(self, client: ParameterServerClient, task: GradientTask, tally: Tally):
-        super().__init__(client, task, tally)
+    def __init__(
+        self,
+        client: ParameterServerClient,
+        task: GradientTask,
+        tally: Tally,
+        plan: LearningPlan,
+        seed: int,
+    ):
+        super().__init__(client, task, tally, plan, seed)
+        self._group = self
+        self._is_out = False  # whether the other learners have continued without this one
         self._connection: GroupConnection | None = None
         self._entered = GroupReply(outcome="out")  # the newest answer: its counts are valid
         self._global_t = 0  # for the schedules of the whole iteration
@@ -113,35 +124,81 @@ class JointPushing(Pushing):
 
     # An iteration.
 
-    def begin(self) -> None:
-        """Called before each iteration; see `Pushing`."""
-        super().begin()
-        self._has_updated = False
-
-    def enter(self, units: int) -> int:
-        """Waits until the next iteration begins, and takes the values that it begins with.
-
-        Args:
-          units: rows or slots that this learner has.
-
-        Returns:
-          Number of the run's updates.
+    def data_preprocess(self, data: TrainingData | ReplayIteration) -> dict[str, Any]:
+        """Waits until the next iteration begins, and returns the arguments of `forward`.
 
         Raises:
-          RelaaxError: an error of `join`, or of the connection.
+          RelaaxError: see `UpdatePolicy`; or an error of `join`, or of the connection.
         """
+        self._is_out = self._has_updated = False
+        try:
+            return super().data_preprocess(data)
+        except Exception:
+            with contextlib.suppress(RelaaxError):
+                self._leave()
+            raise
+
+    def forward(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Makes this learner's part of the updates of one iteration; see `Pushing`.
+
+        Returns:
+          As `Pushing.forward`; only `updates`, 0, also if the other learners have continued without
+          this one, even if updates were made before.
+
+        Raises:
+          ConfigError: the algorithm's code fails, as it would each time, or the run's learners do
+            not make updates together.
+          InvalidInputError: see `Pushing.forward`; or a request differs from those of most
+            learners.
+          ServerUnavailableError: the parameter server is not available, or `disconnect` was called.
+          NotAllowedError, ProtocolError: see `GroupStream`.
+        """
+        self.rows = {}
+        results: dict[str, Any] = {"updates": 0}
+        try:
+            if not self._is_out:
+                results = self._learn(arguments)
+        except OutError:
+            logger.warning(
+                "the other learners have continued without this one (see "
+                "relaax-parameter-server.combine.max_wait_sec); it enters the next iteration"
+            )
+        finally:
+            self._leave()
+        self.push_counts()
+        return results
+
+    def _begin(self, arguments: Mapping[str, Any]) -> None:
+        """Waits until the next iteration begins, and takes the values that it begins with."""
+        units = self._count_units(arguments)
         self.join()
         self._units = units
         entered = self._send(GroupRequest(kind="enter", units=units))
         self._entered = entered
-        self.is_out = entered.outcome != "done"
+        self._is_out = entered.outcome != "done"
         self._total_units, self._units_before = entered.units, entered.units_before
         self._global_t = entered.reply.global_t
         self._take(entered.reply)
-        return entered.updates
+        self._updates = self._task.num_gradients = entered.updates
 
-    def draw(self, plan: LearningPlan, seed: int) -> Draw | None:
+    def _count_units(self, arguments: Mapping[str, Any]) -> int:
+        """Returns the number of rows, or of slots, that minibatches are made of.
+
+        With a plan `Replay`, it is the number of minibatches.
+        """
+        alive = arguments["next_alive"]["alive"]
+        mask = arguments.get("extras", {}).get(MASK)
+        if isinstance(self._plan, Replay):
+            return int(alive.shape[-1]) // self._plan.batch_size
+        if self._plan.minibatch_of == "steps":
+            return alive.size if mask is None else int(mask.sum())
+        return int(alive.shape[1] if mask is None else mask[0].sum())
+
+    def _choose(self, arguments: Mapping[str, Any]) -> Draw | None:
         """Returns how this learner draws its part of each minibatch; None: it has no part."""
+        plan = self._plan
+        if isinstance(plan, Replay):
+            return self._make_draw(arguments)
         total = self._total_units
         minibatch = min(plan.batch_size or total, total)
         minibatches = total // minibatch
@@ -155,7 +212,7 @@ class JointPushing(Pushing):
             minibatch=size,
             minibatch_of=plan.minibatch_of,
             epochs=plan.epochs,
-            seed=seed,
+            seed=derive_seed(self._seed, "minibatches", self._updates),
             count=self._units,
             minibatches=minibatches,
         )
@@ -196,17 +253,17 @@ class JointPushing(Pushing):
         """Notes that a gradient, which the group has applied, was used."""
         self._has_updated |= gradient.ends_update
 
-    def join_moments(self, moments: Moments) -> Moments:
+    def _join_moments(self, moments: Moments) -> Moments:
         """Returns the moments of the rows of all learners."""
-        if self.is_out:
+        if self._is_out:
             return moments
         try:
             return self._retry(lambda: self._add_moments(moments))
         except OutError:
-            self.is_out = True
+            self._is_out = True
             return moments
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Ends this learner's part of the iteration."""
         if self._connection is not None:
             self._send(GroupRequest(kind="leave"))

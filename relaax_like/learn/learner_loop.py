@@ -7,9 +7,8 @@ All algorithms learn in this way, except those whose agents learn by themselves.
 | `placement: server`, `standalone` | `Collected` | `LearningPolicy` | `Publishing` |
 | the same, with a plan `Replay` | `Replayed` | `LearningPolicy` | `Publishing` |
 | `learner.offline` | `RecordedFiles`, `RecordedSteps` | `LearningPolicy` | `Publishing` |
-| `placement: agent` | `RequestQueue` | `GradientPolicy` | `Pushing` |
-| the same, with a plan `Replay` | `ReplayQueue` | `GradientPolicy` | `Pushing` |
-| the same, with `combine.method: sync` | as without it | `GradientPolicy` | `JointPushing` |
+| `placement: agent` | `RequestQueue`: `Collected` or `Replayed` | `Pushing` | `Pushing` |
+| the same, with `combine.method: sync` | as without it | `JointPushing` | `JointPushing` |
 
 `relaax train` learns by the same placements, in its own process or, with workers and
 `placement: agent`, in theirs. The update is the policy of a `BaseLearner`, whose `train` calls the

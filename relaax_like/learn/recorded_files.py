@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from relaax_like.algorithm.model import Model
 from relaax_like.config.plan import Offline, RolloutPlan
 from relaax_like.config.seeds import derive_seed
+from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.ranges import Ranges, RangeWatch
 from relaax_like.experience.recordings import Recording
 from relaax_like.experience.rollout import Arrays, Rollout, concatenate, get_valid, stack_history
@@ -19,31 +19,6 @@ from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces, Space
-
-
-@dataclass(frozen=True)
-class RecordedData:
-    """An iteration from recordings.
-
-    Attributes:
-      rollout: `[T, k, ...]`.
-      tickets: empty, because no agent waits for it.
-      mean_version: None, because another run has acted.
-    """
-
-    rollout: Rollout
-    tickets: tuple[int, ...] = ()
-    mean_version: None = None
-
-    @property
-    def env_steps(self) -> int:
-        """Number of valid rows: T * k without holes."""
-        return self.rollout.env_steps
-
-    @property
-    def keys(self) -> np.ndarray:
-        """`[k, 2] int64`: 0, and the slot; see `TrainingData`."""
-        return np.stack([np.zeros(self.rollout.slots, np.int64), np.arange(self.rollout.slots)], 1)
 
 
 class RecordedFiles(Source):
@@ -74,7 +49,7 @@ class RecordedFiles(Source):
         self._action_spaces = action_spaces
         self._seed = seed
 
-    def get(self, done: int, timeout_sec: float) -> RecordedData:
+    def get(self, done: int, timeout_sec: float) -> TrainingData:
         """Reads the next recording; see `Source`.
 
         Raises:
@@ -84,7 +59,7 @@ class RecordedFiles(Source):
         with tracing.span("read"):
             rollout = _conform(file, self._model, self._action_spaces)
         self._tally.add(rollout.env_steps)
-        return RecordedData(rollout)
+        return _make_iteration(rollout)
 
 
 class RecordedSteps(Source):
@@ -132,14 +107,22 @@ class RecordedSteps(Source):
         """All valid steps of the recordings, `[1, n, ...]`."""
         return self._steps
 
-    def get(self, done: int, timeout_sec: float) -> RecordedData:
+    def get(self, done: int, timeout_sec: float) -> TrainingData:
         """Draws the steps of some minibatches; see `Source`."""
         if self._prenormalizes and not done:
-            return RecordedData(self._steps)
+            return _make_iteration(self._steps)
         generator = np.random.default_rng(derive_seed(self._seed, "steps", done))
         chosen = generator.integers(self._steps.slots, size=self._size)
         self._tally.add(self._size)
-        return RecordedData(_select_columns(self._steps, lambda array: array[:, chosen]))
+        return _make_iteration(_select_columns(self._steps, lambda array: array[:, chosen]))
+
+
+def _make_iteration(rollout: Rollout) -> TrainingData:
+    """Returns an iteration for which no agent waits."""
+    keys = np.stack([np.zeros(rollout.slots, np.int64), np.arange(rollout.slots)], 1)
+    return TrainingData(
+        rollout=rollout, tickets=(), env_steps=rollout.env_steps, mean_version=None, keys=keys
+    )
 
 
 def validate_files(

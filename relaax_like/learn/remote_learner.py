@@ -44,29 +44,6 @@ _MAX_KEPT = 100_000
 _STOP_SEC = 3.0
 
 
-class _SharedLearner(Learner):
-    """A `RemoteLearner` for users that do not own it."""
-
-    def __init__(self, learner: "RemoteLearner"):
-        self._learner = learner
-        self.keeps_requests = learner.keeps_requests
-
-    def start(self, on_update: OnUpdate) -> None:
-        """Waits some seconds for the first values; see `RemoteLearner.start`."""
-        self._learner.start(on_update)
-
-    def submit(self, request: LearnRequest) -> None:
-        """Sends a request; if it cannot be sent or is lost, it is answered as done."""
-        self._learner.submit(request)
-
-    def leave(self, agent: str) -> None:
-        """Tells the learner not to wait for an agent."""
-        self._learner.leave(agent)
-
-    def stop(self) -> None:
-        """Does nothing: its owner stops it."""
-
-
 @dataclass
 class _UnderWay:
     """One request that was sent.
@@ -88,6 +65,7 @@ class RemoteLearner(Learner):
         learner = RemoteLearner(lambda: link.collect_stream("rlx-1", 5.0), "rlx-1")
         learner.connect()
         processor = ComputationDataProcessor(actor, learner, metrics)
+        learner.close()
 
     If the stream breaks, it is reopened, and experience that was not received is sent again; agents
     wait for that with at most a rollout or two each. Those that the learner had received but not
@@ -152,7 +130,7 @@ class RemoteLearner(Learner):
         self._away = False
         self._released_at = self._next_line_at = time.monotonic()
         self._lost_before = 0
-        self._changed = threading.Event()  # the learner has answered, or `stop` was called
+        self._changed = threading.Event()  # the learner has answered, or `close` was called
         self._stopping = threading.Event()
         self._receiver = threading.Thread(target=self._run, name="learner", daemon=True)
         self._sender = threading.Thread(target=self._send_all, name="to learner", daemon=True)
@@ -173,10 +151,10 @@ class RemoteLearner(Learner):
         self._sender.start()
 
     def start(self, on_update: OnUpdate) -> None:
-        """Waits some seconds for the first values, or for `stop`; see `Learner`.
+        """Waits some seconds for the first values, or for `close`; see `Learner`.
 
         Raises:
-          ServerUnavailableError: no values came in time, or `stop` was called.
+          ServerUnavailableError: no values came in time, or `close` was called.
         """
         self._changed.wait(_START_WAIT_SEC)
         with self._telling:
@@ -200,14 +178,6 @@ class RemoteLearner(Learner):
         """Tells the learner not to wait for an agent."""
         self._queue.put(LearnRequest(0, None, agent=agent, is_leaving=True))
 
-    def learner(self, task: str) -> Learner:
-        """Returns a view of this learner for one of several users; its `stop` does nothing.
-
-        Args:
-          task: not used.
-        """
-        return _SharedLearner(self)
-
     @property
     def silent_sec(self) -> float:
         """Seconds for which the learner has had work but has been silent; 0 without work."""
@@ -215,6 +185,9 @@ class RemoteLearner(Learner):
             return time.monotonic() - self._heard if self._under_way else 0.0
 
     def stop(self) -> None:
+        """Does nothing: whoever has connected it closes it."""
+
+    def close(self) -> None:
         """Sends waiting requests, and ends. Idempotent. Takes some seconds at most."""
         if self._stopping.is_set():
             return

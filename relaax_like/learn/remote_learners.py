@@ -40,7 +40,7 @@ class RemoteLearners:
         remote = self._make_learner(task)
         self._learners.append(remote)
         remote.connect(names, variables)
-        return remote.learner(task)
+        return remote
 
     def wait_loaded(self, timeout_sec: float) -> bool:
         """Waits until the learner of each task has answered once; returns whether they have."""
@@ -49,7 +49,7 @@ class RemoteLearners:
 
     def stop(self) -> None:
         """Sends waiting requests, and ends all streams, within some seconds. Idempotent."""
-        stops = [threading.Thread(target=remote.stop) for remote in self._learners]
+        stops = [threading.Thread(target=remote.close) for remote in self._learners]
         for stop in stops:
             stop.start()
         for stop in stops:

@@ -7,14 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from relaax_like.bridge.publishing import MAX_EPISODES, PublisherStub
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import (
     Counts,
-    EpisodeReport,
     Lease,
     Publication,
     PublishTicket,
@@ -35,15 +34,6 @@ _MIN_PAUSE_SEC, _MAX_PAUSE_SEC = 0.1, 2.0
 _RENEWALS = 6
 # Longest wait for the parameter server once the training has finished.
 _FINISHED_SEC = 5.0
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """Steps and episodes of an item, kept because the server could lose them."""
-
-    sequence: int
-    env_steps: int
-    episodes: tuple[EpisodeReport, ...]
 
 
 class RemotePublisher(Publisher):
@@ -106,7 +96,8 @@ class RemotePublisher(Publisher):
         self._lease_sec = 0.0
         self._score: float | None = None
         self._sequence = 0  # of the newest item
-        self._unsafe: deque[_Counted] = deque()  # that a crash of the server could lose
+        # Number of an item, and what it counted: a crash of the server could lose it.
+        self._unsafe: deque[tuple[int, Counts]] = deque()
         self._newest: Publication | None = None
         self._sender = ThreadPoolExecutor(1, "publisher") if publishes_ahead else None
         self._sending: Future[Reply] | None = None  # not waited for yet
@@ -280,17 +271,17 @@ class RemotePublisher(Publisher):
             return replace(newest, outcome=reply.outcome, reason=reply.reason)
         self._sequence += 1
         while True:
-            counted = _Counted(self._sequence, item.env_steps, item.episodes)
+            counted = Counts(env_steps=item.env_steps, episodes=item.episodes)
             state = self._call(self._give_number(item))
             if state.sequence >= self._sequence:
-                self._unsafe.append(counted)
+                self._unsafe.append((self._sequence, counted))
                 break
             # The server has crashed, and lost what follows its newest number.
             item = self._merge(item, state.sequence)
             if len(item.episodes) > MAX_EPISODES:
                 self._sequence -= 1  # the first part gets this number
                 return self._send(item)
-        while self._unsafe and self._unsafe[0].sequence <= state.durable_sequence:
+        while self._unsafe and self._unsafe[0][0] <= state.durable_sequence:
             self._unsafe.popleft()
         outcome = state.outcome
         # If its answer was lost, and it was sent again, the outcome is "nothing".
@@ -309,13 +300,13 @@ class RemotePublisher(Publisher):
 
     def _merge(self, item: Publication | Counts, newest: int) -> Publication | Counts:
         """Returns an item that also has what the server lost, with the newest values."""
-        lost = [one for one in self._unsafe if newest < one.sequence < self._sequence]
+        lost = [one for number, one in self._unsafe if newest < number < self._sequence]
         logger.warning(
             "the parameter server continues without the newest %d publication(s) or counts; the "
             "steps and episodes in them are sent again, with the newest values",
             len(lost),
         )
-        self._unsafe = deque(one for one in self._unsafe if one.sequence <= newest)
+        self._unsafe = deque(one for one in self._unsafe if one[0] <= newest)
         self._sequence = newest + 1
         base: Publication | Counts = item
         if isinstance(item, Counts) and self._newest is not None:

@@ -87,9 +87,6 @@ class Replayed(AgentSource):
     agents that cannot wait (`is_urgent`) are accepted nevertheless: then more updates are overdue
     than the rate limiter tolerates.
 
-    Attributes:
-      data_handler: as the argument.
-
     Args:
       table: empty.
       tally: counts steps and episodes.
@@ -102,6 +99,7 @@ class Replayed(AgentSource):
     """
 
     holds_agents = False
+    _layout: RolloutLayout
 
     def __init__(
         self,
@@ -113,12 +111,11 @@ class Replayed(AgentSource):
         normalizers: Sequence[Normalizer] = (),
         data_handler: DataHandler | None = None,
     ):
-        super().__init__(tally, layout)
+        super().__init__(tally, layout, data_handler)
         self._table = table
         self._updates = updates
         self._log = log
         self._normalizers = normalizers
-        self.data_handler = data_handler
         self._changed = threading.Condition()  # guards all that follows
         self._tickets: list[int] = []
         self._number = 0
@@ -152,7 +149,7 @@ class Replayed(AgentSource):
         """
         if self._log is None:
             return
-        published = self._tally.received
+        published = self.tally.received
         # Steps in the running statistics of the newest publication.
         seen = min((float(one.count.numpy()) for one in self._normalizers), default=0.0)
         steps = minibatches = newer = 0
@@ -162,7 +159,7 @@ class Replayed(AgentSource):
             steps = record.steps + (record.rollout.env_steps if record.rollout else 0)
             minibatches = record.minibatches
             if not _is_published(record.origin, published):
-                self._tally.add(record.env_steps, record.episodes, record.origin)
+                self.tally.add(record.env_steps, record.episodes, record.origin)
                 newer += record.env_steps
         self._table.set_priorities(self._log.take_priorities())
         if not steps:
@@ -195,7 +192,7 @@ class Replayed(AgentSource):
           ServerUnavailableError: the disk has failed; nothing was added.
         """
         rollout = self._layout.select(rollout)  # over the network nothing else has come
-        with self._tally.lock:
+        with self.tally.lock:
             if self._log is not None:
                 self._require_room(rollout.env_steps, is_urgent)
                 handled = self._handle(rollout)
@@ -215,7 +212,7 @@ class Replayed(AgentSource):
           CollectorFullError: the disk is behind; nothing was counted.
           ServerUnavailableError: the disk has failed; nothing was counted.
         """
-        with self._tally.lock:
+        with self.tally.lock:
             if self._log is not None and (env_steps or episodes):
                 self._log.append(self._make_record(None, episodes, env_steps, origin))
             super().add_counts(env_steps, episodes, origin)
@@ -308,7 +305,7 @@ class Replayed(AgentSource):
             self._changed.notify_all()
         self._table.close()
         if self._log is not None:
-            with self._tally.lock:
+            with self.tally.lock:
                 self._log.close(self._table.get_priorities())
 
     def _is_ready(self) -> bool:

@@ -131,7 +131,7 @@ def test_small_rollouts_share_a_file_in_their_order(tmp_path: Path) -> None:
     rollouts = [make_rollout(3, seed, steps=400) for seed in range(5)]
     rollouts.append(make_rollout(3, 5, steps=300))
     for rollout in rollouts:
-        gatherer.add(rollout)
+        gatherer.write(0, rollout)
     # Four have 4800 steps; the fifth and the sixth differ in their number of steps.
     assert len(find_trajectories(tmp_path)) == 2
     gatherer.flush()
@@ -154,14 +154,14 @@ def test_rollouts_with_other_arrays_or_large_ones_get_a_file_of_their_own(tmp_pa
         dataclasses.replace(plain, inputs={"image": image}, next_inputs={"image": image}),
     ]
     for rollout in others:
-        gatherer.add(rollout)
+        gatherer.write(0, rollout)
     files = find_trajectories(tmp_path)
     assert len(files) == len(others)  # the last one has 36 MB
     for file, rollout in zip(files, others, strict=True):
         assert_same(read_trajectories(file), rollout)
     # Holes alone make no difference.
     for valid in (None, np.eye(5, 3) > 0):
-        gatherer.add(dataclasses.replace(plain, valid=valid))
+        gatherer.write(0, dataclasses.replace(plain, valid=valid))
     gatherer.flush()
     (newest,) = set(find_trajectories(tmp_path)) - set(files)
     assert read_trajectories(newest).env_steps == 15 + 3
@@ -172,7 +172,7 @@ def test_learners_of_one_folder_replace_no_files(tmp_path: Path) -> None:
     for _ in range(2):  # the second time as after a restart
         for number, learner in enumerate(("rlx-1", "rlx-2")):
             gatherer = TrajectoryGatherer(TrajectoryWriter(tmp_path, 1e9, learner))
-            gatherer.add(make_rollout(3, number))
+            gatherer.write(0, make_rollout(3, number))
             gatherer.flush()
     files = find_trajectories(tmp_path)
     assert sorted(file.stem.rpartition("-")[2] for file in files) == [

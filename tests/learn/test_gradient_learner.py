@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.batch import load, make_config, serve_a2c
+from support.requests import make_requests
 from support.rollouts import make_rollout
 from support.threads import WAIT_SEC, Caller, wait_until
 
@@ -68,7 +69,9 @@ class Run:
         self.events: list[ConfigError | LearnerUpdate] = []
         plan = OnPolicy(rollout_steps=STEPS)
         self.task = task
-        self.learner = GradientLearner(task, plan, self.client, on_failure=self.events.append)
+        self.learner = GradientLearner(
+            task, plan, self.client, make_requests(plan), on_failure=self.events.append
+        )
         self.learner.start(self._take)
 
     def _take(self, update: LearnerUpdate) -> None:

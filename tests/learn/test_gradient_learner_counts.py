@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.bridge import make_backend
 from support.learning import STEPS, make_gradient, make_rewarded
+from support.requests import make_requests
 from support.threads import WAIT_SEC, Caller, wait_until
 
 from relaax_like.bridge.in_process import InProcessClient
@@ -63,7 +64,7 @@ class Task:
 def test_an_iteration_that_fails_is_skipped_and_its_steps_are_counted_once(reward: float) -> None:
     task, answers = Task(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         # The first by itself, as it is being learned from; then four together, and the last one.
         for number, one in enumerate([reward, 0.0, reward, 0.0, 0.0, 0.0], 1):
@@ -84,7 +85,7 @@ def test_an_iteration_that_fails_is_skipped_and_its_steps_are_counted_once(rewar
 def test_episodes_of_an_iteration_whose_gradient_is_refused_are_counted_once() -> None:
     task, answers = Task(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         # The first by itself; then two together, whose push is refused.
         for number, reward in enumerate([0.0, 0.0, 2.0], 1):
@@ -123,7 +124,7 @@ def test_a_phase_meets_the_values_that_the_one_before_has_led_to() -> None:
     task.gate.set()
     with make_backend(max_global_step=STEPS) as backend:
         before = backend.get_values()
-        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         rollout = make_rewarded(1, 0.0)
         learner.submit(LearnRequest(1, rollout, (), rollout.env_steps))
@@ -139,7 +140,7 @@ def test_a_phase_meets_the_values_that_the_one_before_has_led_to() -> None:
 def test_an_update_whose_second_phase_fails_is_not_made_again() -> None:
     task, answers = TwoPhases(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         for number, reward in enumerate([0.0, 3.0, 0.0], 1):  # the last two together
             rollout = make_rewarded(1, reward)
@@ -157,7 +158,9 @@ def test_an_iteration_that_is_too_old_is_dropped_and_its_steps_are_counted(
     task, answers = Task(), list[LearnerUpdate]()
     task.gate.set()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), max_lag=1)  # type: ignore[arg-type]
+        learner = GradientLearner(
+            task, PLAN, InProcessClient(backend), make_requests(PLAN, max_lag=1)
+        )  # type: ignore[arg-type]
         learner.start(answers.append)
         for number in range(1, 5):  # all are of version 0, which has two successors by the third
             rollout = make_rewarded(1, 0.0)
@@ -174,7 +177,7 @@ def test_an_iteration_that_cannot_be_put_together_is_answered_and_counted(
     task, answers = Task(), list[LearnerUpdate]()
     task.gate.set()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         take, failures = Collector.get_training_data, [MemoryError("no room")]
 
         def fail_once(collector: Collector, timeout_sec: float | None = 0.0) -> object:
@@ -211,13 +214,13 @@ class ThreeUpdates(Task):
 def test_a_stop_ends_an_iteration_after_the_update_at_hand_and_counts_its_steps() -> None:
     task, answers = ThreeUpdates(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         rollout = make_rewarded(1, 0.0)
         learner.submit(LearnRequest(1, rollout, (), rollout.env_steps))
         assert task.begun.wait(WAIT_SEC)
         stopping = Caller(learner.stop)
-        wait_until(lambda: learner._policy.is_ending, "the stop")
+        wait_until(lambda: learner._sink.is_ending, "the stop")
         task.gate.set()
         stopping.get()
         assert (task.calls, backend.version, backend.global_t) == (1, 1, STEPS)
@@ -227,7 +230,7 @@ def test_after_the_end_requests_are_counted_without_a_gradient() -> None:
     task, answers = Task(), list[LearnerUpdate]()
     task.gate.set()
     with make_backend(max_global_step=STEPS) as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend))  # type: ignore[arg-type]
+        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         for number in (1, 2):
             rollout = make_rewarded(1, 0.0)
@@ -254,7 +257,9 @@ def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps() ->
     task, handler, answers = Task(), FiveOfOne(), list[LearnerUpdate]()
     task.gate.set()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), data_handler=handler)  # type: ignore[arg-type]
+        learner = GradientLearner(
+            task, PLAN, InProcessClient(backend), make_requests(PLAN, handler)
+        )  # type: ignore[arg-type]
         learner.start(answers.append)
         rollout = make_rewarded(2, 0.5)
         learner.submit(LearnRequest(7, rollout, (), rollout.env_steps))
@@ -281,8 +286,8 @@ def test_a_data_handler_that_fails_ends_the_learning(method: str) -> None:
             task,  # type: ignore[arg-type]
             PLAN,
             InProcessClient(backend),
+            make_requests(PLAN, handler),
             on_failure=failures.append,
-            data_handler=handler,
         )
         learner.start(answers.append)
         for number in (1, 2):
@@ -312,7 +317,9 @@ def test_hooks_are_called_around_each_gradient() -> None:
     for position in POSITIONS:
         base.register_hook(NoteHook(notes, position))
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), learner=base)  # type: ignore[arg-type]
+        learner = GradientLearner(
+            task, PLAN, InProcessClient(backend), make_requests(PLAN), learner=base
+        )  # type: ignore[arg-type]
         learner.start(answers.append)
         for number in (1, 2):
             rollout = make_rewarded(1, 0.0)

@@ -30,7 +30,6 @@ from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Push, Reply
 from relaax_like.experience.collector import TrainingData
 from relaax_like.learn.computation_task import CHOSEN, Gradient
-from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask, draw_minibatches
 from relaax_like.learn.joint_pushing import JointPushing
 from relaax_like.learn.learning_policy import LearningPolicy
@@ -83,8 +82,7 @@ def test_one_learner_alone_makes_the_updates_of_the_server(
         whole.load(home.lease())
         task = GradientTask(beside, is_joint=True)
         with InProcessClient(server) as client:
-            sink = JointPushing(client, task, tally)
-            policy = GradientPolicy(task, plan, 7, sink)
+            sink = policy = JointPushing(client, task, tally, plan, 7)
             sink.load()
             before = whole.get_values()
             for seed in range(4):
@@ -196,14 +194,13 @@ def test_two_learners_make_the_update_of_their_joint_batch(
     ):
         joint_task = Reference(algorithms[0])
         joint_tally = Tally()
-        whole_sink = Pushing(InProcessClient(whole), joint_task, joint_tally)
-        reference = GradientPolicy(joint_task, plan, 7, whole_sink)
+        whole_sink = reference = Pushing(InProcessClient(whole), joint_task, joint_tally, plan, 7)
         whole_sink.load()
         policies, sinks, tallies = [], [], []
         for algorithm in algorithms[1:]:
             task, tally = GradientTask(algorithm, is_joint=True), Tally()
-            sink = JointPushing(InProcessClient(server), task, tally)
-            policies.append(GradientPolicy(task, plan, 7, sink))
+            sink = JointPushing(InProcessClient(server), task, tally, plan, 7)
+            policies.append(sink)
             sink.load()
             sink.join()
             sinks.append(sink)
@@ -256,14 +253,13 @@ def test_two_learners_with_replay_tables_make_the_update_of_both_minibatches() -
         ThreadPoolExecutor(2) as threads,
     ):
         joint_task = GradientTask(algorithms[0])
-        whole_sink = Pushing(InProcessClient(whole), joint_task, Tally())
-        reference = GradientPolicy(joint_task, plan, 0, whole_sink)
+        whole_sink = reference = Pushing(InProcessClient(whole), joint_task, Tally(), plan, 0)
         whole_sink.load()
         policies, sinks = [], []
         for algorithm in algorithms[1:]:
             task = GradientTask(algorithm, is_joint=True)
-            sink = JointPushing(InProcessClient(server), task, Tally())
-            policies.append(GradientPolicy(task, config.plan, 0, sink))
+            sink = JointPushing(InProcessClient(server), task, Tally(), config.plan, 0)
+            policies.append(sink)
             sink.load()
             sink.join()
             sinks.append(sink)
@@ -306,8 +302,8 @@ def test_minibatches_smaller_than_the_number_of_learners_are_made() -> None:
         policies, sinks = [], []
         for algorithm in algorithms:
             task = GradientTask(algorithm, is_joint=True)
-            sink = JointPushing(InProcessClient(server), task, Tally())
-            policies.append(GradientPolicy(task, plan, 7, sink))
+            sink = JointPushing(InProcessClient(server), task, Tally(), plan, 7)
+            policies.append(sink)
             sink.load()
             sink.join()
             sinks.append(sink)
@@ -337,8 +333,9 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
     algorithm.learn = learn_and_count
     with make_server(algorithm) as server:
         task = GradientTask(algorithm, is_joint=True)
-        sink = JointPushing(InProcessClient(server), task, Tally())
-        policy = GradientPolicy(task, algorithm.config.plan, 7, sink)
+        sink = policy = JointPushing(
+            InProcessClient(server), task, Tally(), algorithm.config.plan, 7
+        )
         sink.load()
         data = make_data(algorithm, 1, has_holes=False)
         with pytest.raises(ConfigError, match=r"a2c.algorithm\.py:\d+: .*'rows' uses rows of"):
@@ -352,8 +349,9 @@ def test_algorithms_with_phases_and_draws_make_updates_together_too(case: str) -
     algorithm = replay.make_algorithm(case)
     with make_server(algorithm, "sync", algorithm.config.optimizers) as server:
         task = GradientTask(algorithm, is_joint=True)
-        sink = JointPushing(InProcessClient(server), task, Tally())
-        policy = GradientPolicy(task, algorithm.config.plan, 0, sink)
+        sink = policy = JointPushing(
+            InProcessClient(server), task, Tally(), algorithm.config.plan, 0
+        )
         sink.load()
         made = policy.forward(policy.data_preprocess(replay.make_iteration(algorithm, 1)))
         assert made["updates"] == server.updates == replay.UPDATES

@@ -16,7 +16,6 @@ from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
-from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.pushing import Pushing
@@ -120,8 +119,7 @@ def test_iterations_lead_to_the_same_beside_agents_and_in_the_server(
         whole.load(home.lease())
         task = GradientTask(beside)
         with InProcessClient(server) as client:
-            sink = Pushing(client, task, tally)
-            policy = GradientPolicy(task, plan, 7, sink)
+            sink = policy = Pushing(client, task, tally, plan, 7)
             sink.load()
             before = whole.get_values()
             for seed in range(4):

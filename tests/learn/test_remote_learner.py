@@ -180,7 +180,7 @@ def learner(far: Far) -> Iterator[RemoteLearner]:
     learner = RemoteLearner(lambda: far.link.collect_stream("rlx", 0.2), "rlx")
     learner.connect()
     yield learner
-    learner.stop()
+    learner.close()
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_the_newest_step_is_known_to_the_process(far: Far) -> None:
     agents.start()
     agents.wait(agents.submit(make_rewarded(COLUMNS, 1.0)))
     wait_until(lambda: steps[-1] == ENV_STEPS, "the steps")
-    learner.stop()
+    learner.close()
 
 
 def test_who_only_plays_hears_of_newer_values(far: Far, agents: Agents) -> None:
@@ -243,7 +243,7 @@ def test_who_only_plays_hears_of_newer_values(far: Far, agents: Agents) -> None:
     agents.submit(make_rewarded(COLUMNS, 1.0))
     players.wait_version(1)
     players.wait(players.submit(None))
-    other.stop()
+    other.close()
 
 
 def test_nobody_waits_for_an_agent_that_left(far: Far, agents: Agents) -> None:
@@ -317,7 +317,7 @@ def test_agents_that_start_without_a_server_are_told_to_come_back(
 
 
 def test_a_learner_that_was_stopped_has_no_values(learner: RemoteLearner) -> None:
-    learner.stop()
+    learner.close()
     assert not learner.wait_loaded(30.0)
     with pytest.raises(ServerUnavailableError, match="shutting down; reconnect later"):
         Agents(learner).start()
@@ -326,7 +326,7 @@ def test_a_learner_that_was_stopped_has_no_values(learner: RemoteLearner) -> Non
 def test_who_shares_it_may_give_up_and_come_back(
     far: Far, learner: RemoteLearner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = learner.learner("task")
+    shared = learner
     with monkeypatch.context() as patch:
         patch.setattr(remote_learner, "_START_WAIT_SEC", 0.05)
         with pytest.raises(ServerUnavailableError, match="retry later"):
@@ -459,7 +459,7 @@ def test_a_run_that_learns_beside_its_agents_ends_the_process(far: Far) -> None:
             )
             learner.connect()
             wait_until(lambda: bool(failures), "the failure")
-            learner.stop()
+            learner.close()
     assert isinstance(failures[0], LeasedError)
     assert "does not learn in its parameter server" in str(failures[0])
 
@@ -471,8 +471,8 @@ def test_what_waits_is_sent_before_the_end(far: Far, agents: Agents) -> None:
     for n in range(1, 9):
         agents.submit(make_rewarded(COLUMNS, float(n)))
     agents.learner.leave("agent")
-    agents.learner.stop()
-    agents.learner.stop()
+    agents.learner.close()
+    agents.learner.close()
     wait_until(lambda: len(far.learned()) == 8, "all eight")
     assert not agents.learner._receiver.is_alive()
     assert not agents.learner._sender.is_alive()
@@ -487,14 +487,14 @@ def test_without_a_server_it_ends_in_silence(
         Agents(learner).start()
         far.cut() if away == "cut" else far.kill()
     learner.submit(LearnRequest(1, make_rewarded(2, 1.0)))
-    learner.stop()
+    learner.close()
     far.link.close()
     wait_until(lambda: not learner._receiver.is_alive(), "the end")
     assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.ERROR]
 
 
 def test_a_learner_that_never_connected_can_be_stopped(far: Far) -> None:
-    RemoteLearner(lambda: far.link.collect_stream("rlx", 1.0), "rlx").stop()
+    RemoteLearner(lambda: far.link.collect_stream("rlx", 1.0), "rlx").close()
 
 
 # The same updates as in one process.
@@ -525,7 +525,7 @@ def test_over_the_network_the_same_rollouts_lead_to_the_same_values(tmp_path: Pa
                 remote.submit(rollout)
             remote.wait(len(rollouts))
             remote.wait_version(5)
-            learner.stop()
+            learner.close()
         came = server.lease()
 
     assert (came.number, came.global_t, came.steps) == (want.number, want.global_t, want.steps)

@@ -15,7 +15,6 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.gradient_policy import GradientPolicy
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.pushing import Pushing
@@ -170,8 +169,7 @@ def test_ten_updates_lead_to_the_same_values_beside_agents_and_in_the_server(nam
         whole.load(home.lease())
         task = GradientTask(beside)
         with InProcessClient(server) as client:
-            sink = Pushing(client, task, tally)
-            policy = GradientPolicy(task, plan, 0, sink)
+            sink = policy = Pushing(client, task, tally, plan, 0)
             sink.load()
             before = whole.get_values()
             for seed in range(10 // UPDATES):

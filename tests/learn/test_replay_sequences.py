@@ -20,8 +20,8 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learning_policy import LearningPolicy
-from relaax_like.learn.replay_queue import ReplayQueue
 from relaax_like.learn.replayed import PRIORITY, _mix_errors
+from relaax_like.learn.request_queue import RequestQueue
 from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
@@ -209,8 +209,8 @@ def test_beside_agents_an_error_of_a_data_handler_ends_the_learning_and_names_th
         def after_interact(self, rollout: Rollout) -> list[Rollout]:
             raise KeyError("goal")
 
-    source, tally = make_source(make_config(), data_handler=Broken())
-    queue = ReplayQueue(source, tally)
+    source, _ = make_source(make_config(), data_handler=Broken())
+    queue = RequestQueue(source)
     queue.put(LearnRequest(1, make_step(0), env_steps=1))
     failed = queue.get(0, timeout_sec=10.0)
     with pytest.raises(ConfigError, match=r"test_replay_sequences\.py:\d+.*goal"):

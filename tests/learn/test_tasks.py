@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.hierarchy import FOLDER, load, make_host, make_store, serve
+from support.requests import make_requests
 
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.acting import make_actor
@@ -28,6 +29,7 @@ from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import ConfigError
 
 CONFIG = load("config").Config()
+PLAN = OnPolicy(rollout_steps=5, update_norm=True)
 Reinforce, LinearPolicy = load("algorithm").Reinforce, load("algorithm").LinearPolicy
 
 
@@ -80,8 +82,9 @@ def make_processors(algorithms, server):
             make_actor(algorithm.model, 0),
             GradientLearner(
                 GradientTask(algorithm),
-                OnPolicy(rollout_steps=5, update_norm=True),
+                PLAN,
                 tasks.make_client(name, InProcessClient(server, name)),
+                make_requests(PLAN),
             ),
             NullMetrics(),
         )
@@ -189,11 +192,11 @@ def test_the_gradient_that_arrives_is_the_task_s_own_variable_by_variable():
     task = ComputationTask(algorithms["three"])
     rollout = make_rollout()
     gradients, _ = task.compute_gradients(
-        rollout.inputs,
-        rollout.next_inputs,
-        {"alive": rollout.next_alive},
-        {"reward": rollout.rewards},
-        rollout.actions,
+        inputs=rollout.inputs,
+        next_inputs=rollout.next_inputs,
+        next_alive={"alive": rollout.next_alive},
+        rewards={"reward": rollout.rewards},
+        actions=rollout.actions,
     )
     names = [variable.name for variable in task.get_variables()]
     learn(processors["three"], rollout)

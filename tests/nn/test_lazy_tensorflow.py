@@ -81,7 +81,12 @@ def learn(model, described, values, inputs, states, prediction):
         np.testing.assert_allclose(next_states[name], array, atol=1e-5)
     alive, rewards = {{"alive": np.ones((5, 1))}}, {{"reward": np.ones((5, 1))}}
     gradients, costs = task.compute_gradients(
-        inputs, inputs, alive, rewards, actions, states=states
+        inputs=inputs,
+        next_inputs=inputs,
+        next_alive=alive,
+        rewards=rewards,
+        actions=actions,
+        states=states,
     )
     np.testing.assert_allclose(costs["default"], -prediction.log_prob.mean(), rtol=1e-4)
     assert sum(np.abs(g).max() > 0 for g in gradients) >= 4

@@ -13,8 +13,11 @@ from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.learn.gradient_learner import GradientLearner
 from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.request_queue import RequestQueue
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
+
+from .requests import make_requests
 
 
 def load(module: str, algorithm: str = "a2c") -> Any:
@@ -56,11 +59,13 @@ def make_processor(
     server: ParameterServer,
     xla: bool = True,
     algorithm: str = "a2c",
+    requests: RequestQueue | None = None,
     **options: Any,
 ) -> Any:
     """Makes a processor on the server; not started."""
     client = InProcessClient(server, "processor")
     task = GradientTask(make_algorithm(config, xla=xla, algorithm=algorithm))
-    learner = GradientLearner(task, config.plan, client, **options)
+    requests = requests or make_requests(config.plan)
+    learner = GradientLearner(task, config.plan, client, requests, **options)
     actor = make_actor(make_algorithm(config, algorithm=algorithm).model, 0, config)
     return ComputationDataProcessor(actor, learner, client.metrics())

@@ -427,11 +427,13 @@ class ThreadCarrier(_LearnerCarrier):
         super().__init__(folder, senders)
         from relaax_like.learn.gradient_learner import GradientLearner  # loads TensorFlow
 
+        from .requests import make_requests
+
         self._server = make_backend()
         self._task = _RecordingTask()
         client = InProcessClient(self._server)
         plan = OnPolicy(rollout_steps=STEPS)
-        self._learner = GradientLearner(self._task, plan, client)  # type: ignore[arg-type]
+        self._learner = GradientLearner(self._task, plan, client, make_requests(plan))  # type: ignore[arg-type]
 
     def start(self) -> None:
         self._start_learner()
@@ -621,7 +623,7 @@ class GrpcCarrier(_LearnerCarrier):
         self._start_learner()
 
     def close(self) -> None:
-        self._remote.stop()
+        self._remote.close()
 
     def tear_down(self) -> None:
         self._stack.close()

@@ -1,6 +1,5 @@
 """Sources of minibatches from a replay table, of dqn; steps of one slot, each different."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from relaax_like.experience.collector import DataHandler
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.replay_log import ReplayLog
 from relaax_like.learn.replayed import Replayed, make_table
+from relaax_like.learn.request_queue import RequestQueue
 from relaax_like.learn.rollout_layout import RolloutLayout
 from relaax_like.learn.tally import Tally
 
@@ -62,17 +62,13 @@ def make_source(
     return source, tally
 
 
-def make_replayed(config: Any, max_slots: int) -> Callable[[Tally], Replayed]:
-    """Returns what makes a source, without a log, for a `GradientLearner`."""
+def make_replayed(config: Any, max_slots: int) -> RequestQueue:
+    """Makes the requests of a `GradientLearner` with a source without a log."""
     model = load("model", "dqn").make_model(config, 3)
     plan = config.plan
-
-    def make(tally: Tally) -> Replayed:
-        table = make_table(plan, model, {}, max_slots, 0)
-        layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
-        return Replayed(table, tally, layout, plan.updates_at_once)
-
-    return make
+    table = make_table(plan, model, {}, max_slots, 0)
+    layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
+    return RequestQueue(Replayed(table, Tally(), layout, plan.updates_at_once))
 
 
 def make_step(number: int, alive: float = 1.0, version: int = 0, history: int = 1) -> Rollout:

@@ -1,18 +1,17 @@
-"""ReplayQueue: agents' requests go to a table beside them, and are answered. covers F24"""
+"""RequestQueue: agents' requests go to a table beside them, and are answered. covers F24"""
 
 import pytest
 from support.replayed import make_config, make_source, make_step
 
 from relaax_like.core.records import Episode, LearnRequest
-from relaax_like.learn.replay_queue import ReplayQueue
 from relaax_like.learn.replayed import ReplayIteration
-from relaax_like.learn.request_queue import Requests
+from relaax_like.learn.request_queue import RequestQueue, Requests
 from relaax_like.wire.errors import InvalidInputError
 
 
 def make_queue(holds_agents=False, **settings):
     source, tally = make_source(make_config(**settings))
-    return ReplayQueue(source, tally, holds_agents), tally
+    return RequestQueue(source, holds_agents=holds_agents), tally
 
 
 def put(queue, *numbers):
@@ -112,7 +111,7 @@ def test_an_agent_that_leaves_ends_its_chain():
     queue, _ = make_queue()
     put(queue, *range(4))
     drain(queue)
-    table = queue._replayed._table
+    table = queue.source._table
     rows = table.counts.rows
     queue.put(LearnRequest(0, None, agent="a", is_leaving=True))
     assert drain(queue) == []
@@ -125,7 +124,7 @@ def test_a_state_goes_on_with_the_same_table():
     drain(queue)
     other, _ = make_queue()
     other.set_state(queue.take_state())
-    assert other._replayed._table.counts == queue._replayed._table.counts
+    assert other.source._table.counts == queue.source._table.counts
 
 
 def test_requests_without_a_rollout_are_reported_with_values():
@@ -140,7 +139,7 @@ def test_where_minibatches_cannot_be_drawn_agents_are_answered_and_the_error_is_
     def fail(done, timeout_sec):
         raise TypeError("compute_rewards")
 
-    queue._replayed.get = fail
+    queue.source.get = fail
     put(queue, *range(8))
     failed = queue.get(0, 0.0)
     assert list(failed.tickets) == [*range(8)]
