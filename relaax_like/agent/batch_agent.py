@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +20,13 @@ States = Mapping[str, Arrays]
 Predicting = Generator[Request, Prediction, tuple[Arrays, States]]
 
 
-class Environment(Protocol):
-    """A single environment with Gymnasium's interface, for `BatchAgent.run`."""
-
-    def reset(self) -> tuple[Any, Mapping[str, Any]]:
-        """Begins an episode; returns its first observation (an array, or a dict), and its info."""
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, Mapping[str, Any]]:
-        """Takes one action; returns observation, reward, terminated, truncated, and info."""
-
-
 class BatchAgent(abc.ABC):
     """Acts for k slots with one or several tasks, and makes them learn.
 
     Its owner calls `observe` with what happened, then, when the agent is not `waiting`, answers its
     requests until the agent returns its actions:
 
-        agent.observe(observations, rewards, terminated, truncated, ended, finals, episodes)
+        agent.observe(observations, rewards, next_alive, finals, episodes)
         actions = None
         while actions is None:
             actions = agent.take(predict(agent.request()))
@@ -51,6 +41,7 @@ class BatchAgent(abc.ABC):
       helpers: task -> its helper.
       config: the algorithm's `Config`, if the agent has one.
       learning: if False, the agent stores and learns nothing, and chooses the best actions.
+      exploit: whether to choose the best actions. Set by the owner; at first, not `learning`.
       observation_history: number of observations that are joined in each one that `observe`
         receives. Set by the owner.
 
@@ -77,6 +68,7 @@ class BatchAgent(abc.ABC):
         self.helpers = dict(helpers)
         self.config = config
         self.learning = learning
+        self.exploit = not learning
         self._main = self.helpers[self.main_task or next(iter(self.helpers))]
         self._ranks = make_ranks(self._main.client, slots)
         for helper in self.helpers.values():
@@ -224,7 +216,7 @@ class BatchAgent(abc.ABC):
 
     def _ask(self, task: str, inputs: Arrays, states: Arrays) -> Request:
         """Returns the request to yield in `_cts_predict`."""
-        return Request(inputs, states, exploit=not self.learning, task=task, ranks=self._ranks)
+        return Request(inputs, states, exploit=self.exploit, task=task, ranks=self._ranks)
 
     # What the owner calls.
 
@@ -232,9 +224,7 @@ class BatchAgent(abc.ABC):
         self,
         observations: Arrays | None,
         rewards: np.ndarray | None = None,
-        terminated: np.ndarray | None = None,
-        truncated: np.ndarray | None = None,
-        ended: np.ndarray | None = None,
+        next_alive: np.ndarray | None = None,
         final_observations: Arrays | None = None,
         episodes: Sequence[Episode] = (),
         executed: Executed | None = None,
@@ -246,9 +236,7 @@ class BatchAgent(abc.ABC):
           observations: name -> [k, ...]; where an episode ended, the next one's first. None if
             all slots ended and no new episode has begun yet.
           rewards: [k, r]; None at the start, when there were no actions.
-          terminated: [k] bool.
-          truncated: [k] bool, not where terminated.
-          ended: [k] bool, either of them; None if no episode ended.
+          next_alive: [k]: 1 alive, 0 terminated, -1 truncated; None if no episode ended.
           final_observations: name -> [k, ...], last observations of the slots whose episode ended;
             other rows are not used. None: they are not known, and no slot was truncated.
           episodes: those that ended in this step.
@@ -266,30 +254,25 @@ class BatchAgent(abc.ABC):
         self._executed, self._absent_next = executed, absent
         if rewards is None:
             self._states = self._get_init_states()
-        else:
-            if self.learning:
-                alive = self._alive
-                if ended is not None:
-                    assert terminated is not None
-                    assert truncated is not None
-                    alive = np.where(truncated, TRUNCATED, np.where(terminated, TERMINATED, ALIVE))
-                    self._main.add_episodes(episodes)
-                self._cts_store_data(
-                    self._asked,
-                    rewards if self._shape is None else self._shape(rewards),
-                    alive,
-                    # The value after a terminal state is multiplied by zero: any array will do.
-                    self._observations if observations is None else observations,
-                    final_observations,
-                )
-            elif ended is not None:
-                for helper in self._storing:
-                    helper.refresh()
-            if executed is not None and self.cuts_overridden:
-                # The trace ends there, and the next one begins without a memory.
-                ended = executed.overridden if ended is None else ended | executed.overridden
-            if ended is not None:
-                self._reset_states(ended)
+        elif self.learning:
+            if next_alive is not None:
+                self._main.add_episodes(episodes)
+            self._cts_store_data(
+                self._asked,
+                rewards if self._shape is None else self._shape(rewards),
+                self._alive if next_alive is None else next_alive,
+                # The value after a terminal state is multiplied by zero: any array will do.
+                self._observations if observations is None else observations,
+                final_observations,
+            )
+        elif next_alive is not None:
+            for helper in self._storing:
+                helper.refresh()
+        if next_alive is not None:
+            self._reset_states(next_alive != ALIVE)
+        if executed is not None and self.cuts_overridden:
+            # The trace ends there, and the next one begins without a memory.
+            self._reset_states(executed.overridden)
         self._absent = absent
         if observations is not None:
             self._observations = observations
@@ -359,7 +342,7 @@ class BatchAgent(abc.ABC):
 
     # The loop of scripts and tests, without servers.
 
-    def run(self, env: Environment, num_games: int, action_repeat: int = 1) -> list[float]:
+    def run(self, env: Any, num_games: int, action_repeat: int = 1) -> list[float]:
         """Plays complete episodes of one environment in this process, and learns from them.
 
             with ParameterServer(store, metrics=recorder) as server:
@@ -372,7 +355,7 @@ class BatchAgent(abc.ABC):
         episode's end, the curve `success` is recorded: 1 if it is more than 0, otherwise 0.
 
         Args:
-          env: is stepped, but not closed.
+          env: an environment with Gymnasium's `reset` and `step`; is stepped, but not closed.
           num_games: number of episodes; fewer if the training finishes.
           action_repeat: steps of the environment per action, 1 or more, rewards summed; they count
             as one.
@@ -396,7 +379,7 @@ class BatchAgent(abc.ABC):
         self._wait()
         return totals
 
-    def _run_one_episode(self, env: Environment, action_repeat: int = 1) -> float:
+    def _run_one_episode(self, env: Any, action_repeat: int = 1) -> float:
         """Plays one episode; returns its total reward.
 
         FLARE's order: reset, init states; while alive and not timed out: predict, step, store; then
@@ -418,9 +401,7 @@ class BatchAgent(abc.ABC):
             self.observe(
                 None if ended else rows,
                 np.array([[reward]]),
-                np.array([terminated]),
-                np.array([truncated]),
-                np.array([True]) if ended else None,
+                np.array([TERMINATED if terminated else TRUNCATED]) if ended else None,
                 rows if ended else None,
                 [Episode(total, length)] if ended else (),
             )
@@ -464,9 +445,7 @@ class SimpleRLAgent(BatchAgent):
         return prediction.actions, {TASK: prediction.next_states}
 
 
-def _repeat(
-    env: Environment, action: Any, times: int
-) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
+def _repeat(env: Any, action: Any, times: int) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:
     """Repeats an action up to `times` times, or until the episode ends.
 
     Returns what `step` returns, with the rewards summed.

@@ -17,7 +17,7 @@ from relaax_like.rlx_server.greeting import FEATURES, STEP_ID, Greeting
 from relaax_like.rlx_server.json_codec import JsonCodec
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.session import Session
-from relaax_like.rlx_server.slot_agents import Decision, PlainAgents
+from relaax_like.rlx_server.slots import Decision, Slots
 from relaax_like.rlx_server.transition import Arrays, Transition
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
@@ -37,7 +37,7 @@ _PATIENCE_SEC = 10.0  # as the server's hello_timeout_sec
 _SILENT = logging.Logger("check-client", logging.CRITICAL + 1)
 
 
-class Talk(PlainAgents):
+class Talk(Slots):
     """Plays the server, with agents that choose at random.
 
     Attributes:
@@ -87,7 +87,8 @@ class Talk(PlainAgents):
         )
         self.session.log = ClientLog(_SILENT)
 
-    def _meet(self, greeting: Greeting) -> PlainAgents:
+    def _meet(self, greeting: Greeting) -> Slots:
+        super().__init__(greeting.slots)
         self.greeting = greeting
         if not self.unsupported:
             later = frozenset() if self.is_text else LATER.intersection(self.hello.features)
@@ -95,7 +96,7 @@ class Talk(PlainAgents):
         return self
 
     def step(self, transition: Transition) -> Decision:
-        """See `PlainAgents`."""
+        """See `Slots`."""
         self.steps.append((self._given, transition))
         self._given = None
         if transition.observations is not None and not self.finish:
@@ -106,7 +107,7 @@ class Talk(PlainAgents):
         return Decision(self._given, self.finish, self.version)
 
     def close(self) -> None:
-        """See `PlainAgents`."""
+        """See `Slots`."""
 
     def hear(self, expect: str = PLAIN) -> bytes:
         """Waits for the next message that needs an answer; returns the answer, not sent yet.

@@ -12,9 +12,9 @@ from relaax_like.config.models import Experiment
 from relaax_like.launch.evaluation import Evaluation, Patience
 from relaax_like.launch.rlx_server import end_server, serve_until_stopped
 from relaax_like.launch.serving import open_policy_server
-from relaax_like.rlx_server.episodes import SlotEpisode
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
+from relaax_like.rlx_server.transition import SlotEpisode
 from relaax_like.supervision.process import EXIT_ERROR, Shutdown, Stopped
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.reports import Event

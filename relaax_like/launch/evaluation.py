@@ -1,5 +1,6 @@
 """Greedy evaluation: the best actions of a snapshot's policy, in fresh episodes."""
 
+import contextlib
 import logging
 import math
 import threading
@@ -11,19 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.client.interactor import EnvironmentSlots, Interactor, SlotEpisode
+from relaax_like.client.interactor import EnvironmentSlots, SlotEpisode
 from relaax_like.config.models import Experiment
-from relaax_like.launch.frozen_agents import make_frozen_host
 from relaax_like.launch.local import (
     LocalAgents,
     ask_environment,
+    make_interactor,
     open_slots,
 )
-from relaax_like.launch.saved_policy import LATEST, open_server, read_snapshot
-from relaax_like.learn.frozen_policy import FrozenPolicy
+from relaax_like.launch.saved_policy import LATEST, SavedPolicy, read_snapshot
 from relaax_like.nn.settings import prepare_tensorflow
-from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.reports.video import FilmedSlots, draw_without_screen, validate_video
 
 logger = logging.getLogger(__name__)
@@ -91,7 +90,7 @@ def evaluate_snapshot(
     Raises:
       ConfigError: there is no environment, it cannot be filmed, the video cannot be written, the
         algorithm's folder cannot be loaded, or `version` is wrong.
-      InvalidInputError: the environment returned a wrong value; or see `open_server`.
+      InvalidInputError: the environment returned a wrong value; or see `SavedPolicy`.
       ProtocolError: the algorithm cannot use the environment's spaces.
       SnapshotError: there is no usable snapshot.
       RelaaxError: the environment's code failed.
@@ -102,12 +101,9 @@ def evaluate_snapshot(
         draw_without_screen()
     experiment, _ = ask_environment(experiment)
     state = read_snapshot(experiment, version)
-    filmed = ""
-    with open_server(experiment, state) as server:
-        if video is not None:
-            filmed = _film(experiment, server, video)
-        with open_slots(experiment, "eval") as slots:
-            ended = _play(experiment, server, slots, episodes)
+    filmed = "" if video is None else _film(experiment, state, video)
+    with open_slots(experiment, "eval") as slots:
+        ended = _play(experiment, state, slots, episodes)
     return Evaluation(
         returns=np.array([episode.score for episode in ended]),
         lengths=np.array([episode.length for episode in ended]),
@@ -118,7 +114,7 @@ def evaluate_snapshot(
     )
 
 
-def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
+def _film(experiment: Experiment, state: State, video: Video) -> str:
     """Records a video of one slot; returns a description of its content."""
     if experiment.environment is not None:  # otherwise open_slots reports what is missing
         one = experiment.environment.model_copy(update={"slots": 1})
@@ -127,7 +123,7 @@ def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
         open_slots(experiment, "video", draw=True) as slots,
         FilmedSlots(slots, video.path) as filmed,
     ):
-        scores = [f"{e.score:g}" for e in _play(experiment, server, filmed, video.episodes)]
+        scores = [f"{e.score:g}" for e in _play(experiment, state, filmed, video.episodes)]
     return (
         f"{filmed.path}: returns {', '.join(scores)}; {filmed.frames} frames at {filmed.fps:g} "
         "per second"
@@ -135,18 +131,13 @@ def _film(experiment: Experiment, server: ParameterServer, video: Video) -> str:
 
 
 def _play(
-    experiment: Experiment,
-    server: ParameterServer,
-    slots: EnvironmentSlots,
-    episodes: int,
+    experiment: Experiment, state: State, slots: EnvironmentSlots, episodes: int
 ) -> list[SlotEpisode]:
-    fixed = FrozenPolicy(server.get_values(), server.version)
-    host = make_frozen_host(experiment, lambda name: InProcessClient(server, name), fixed, "local")
-    agents = LocalAgents(slots, host, exploit=True)
-    try:
+    with (
+        SavedPolicy(experiment, state, "local") as policy,
+        contextlib.closing(LocalAgents(slots, policy.host, exploit=True)) as agents,
+    ):
         return play_greedy(experiment, slots, agents, episodes)
-    finally:
-        agents.close()
 
 
 def play_greedy(
@@ -177,8 +168,6 @@ def play_greedy(
       ConfigError: the environment's settings cannot be used; see `Interactor`.
       RelaaxError, Exception: an agent or the environment failed; see `LocalAgents.step`.
     """
-    environment = experiment.environment
-    assert environment is not None
     each = -(-episodes // slots.slots)
     played: list[list[SlotEpisode]] = [[] for _ in range(slots.slots)]
     done = threading.Event()
@@ -196,16 +185,7 @@ def play_greedy(
         if is_stopping():
             done.set()
 
-    Interactor(
-        slots,
-        agents,
-        random_steps=environment.random_steps,
-        max_episode_steps=environment.max_episode_steps,
-        on_episode=count,
-        on_step=check,
-        stop=done,
-        seed=experiment.seed,
-    ).run()
+    make_interactor(experiment, slots, agents, on_episode=count, on_step=check, stop=done).run()
     rounds = [own[number] for number in range(each) for own in played if number < len(own)]
     return rounds[:episodes]
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from relaax_like.client import interactor
 from relaax_like.client.client import StepResult
-from relaax_like.client.interactor import EnvironmentSlots
+from relaax_like.client.interactor import EnvironmentSlots, Interactor
 from relaax_like.client.outcome import validate_outcome
 from relaax_like.client.values import SpaceValues, Values
 from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
@@ -24,9 +24,8 @@ from relaax_like.config.seeds import derive_seed
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.rlx_server.batch_slots import BatchSlots
-from relaax_like.rlx_server.episodes import EpisodeMeter
-from relaax_like.rlx_server.hosting import AgentHost, BatchHost, SlotSpec
-from relaax_like.rlx_server.slot_agents import Decision
+from relaax_like.rlx_server.hosting import AgentHost, BatchHost
+from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.run_folders.versions import keep_versions
 from relaax_like.wire import tracing
@@ -73,17 +72,16 @@ class LocalAgents:
         self._observations = SpaceValues(slots.observation_space, OBSERVATION)
         self._actions = SpaceValues(slots.action_space, ACTION)
         self.spaces = RunSpaces(self._observations.spaces, self._actions.spaces)
-        self._slots = slots.slots
+        self._k = slots.slots
         self._host = host
         self._stop = stop
         self._resumable = resumable
-        self._meter = EpisodeMeter(slots.slots)
         self._ready = threading.Event()
         self.waiting_sec = 0.0
         if isinstance(host, BatchHost):
             host.on_ready = self._ready.set
-        self._agents = host.make_slot_agents(SlotSpec(*self.spaces, slots.slots, name, exploit))
-        self.has_state = isinstance(self._agents, BatchSlots)
+        self._slots = host.make_slot_agents(SlotSpec(*self.spaces, slots.slots, name, exploit))
+        self.has_state = isinstance(self._slots, BatchSlots)
 
     def step(
         self,
@@ -104,47 +102,42 @@ class LocalAgents:
         ended = _find_ended(terminated, truncated)
         transition = Transition(
             observations=self._to_leaves(observations, "observations"),
-            rewards=None if rewards is None else np.asarray(rewards).reshape(self._slots, -1),
+            rewards=None if rewards is None else np.asarray(rewards).reshape(self._k, -1),
             terminated=terminated,
             truncated=truncated,
             ended=ended,
             final_observations=self._to_leaves(final_observations, "final_observations", ended),
             success=success,
         )
-        if transition.rewards is not None:
-            episodes = self._meter.add(transition.rewards, transition.ended)
-            transition = transition._replace(episodes=episodes)
-        agents = self._agents
-        if not isinstance(agents, BatchSlots):
-            return self._answer(agents.step(transition))
-        agents.observe(transition)
+        self._slots.observe(self._slots.count(transition))
         return self.go_on()
 
     def go_on(self) -> StepResult:
-        """Returns the next actions of batch-native agents, after `step` or `set_state`.
+        """Returns the next actions, after `set_state`.
 
         Raises:
           RelaaxError: an agent's code, the policy or the learner failed.
         """
-        agents = self._agents
-        assert isinstance(agents, BatchSlots)
-        if not agents.ready:
-            self._wait_ready(agents)
-        if self._is_stopped():
+        if not self._slots.ready:
+            self._wait_ready()
+        if self._is_stopped() and not self._slots.blocking:
             return StepResult(actions=None, finished="stopped", version=0)
         decision = None
         while decision is None:
-            request = agents.request()
+            request = self._slots.request()
             prediction = None if request is None else self._host.predict([request])[0]
-            decision = agents.decide(prediction)
-        return self._answer(decision)
+            decision = self._slots.decide(prediction)
+        actions = None
+        if decision.actions is not None:
+            actions = self._actions.from_leaves(dict(decision.actions))
+        return StepResult(actions=actions, finished=decision.finished, version=decision.version)
 
-    def _wait_ready(self, agents: BatchSlots) -> None:
+    def _wait_ready(self) -> None:
         began = time.perf_counter()
         with tracing.span("wait for learner"):
-            while not (agents.ready or (self._is_stopped() and not self._resumable)):
+            while not (self._slots.ready or (self._is_stopped() and not self._resumable)):
                 self._ready.clear()
-                if not agents.ready:
+                if not self._slots.ready:
                     self._ready.wait(_READY_POLL_SEC)
         self.waiting_sec += time.perf_counter() - began
 
@@ -160,13 +153,13 @@ class LocalAgents:
           Arrays and JSON types, nested; None: a rollout is being learned from, or these are not
           batch-native agents.
         """
-        agents, host = self._agents, self._host
-        if not isinstance(agents, BatchSlots) or not isinstance(host, BatchHost):
+        slots, host = self._slots, self._host
+        if not isinstance(slots, BatchSlots) or not isinstance(host, BatchHost):
             return None
-        taken = agents.take_state()
+        taken = slots.take_state()
         if taken is None:
             return None
-        return {"agents": taken, "tasks": host.take_state(), "episodes": self._meter.get_state()}
+        return {"agents": taken, "tasks": host.take_state(), "episodes": slots.get_counts()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Resumes from what `take_state` returned, before the first `step`; call `go_on` next.
@@ -176,18 +169,12 @@ class LocalAgents:
         Raises:
           InvalidInputError: see `Learner.set_state`.
         """
-        agents, host = self._agents, self._host
-        assert isinstance(agents, BatchSlots)
+        slots, host = self._slots, self._host
+        assert isinstance(slots, BatchSlots)
         assert isinstance(host, BatchHost)
-        agents.set_state(state["agents"])
+        slots.set_state(state["agents"])
         host.set_state(state["tasks"])
-        self._meter.set_state(state["episodes"])
-
-    def _answer(self, decision: Decision) -> StepResult:
-        actions = None
-        if decision.actions is not None:
-            actions = self._actions.from_leaves(dict(decision.actions))
-        return StepResult(actions=actions, finished=decision.finished, version=decision.version)
+        slots.set_counts(state["episodes"])
 
     def close(self) -> None:
         """Closes the agents and what they share.
@@ -196,7 +183,7 @@ class LocalAgents:
           Exception: an agent, a learner or one of its hooks failed to stop.
         """
         try:
-            self._agents.close()
+            self._slots.close()
         finally:
             self._host.close()
 
@@ -205,7 +192,7 @@ class LocalAgents:
     ) -> dict[str, np.ndarray] | None:
         if values is None:
             return None
-        leaves = self._observations.to_leaves(values, self._slots, field, chosen)
+        leaves = self._observations.to_leaves(values, self._k, field, chosen)
         # Agents store them one step later, when environments can have reused their arrays.
         return {name: leaf.copy() for name, leaf in leaves.items()}
 
@@ -401,6 +388,31 @@ def _validate_rewards(experiment: Experiment, slots: EnvironmentSlots, name: str
             f"{len(weights)} ({', '.join(weights) or 'none'}); map a name of each, in the order of "
             "the environment, to its weight"
         )
+
+
+def make_interactor(
+    experiment: Experiment, slots: EnvironmentSlots, agents: Any, **options: Any
+) -> Interactor:
+    """Makes the loop that steps environments as the experiment's `environment` section says.
+
+    Args:
+      experiment: has the section.
+      slots: environments.
+      agents: see `Interactor`.
+      options: of the `Interactor`.
+
+    Raises:
+      ConfigError: see `Interactor`.
+    """
+    environment = experiment.environment
+    assert environment is not None
+    return Interactor(
+        slots,
+        agents,
+        random_steps=environment.random_steps,
+        max_episode_steps=environment.max_episode_steps,
+        **{"seed": experiment.seed, **options},
+    )
 
 
 def ask_environment(experiment: Experiment) -> tuple[Experiment, list[str]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,8 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import find_experiment
 from relaax_like.config.run_spaces import find_run_spaces
 from relaax_like.config.spaces import describe_mismatch
-from relaax_like.launch.saved_policy import SavedPolicy
-from relaax_like.rlx_server.batch_slots import BatchSlots, SlotAgents
-from relaax_like.rlx_server.hosting import SlotSpec
-from relaax_like.rlx_server.slot_agents import Decision
+from relaax_like.launch.saved_policy import SavedPolicy, read_snapshot
+from relaax_like.rlx_server.slots import Decision, Slots, SlotSpec
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
@@ -63,9 +60,9 @@ class Policy:
             experiment.algorithm.validate_spaces(self._observations.spaces, self._actions.spaces)
         except InvalidInputError as error:
             raise InvalidInputError(describe_mismatch(error), error.field) from None
-        self._saved = SavedPolicy(experiment, version, "policy")
+        self._saved = SavedPolicy(experiment, read_snapshot(experiment, version), "policy")
         self.version, self.global_t = self._saved.version, self._saved.global_t
-        self._agents: SlotAgents | None = None
+        self._agents: Slots | None = None
         self._starts = True  # the agents have not acted yet
         self._ended = np.ones(0, np.bool_)  # [B], rows that begin an episode with the next step
 
@@ -134,12 +131,7 @@ class Policy:
     def __enter__(self) -> "Policy":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self, observation: Any) -> tuple[dict[str, np.ndarray], int, bool]:
@@ -156,15 +148,13 @@ class Policy:
             )
         return spaces.to_leaves(observation, slots, _FIELD), slots, True
 
-    def _prepare(self, slots: int) -> SlotAgents:
+    def _prepare(self, slots: int) -> Slots:
         """Returns the agents of a batch of this size."""
         agents, before = self._agents, len(self._ended)
         if agents is not None and slots == before:
             return agents
         if agents is not None:
-            # Plain agents can have any memory.
-            remembers = agents.remembers if isinstance(agents, BatchSlots) else True
-            if remembers and not self._ended.all():
+            if agents.remembers and not self._ended.all():
                 raise InvalidInputError(
                     f"observation: a batch of {slots}, but episodes of a batch of {before} are in "
                     "progress (a single observation is a batch of 1); call reset() first",
@@ -190,21 +180,18 @@ class Policy:
             ended=self._ended if self._ended.any() else None,
         )
 
-    def _decide(self, agents: SlotAgents, transition: Transition, greedy: bool) -> Decision:
-        if not isinstance(agents, BatchSlots):
-            if not greedy:
-                raise InvalidInputError(
-                    "greedy: False, but the algorithm's Agent always chooses the best actions; "
-                    "omit greedy",
-                    "greedy",
-                )
-            return agents.step(transition)
+    def _decide(self, agents: Slots, transition: Transition, greedy: bool) -> Decision:
+        if agents.blocking and not greedy:
+            raise InvalidInputError(
+                "greedy: False, but the algorithm's Agent always chooses the best actions; omit "
+                "greedy",
+                "greedy",
+            )
         agents.observe(transition)
-        decision = None
+        decision, prediction = None, None
         while decision is None:
-            request = agents.request()
-            assert request is not None, "an observation follows"
-            prediction = self._saved.host.predict([request._replace(exploit=greedy)])[0]
+            if request := agents.request():
+                prediction = self._saved.host.predict([request._replace(exploit=greedy)])[0]
             decision = agents.decide(prediction)
         return decision
 

@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.agent.batch_agent import BatchAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
-from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.algorithm.model import get_variables
-from relaax_like.client.interactor import EnvironmentSlots, Interactor
+from relaax_like.client.interactor import EnvironmentSlots
 from relaax_like.client.values import SpaceValues
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
@@ -33,7 +31,12 @@ from relaax_like.launch.algorithm_code import (
     make_actors,
 )
 from relaax_like.launch.frozen_agents import validate_values
-from relaax_like.launch.local import LocalAgents, ask_environment, open_slots
+from relaax_like.launch.local import (
+    LocalAgents,
+    ask_environment,
+    make_interactor,
+    open_slots,
+)
 from relaax_like.launch.saved_policy import LATEST, read_snapshot
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn.action_heads import actions_from_wire
@@ -105,6 +108,36 @@ def record(
     """
     if policy not in POLICIES:
         raise ConfigError(f"policy: {policy!r}, expected one of {', '.join(POLICIES)}")
+    _validate_folder(folder, append)
+    prepare_tensorflow(experiment, learns=False)
+    experiment, _ = ask_environment(experiment)
+    if has_plain_agents(experiment) or load_model_module(experiment) is None:
+        raise ConfigError(
+            f"{experiment.algorithm_folder}: the agents of this algorithm run their own code, or "
+            "have several tasks, and cannot be recorded; name an experiment with another algorithm"
+        )
+    writer = TrajectoryWriter(folder, math.inf)
+    number = writer.find_next()
+    with open_slots(experiment, f"record {number}") as slots:
+        recorder = _make_recorder(experiment, policy, version, writer, steps)
+        agents = _make_agents(experiment, slots, recorder, policy, number)
+        with contextlib.closing(agents):
+            try:
+                make_interactor(experiment, slots, agents).run()
+            except BaseException:
+                recorder.flush()
+                logger.info("ended early: recorded %s to %s", recorder.recorded, folder)
+                raise
+            recorder.flush()
+    return recorder.recorded
+
+
+def _validate_folder(folder: Path, append: bool) -> None:
+    """Checks that recordings can be written to a folder, or added to those that are there.
+
+    Raises:
+      ConfigError: see `record`.
+    """
     try:
         found = find_trajectories(folder)
     except OSError as error:
@@ -121,27 +154,6 @@ def record(
             f"{folder}: already contains {len(found)} trajectory file(s); name another folder with "
             "--output, or pass --append to add to them"
         )
-    prepare_tensorflow(experiment, learns=False)
-    experiment, _ = ask_environment(experiment)
-    if has_plain_agents(experiment) or load_model_module(experiment) is None:
-        raise ConfigError(
-            f"{experiment.algorithm_folder}: the agents of this algorithm run their own code, or "
-            "have several tasks, and cannot be recorded; name an experiment with another algorithm"
-        )
-    writer = TrajectoryWriter(folder, math.inf)
-    number = writer.find_next()
-    with open_slots(experiment, f"record {number}") as slots:
-        recorder = _make_recorder(experiment, policy, version, writer, steps)
-        agents = _make_agents(experiment, slots, recorder, policy, number)
-        with contextlib.closing(agents):
-            try:
-                _play(experiment, slots, agents)
-            except BaseException:
-                recorder.flush()
-                logger.info("ended early: recorded %s to %s", recorder.recorded, folder)
-                raise
-            recorder.flush()
-    return recorder.recorded
 
 
 class _Recorder(FrozenPolicy):
@@ -215,55 +227,25 @@ class _Recorder(FrozenPolicy):
         self._written_returns = len(self._returns)
 
 
-class _Actor:
-    """An actor that always chooses the best actions; subclasses choose them in another way.
-
-    Attributes:
-      model: of the actor.
-      global_t: see `NumpyActor`.
-    """
-
-    def __init__(self, actor: Any):
-        self._actor = actor
-        self.model = actor.model
-
-    @property
-    def global_t(self) -> int:
-        """Environment steps of the run."""
-        return self._actor.global_t
-
-    @global_t.setter
-    def global_t(self, steps: int) -> None:
-        self._actor.global_t = steps
-
-    def set_values(self, values: Any, version: int) -> None:
-        """See `NumpyActor`."""
-        self._actor.set_values(values, version)
-
-    def expect_actions(self, spaces: Spaces) -> None:
-        """See `NumpyActor`."""
-        self._actor.expect_actions(spaces)
-
-    def act(self, inputs: Arrays, states: Arrays, exploit: bool, ranks: Any) -> Prediction:
-        """Chooses the best actions; see `NumpyActor`."""
-        return self._actor.act(inputs, states, True, ranks)
-
-
-class _RandomActor(_Actor):
-    """Draws actions uniformly.
+class _RandomActor:
+    """Draws actions uniformly; see `NumpyActor`.
 
     Args:
-      actor: has the model; its own `act` is not called.
+      model: its policy is not called.
       spaces: of the environment's actions.
       seed: of the draws.
     """
 
-    def __init__(self, actor: Any, spaces: Mapping[str, Space], seed: int):
-        super().__init__(actor)
+    def __init__(self, model: Any, spaces: Mapping[str, Space], seed: int):
+        self.model = model
+        self.global_t = 0
         self._spaces = spaces
         self._values = SpaceValues(dict(spaces), ACTION)
         self._random = np.random.default_rng(seed)
         self._log_prob = -sum(_find_log_size(leaf, space) for leaf, space in spaces.items())
+
+    def set_values(self, values: Any, version: int) -> None:
+        """Ignores them."""
 
     def expect_actions(self, spaces: Spaces) -> None:
         """Expects nothing of a policy that does not act."""
@@ -293,25 +275,6 @@ def _find_log_size(leaf: str, space: Space) -> float:
     return float(np.log(np.maximum(np.asarray(high, np.float64) - low, 1e-30)).sum())
 
 
-class _RecordingHost(BatchHost):
-    """Makes agents whose rollouts have the same length for any plan."""
-
-    def make_agent(
-        self,
-        slots: int = 1,
-        learning: bool = True,
-        on_learned: Any = None,
-        client: str = "",
-        max_wait_sec: float | None = None,
-    ) -> BatchAgent:
-        """Builds an agent; see `BatchHost`. `learning` and `max_wait_sec` have no effect."""
-        [(task, processor)] = self._get_processors().items()
-        helper = OnlineHelper(
-            processor, slots, _ROLLOUT_STEPS, on_learned=on_learned, client=client
-        )
-        return self._agent_class({task: helper}, slots, config=self._config)
-
-
 def _make_recorder(
     experiment: Experiment, policy: str, version: str, writer: TrajectoryWriter, steps: int
 ) -> _Recorder:
@@ -335,26 +298,19 @@ def _make_agents(
     if policy == RANDOM:
         recorder.set([variable.value for variable in get_variables(actor.model)], 0)
         spaces = SpaceValues(slots.action_space, ACTION).spaces
-        actor = _RandomActor(actor, spaces, derive_seed(experiment.seed, "record", str(number)))
+        seed = derive_seed(experiment.seed, "record", str(number))
+        actor = _RandomActor(actor.model, spaces, seed)
     else:
         validate_values(experiment, actor.model, recorder.values)
-        if policy == GREEDY:
-            actor = _Actor(actor)
     processor = ComputationDataProcessor(actor, recorder, NullMetrics(), name)
-    host = _RecordingHost(experiment.algorithm, lambda: {TASK: processor}, agent_class)
+    host = BatchHost(
+        experiment.algorithm,
+        lambda: {TASK: processor},
+        agent_class,
+        recorded_steps=_ROLLOUT_STEPS,
+        is_greedy=policy == GREEDY,
+    )
     return LocalAgents(slots, host, name=name)
-
-
-def _play(experiment: Experiment, slots: EnvironmentSlots, agents: LocalAgents) -> None:
-    environment = experiment.environment
-    assert environment is not None
-    Interactor(
-        slots,
-        agents,
-        random_steps=environment.random_steps,
-        max_episode_steps=environment.max_episode_steps,
-        seed=experiment.seed,
-    ).run()
 
 
 def _take_first(rollout: Rollout, steps: int) -> Rollout:

@@ -1,7 +1,6 @@
 """A run's policy in a snapshot: selects the snapshot, and makes agents that act with it."""
 
 import threading
-from types import TracebackType
 
 import numpy as np
 
@@ -80,7 +79,7 @@ def open_server(experiment: Experiment, state: State) -> ParameterServer:
 class SavedPolicy:
     """Agents of a run's algorithm that act with a snapshot. A context manager.
 
-        with SavedPolicy(experiment, "best", "serve") as policy:
+        with SavedPolicy(experiment, read_snapshot(experiment, "best"), "serve") as policy:
             agents = policy.host.make_slot_agents(SlotSpec(..., exploit=True))
 
     Agents must be made with `exploit=True`: then nothing is learned.
@@ -91,23 +90,23 @@ class SavedPolicy:
       host: makes the agents.
 
     Args:
-      experiment: defines algorithm and snapshots.
-      version: see `read_snapshot`.
+      experiment: defines the algorithm.
+      state: the snapshot; see `read_snapshot`.
       client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
-      ConfigError: the algorithm cannot be loaded; or see `read_snapshot`.
-      SnapshotError: the snapshot belongs to another model; or see `read_snapshot`.
+      ConfigError: the algorithm cannot be loaded.
+      SnapshotError: the snapshot belongs to another model.
       InvalidInputError: see `open_server`; only for agents with several tasks.
     """
 
-    def __init__(self, experiment: Experiment, version: str, client_id: str):
+    def __init__(self, experiment: Experiment, state: State, client_id: str):
         self._experiment = experiment
-        self._state = read_snapshot(experiment, version)
-        self.version, self.global_t = self._state.version, self._state.global_t
+        self._state = state
+        self.version, self.global_t = state.version, state.global_t
         self._lock = threading.Lock()  # guards the creation of _server
         self._server: ParameterServer | None = None
-        values = self._state.manifest.unpack(self._state.values)
+        values = state.manifest.unpack(state.values)
         fixed = FrozenPolicy(values, self.version, self.global_t)
         self.host = make_frozen_host(experiment, self._make_client, fixed, client_id)
 
@@ -120,12 +119,7 @@ class SavedPolicy:
     def __enter__(self) -> "SavedPolicy":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _make_client(self, name: str) -> ParameterServerClient:

@@ -12,12 +12,12 @@ from relaax_like.bridge.client import make_client_id
 from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.rlx_server import end_server, make_rlx_server, serve_until_stopped
-from relaax_like.launch.saved_policy import LATEST, SavedPolicy
+from relaax_like.launch.saved_policy import LATEST, SavedPolicy, read_snapshot
 from relaax_like.launch.security import make_server_security, validate_exposure
 from relaax_like.nn.settings import prepare_tensorflow
-from relaax_like.rlx_server.episodes import SlotEpisode
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
+from relaax_like.rlx_server.transition import SlotEpisode
 from relaax_like.supervision.process import Shutdown, validate_port_free
 
 logger = logging.getLogger(__name__)
@@ -126,7 +126,9 @@ def open_policy_server(
     security = make_server_security(experiment)
     validate_port_free(settings.bind, "--bind")
     with shutdown.interrupting():
-        policy = SavedPolicy(experiment, version, make_client_id("serve"))
+        policy = SavedPolicy(
+            experiment, read_snapshot(experiment, version), make_client_id("serve")
+        )
     with policy:
         server = make_rlx_server(
             settings,

@@ -3,9 +3,8 @@
 import threading
 from typing import Any
 
-from relaax_like.client.interactor import Interactor
 from relaax_like.launch.base_trainer import BaseTrainer
-from relaax_like.launch.local import open_slots
+from relaax_like.launch.local import make_interactor, open_slots
 from relaax_like.launch.serial_state import SerialState
 from relaax_like.launch.workers import train_with_workers
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -33,19 +32,12 @@ class Trainer(BaseTrainer):
         if experiment.learner.workers:
             train_with_workers(experiment, server, stop, self.note_ready, self.ray)
             return
-        environment = experiment.environment
         with open_slots(experiment, "train") as slots:
-            assert environment is not None
             agents = self.make_agents(slots, server, stop)
-            interactor = Interactor(
-                slots,
-                agents,
-                random_steps=environment.random_steps,
-                max_episode_steps=environment.max_episode_steps,
-                # Agents with a state stop at a point where it can be taken.
-                stop=None if agents.has_state else stop,
-                on_episode=self.show_episode,
-                seed=experiment.seed,
+            # Agents with a state stop at a point where it can be taken.
+            stop_loop = None if agents.has_state else stop
+            interactor = make_interactor(
+                experiment, slots, agents, stop=stop_loop, on_episode=self.show_episode
             )
             state = SerialState(experiment, server, slots, agents, interactor)
             try:

@@ -5,13 +5,13 @@ server.
 """
 
 import contextlib
+import itertools
 import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from relaax_like.bridge.control import BridgeControl, Link
-from relaax_like.client.interactor import Interactor
 from relaax_like.config.address import parse_address
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
@@ -22,11 +22,18 @@ from relaax_like.launch.agents import (
     make_linked_host,
     make_remote_learners,
 )
-from relaax_like.launch.local import LocalAgents, keep_slots_versions, open_slots
+from relaax_like.launch.local import (
+    LocalAgents,
+    keep_slots_versions,
+    make_interactor,
+    open_slots,
+)
 from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.security import make_client_security
+from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.nn.threads import limit_blas_threads
+from relaax_like.rlx_server.hosting import AgentHost
 from relaax_like.supervision.process import (
     Shutdown,
     Stopped,
@@ -91,24 +98,16 @@ def play(
       Exception: an error of the agent class or of a learner's hook.
       Stopped: a signal arrived before the first step, or the learner refuses this worker.
     """
-    environment = experiment.environment
-    assert environment is not None, "workers have environments"
-    metrics = make_agent_metrics(experiment, link)
-    sampling = _Sampling()
-
-    def make_client(client_id: str) -> ParameterServerClient:
-        return link.parameter_server_stub(client_id, metrics, _SERVER_WAIT_SEC)
-
+    # How long this process has sampled, excluding waits for the learner; once it plays.
+    times: list[Callable[[], float]] = []
     with contextlib.ExitStack() as ends:
         with shutdown.interrupting(), tracing.span(tracing.START):
             learner = None
             if experiment.learner.publishes:
                 learner = make_remote_learners(
-                    link, name, _SERVER_WAIT_SEC, shutdown, sampling.get_sec
+                    link, name, _SERVER_WAIT_SEC, shutdown, lambda: times[0]() if times else 0.0
                 )
-                host = make_linked_host(experiment, make_client, learner, metrics, name)
-            else:
-                host = make_agent_host(experiment, make_client, name)
+            host = _make_host(experiment, name, link, learner)
             # A worker that replaces a dead one must play other episodes.
             purpose = f"{name} from step {link.status().global_t}"
             slots = ends.enter_context(open_slots(experiment, purpose))
@@ -122,47 +121,46 @@ def play(
             keep_slots_versions(experiment, name, slots)
             with contextlib.suppress(RelaaxError):  # too large, or not the first ones
                 link.propose_spaces(agents.spaces)
-        interactor = Interactor(
+        interactor = make_interactor(
+            experiment,
             slots,
             agents,
-            random_steps=environment.random_steps,
-            max_episode_steps=environment.max_episode_steps,
             stop=shutdown.requested,
-            on_step=_FirstRollout(experiment.algorithm, reporter).count_step,
+            on_step=_make_step_counter(experiment.algorithm, reporter),
             seed=derive_seed(experiment.seed, purpose),
         )
-        sampling.begin(interactor, agents)
+        times.append(lambda: interactor.busy_sec - agents.waiting_sec)
         interactor.run()
 
 
-class _Sampling:
-    """Measures how long this process has sampled, excluding waits for the learner."""
+def _make_host(
+    experiment: Experiment, name: str, link: Link, learner: RemoteLearners | None
+) -> AgentHost:
+    """Makes the host of agents that learn in this process, or elsewhere if there is a learner."""
+    metrics = make_agent_metrics(experiment, link)
 
-    def __init__(self) -> None:
-        self._get: Callable[[], float] = lambda: 0.0
+    def make_client(client_id: str) -> ParameterServerClient:
+        return link.parameter_server_stub(client_id, metrics, _SERVER_WAIT_SEC)
 
-    def begin(self, interactor: Interactor, agents: LocalAgents) -> None:
-        """Starts to measure."""
-        self._get = lambda: interactor.busy_sec - agents.waiting_sec
-
-    def get_sec(self) -> float:
-        """Returns the seconds so far. Thread-safe."""
-        return self._get()
+    if learner is None:
+        return make_agent_host(experiment, make_client, name)
+    return make_linked_host(experiment, make_client, learner, metrics, name)
 
 
-class _FirstRollout:
-    """Reports when the first rollout is complete: a worker that gets this far is healthy."""
+def _make_step_counter(config: Any, reporter: Reporter) -> Callable[[], None]:
+    """Returns what is called after each step of all slots.
 
-    def __init__(self, config: Any, reporter: Reporter):
-        steps = getattr(config, "rollout_steps", 1)
-        self._left = max(steps.values()) if isinstance(steps, Mapping) else int(steps)
-        self._reporter = reporter
+    Reports when the first rollout is complete: a worker that gets this far is healthy.
+    """
+    steps = getattr(config, "rollout_steps", 1)
+    last = max(steps.values()) if isinstance(steps, Mapping) else int(steps)
+    numbers = itertools.count(1)
 
-    def count_step(self) -> None:
-        """Counts a step of all slots."""
-        self._left -= 1
-        if self._left == 0:
-            self._reporter.report(Event.WORKED)
+    def count_step() -> None:
+        if next(numbers) == last:
+            reporter.report(Event.WORKED)
+
+    return count_step
 
 
 if __name__ == "__main__":

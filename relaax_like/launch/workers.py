@@ -77,11 +77,7 @@ def train_with_workers(
         services = make_experience_services(experiment, server, failures.append)
     host = "127.0.0.1" if ray is None else ray.util.get_node_ip_address()
     bind = Address(host, 0)
-    validate_exposure(bind, experiment.security, on_ray=ray is not None)
-    security = make_server_security(experiment)
-    if bind.is_loopback:  # workers need a token if the run has tokens, but no TLS
-        security = ServerSecurity(tokens=security.tokens)
-    make_client_security(experiment)  # reports a missing token here, not in each worker
+    security = _make_security(experiment, bind, on_ray=ray is not None)
     grpc_server, port = BridgeControl().create_server(
         str(bind),
         server,
@@ -93,19 +89,12 @@ def train_with_workers(
     config = (experiment.run_dir / CONFIG_NAME).absolute()
     topology = _make_topology(experiment, config, str(Address(host, port)))
     try:
-        with contextlib.ExitStack() as ends:
-            if services is not None:
-                services.start()
-            launcher: Launcher | None = None
-            if ray is not None:
-                launcher = ends.enter_context(
-                    RayLauncher(ray, topology, config, lambda addresses: [], TERM_SEC)
-                )
-                record = RunRecord(ray, experiment.run_dir)
-                ends.enter_context(record.following(lambda: (server.global_t, server.version)))
+        if services is not None:
+            services.start()
+        with _make_launcher(experiment, server, topology, config, ray) as launcher:
             manager = Manager(topology, write_line=_log_line, launcher=launcher)
-            ends.enter_context(_watching(manager, server, services, stop, failures, on_ready))
-            status = manager.run()
+            with _watching(manager, server, services, stop, failures, on_ready):
+                status = manager.run()
     finally:
         if services is not None:
             # TensorFlow must not be in the middle of an update when this process ends.
@@ -118,6 +107,20 @@ def train_with_workers(
             services.join()  # standard error is hidden while TensorFlow is being loaded
         error = ConfigError if status == EXIT_USAGE else RelaaxError
         raise error("a worker could not be kept running; the lines above show how it ended")
+
+
+def _make_security(experiment: Experiment, bind: Address, on_ray: bool) -> ServerSecurity:
+    """Returns what workers must present.
+
+    Raises:
+      ConfigError: see `train_with_workers`.
+    """
+    validate_exposure(bind, experiment.security, on_ray=on_ray)
+    security = make_server_security(experiment)
+    if bind.is_loopback:  # workers need a token if the run has tokens, but no TLS
+        security = ServerSecurity(tokens=security.tokens)
+    make_client_security(experiment)  # reports a missing token here, not in each worker
+    return security
 
 
 def _make_topology(experiment: Experiment, config: Path, address: str) -> Topology:
@@ -144,6 +147,21 @@ def _make_topology(experiment: Experiment, config: Path, address: str) -> Topolo
 
 def _log_line(name: str, line: str) -> None:
     logger.info("%s | %s", name, line)
+
+
+@contextlib.contextmanager
+def _make_launcher(
+    experiment: Experiment, server: ParameterServer, topology: Topology, config: Path, ray: Any
+) -> Iterator[Launcher | None]:
+    """Yields what starts workers on a cluster, whose run record it keeps; None: on this machine."""
+    if ray is None:
+        yield None
+        return
+    with (
+        RayLauncher(ray, topology, config, lambda addresses: [], TERM_SEC) as launcher,
+        RunRecord(ray, experiment.run_dir).following(lambda: (server.global_t, server.version)),
+    ):
+        yield launcher
 
 
 @contextlib.contextmanager

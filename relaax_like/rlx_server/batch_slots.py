@@ -1,7 +1,7 @@
 """Hosts a batch-native agent: one client's k slots as arrays."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,85 +9,67 @@ import numpy as np
 from relaax_like.agent.batch_agent import BatchAgent
 from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
+from relaax_like.config.plan import Plan
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import Episode
 from relaax_like.experience.ranges import UNWATCHED, Ranges
-from relaax_like.experience.rollout import Executed
+from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Executed
 from relaax_like.nn.action_heads import actions_from_wire, actions_to_wire
 from relaax_like.rlx_server.greeting import EXECUTED, PRESENT
-from relaax_like.rlx_server.slot_agents import (
-    AgentFailure,
-    Decision,
-    PlainAgents,
-    watch_ranges,
-)
+from relaax_like.rlx_server.slots import AgentFailure, Decision, Slots, SlotSpec
 from relaax_like.rlx_server.transition import Arrays, Transition
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
-from relaax_like.wire.spaces import Spaces
 
 logger = logging.getLogger(__name__)
 
 
-class BatchSlots:
-    """Translates between a session's steps and a `BatchAgent`. Nothing blocks.
-
-        slots.observe(transition)
-        if slots.ready: decision = slots.decide(prediction_of(slots.request()))
+class BatchSlots(Slots):
+    """Translates between steps and a `BatchAgent`. Nothing blocks.
 
     Predictions are made together with those of other sessions.
 
-    Attributes:
-      unsupported: feature of the protocol -> why these agents cannot use it.
-
     Args:
-      make_agent: builds the agent from the callback that it calls when the learner has answered it.
+      agent: of all slots.
       processor: of the agent's main task; knows when the training has finished.
-      action_spaces: of the hello.
-      shapes: leaf -> shape of one observation as the model's inputs have it, where it differs.
-      starts: leaf of integers -> the client's smallest one, which is 0 for the model.
-      cuts_traces: whether the plan can learn from steps with gaps between them.
-      takes_executed: whether the plan can use steps whose action was overridden.
+      spec: of the slots. Those that exploit also continue after the end of training.
+      plan: of the main task.
+      history: joins the newest observations; None: the model sees one at a time.
+      shape: gives observations the model's form; None: they have it.
       needs_finals: whether the final observation of a terminated episode is needed, as for the goal
         that it has achieved.
-      history: joins the newest observations; None: the model sees one at a time.
-      on_ready: the callback for `make_agent`; see `AgentHost`.
-      exploit: whether the client exploits; it then also continues after the end of training.
       ranges: watch observations and executed actions; closed with the agent.
     """
 
+    blocking = False
+
     def __init__(
         self,
-        make_agent: Callable[[Callable[[], None]], BatchAgent],
+        agent: BatchAgent,
         processor: ComputationDataProcessor,
-        action_spaces: Spaces,
-        shapes: Mapping[str, Sequence[int]],
-        on_ready: Callable[[], None],
-        exploit: bool = False,
+        spec: SlotSpec,
+        plan: Plan,
         history: ObservationHistory | None = None,
-        starts: Mapping[str, int] | None = None,
-        cuts_traces: bool = True,
-        takes_executed: bool = True,
+        shape: Callable[[Arrays], Arrays] | None = None,
         needs_finals: bool = False,
         ranges: Ranges = UNWATCHED,
     ):
-        self._agent = make_agent(on_ready)
-        self._ranges = ranges
+        super().__init__(spec.slots, ranges)
+        self._agent = agent
         self._processor = processor
-        self._action_spaces = action_spaces
-        self._shapes = shapes
-        self._starts = starts or {}
-        self._exploit = exploit
-        self._needs_finals = needs_finals and not exploit
+        self._action_spaces = spec.action_spaces
+        self._shape = shape
+        self._exploit = spec.exploit
+        self._needs_finals = needs_finals and not spec.exploit
         self._goes_on = False
         self._history = history
         if history is not None:
             self._agent.observation_history = history.length
         self._rewards = max(part.stop for part in processor.reward_columns.values())
         self._all_begin = False
-        self.unsupported = self._find_unsupported(cuts_traces, takes_executed)
+        self.unsupported = self._find_unsupported(plan)
         self._given: Arrays = {}  # newest actions
 
-    def _find_unsupported(self, cuts_traces: bool, takes_executed: bool) -> dict[str, str]:
+    def _find_unsupported(self, plan: Plan) -> dict[str, str]:
         both = (PRESENT, EXECUTED)
         if not self._agent.can_be_absent:
             why = "the agents of this algorithm store steps themselves, or have several tasks"
@@ -97,14 +79,14 @@ class BatchSlots:
             unsupported[PRESENT] = (
                 f"algorithm.observation_history is {self._history.length}, expected 1"
             )
-        for feature, learns in ((PRESENT, cuts_traces), (EXECUTED, takes_executed)):
+        for feature, learns in ((PRESENT, plan.takes_gaps), (EXECUTED, plan.takes_executed)):
             if not (learns or self._exploit):
                 unsupported[feature] = "the algorithm's plan cannot learn from such steps"
         return unsupported
 
     @property
     def remembers(self) -> bool:
-        """Whether actions depend on earlier steps of an episode."""
+        """See `Slots`."""
         return self._history is not None or self._agent.has_memory
 
     @property
@@ -118,12 +100,12 @@ class BatchSlots:
 
     @property
     def discarded_steps(self) -> int:
-        """Environment steps that were not learned from because no learner was ready."""
+        """See `Slots`."""
         return self._agent.discarded_steps
 
     @property
     def unfinished_steps(self) -> int:
-        """Environment steps of rollouts that are not complete yet, which `close` discards."""
+        """See `Slots`."""
         return self._agent.unfinished_steps
 
     def observe(self, transition: Transition) -> None:
@@ -135,7 +117,7 @@ class BatchSlots:
             row has numbers that cannot be learned from.
           Exception: an error of the agent's own code, or of the learner; see `Learner.submit`.
         """
-        watch_ranges(self._ranges, transition)
+        self._watch(transition)
         self._goes_on = transition.observations is not None
         if transition.rewards is None:
             self._all_begin = True
@@ -152,7 +134,10 @@ class BatchSlots:
         elif self._needs_finals and transition.final_observations is None:
             _validate_continuing(transition.terminated)
         # First, because the next episodes' observations replace the history before these.
-        finals = self._shape(transition.final_observations)
+        observations, finals = transition.observations, transition.final_observations
+        if self._shape is not None:
+            observations = None if observations is None else self._shape(observations)
+            finals = None if finals is None else self._shape(finals)
         if self._history is not None and finals is not None:
             finals = self._history.join_finals(finals)
         executed, begins = None, transition.ended
@@ -161,11 +146,9 @@ class BatchSlots:
         if executed is not None and self._agent.cuts_overridden:
             begins = executed.overridden if begins is None else begins | executed.overridden
         self._agent.observe(
-            self._join(self._shape(transition.observations), begins),
+            self._join(observations, begins),
             transition.rewards,
-            transition.terminated,
-            transition.truncated,
-            transition.ended,
+            _find_alive(transition),
             finals,
             # A slot that was absent from the complete episode played none.
             [Episode(e.episode_return, e.length, e.slot) for e in transition.episodes if e.length],
@@ -230,25 +213,6 @@ class BatchSlots:
                 self._agent.discarded_rollouts,
             )
 
-    def _shape(self, observations: Arrays | None) -> Arrays | None:
-        """Gives rows the model's shape, and makes integers start at 0.
-
-        So the rows of all clients can be packed.
-        """
-        if observations is None or not self._shapes:
-            return observations
-        if self._starts:
-            observations = {
-                name: (array - self._starts[name]).astype(np.int64, copy=False)
-                if name in self._starts
-                else array
-                for name, array in observations.items()
-            }
-        return {
-            name: array.reshape(len(array), *self._shapes.get(name, array.shape[1:]))
-            for name, array in observations.items()
-        }
-
     def _join(self, observations: Arrays | None, ended: np.ndarray | None) -> Arrays | None:
         if self._history is None:
             return observations
@@ -288,6 +252,14 @@ class BatchSlots:
         return actions_to_wire(space, array)
 
 
+def _find_alive(transition: Transition) -> np.ndarray | None:
+    """Returns 1, 0 or -1 for each slot, see `BatchAgent.observe`; None: no episode ended."""
+    if transition.ended is None:
+        return None
+    assert transition.truncated is not None
+    return np.where(transition.truncated, TRUNCATED, np.where(transition.ended, TERMINATED, ALIVE))
+
+
 def _validate_continuing(terminated: np.ndarray | None) -> None:
     """Checks that no episode has terminated, in a step without final observations."""
     if terminated is not None and np.any(terminated):
@@ -297,6 +269,3 @@ def _validate_continuing(terminated: np.ndarray | None) -> None:
             "(state of reward_and_reset), which contains the achieved goal",
             "final_observations",
         )
-
-
-SlotAgents = PlainAgents | BatchSlots

@@ -5,7 +5,9 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
-from typing import Any, NamedTuple
+from typing import Any
+
+import numpy as np
 
 from relaax_like.agent.agent import Agent
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
@@ -19,10 +21,12 @@ from relaax_like.config.spaces import describe_mismatch
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.ranges import Ranges, RangeWatch
-from relaax_like.rlx_server.batch_slots import BatchSlots, SlotAgents
+from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.plain_slots import PlainSlots
+from relaax_like.rlx_server.slots import Slots, SlotSpec
+from relaax_like.rlx_server.transition import Arrays
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -34,26 +38,6 @@ from relaax_like.wire.spaces import Spaces
 
 _START_WAIT_SEC = 5.0
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
-
-
-class SlotSpec(NamedTuple):
-    """The slots that agents are made for.
-
-    Attributes:
-      observation_spaces: leaf -> space.
-      action_spaces: leaf -> space.
-      slots: k.
-      client_id: of the agents.
-      exploit: choose the best actions; learn nothing.
-      max_wait_sec: longest time from a step to its answer; None: no limit.
-    """
-
-    observation_spaces: Spaces
-    action_spaces: Spaces
-    slots: int
-    client_id: str
-    exploit: bool = False
-    max_wait_sec: float | None = None
 
 
 class AgentHost(abc.ABC):
@@ -69,7 +53,7 @@ class AgentHost(abc.ABC):
         self.on_ready: Callable[[], None] = lambda: None
         self.ranges = RangeWatch()
 
-    def make_agents(self, greeting: Greeting) -> SlotAgents:
+    def make_agents(self, greeting: Greeting) -> Slots:
         """Builds the agents of a greeted client; see `make_slot_agents`."""
         spec = SlotSpec(
             greeting.observation_spaces,
@@ -82,7 +66,7 @@ class AgentHost(abc.ABC):
         return self.make_slot_agents(spec)
 
     @abc.abstractmethod
-    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
+    def make_slot_agents(self, spec: SlotSpec) -> Slots:
         """Builds the agents of k slots.
 
         Raises:
@@ -124,6 +108,8 @@ class BatchHost(AgentHost):
       agent_class: of the agents.
       rollouts_ahead: see `ahead` of `OnlineHelper`.
       max_segment_sec: see `OnlineHelper`; for plans that can learn from steps with gaps.
+      recorded_steps: T of rollouts that are recorded, whatever the plan is; None: that of the plan.
+      is_greedy: whether agents that learn also choose the best actions.
     """
 
     def __init__(
@@ -133,10 +119,14 @@ class BatchHost(AgentHost):
         agent_class: type[BatchAgent] = SimpleRLAgent,
         rollouts_ahead: int = 0,
         max_segment_sec: float | None = None,
+        recorded_steps: int | None = None,
+        is_greedy: bool = False,
     ):
         super().__init__()
         self._config = config
         self._agent_class = agent_class
+        self._recorded_steps = recorded_steps
+        self._is_greedy = is_greedy
         self._rollouts_ahead = rollouts_ahead
         self._max_segment_sec = max_segment_sec
         self._make_processors = make_processors
@@ -144,7 +134,7 @@ class BatchHost(AgentHost):
         self._processors: Mapping[str, ComputationDataProcessor] = {}
         self._predict: Callable[[Sequence[Request]], list[Prediction]] = self._predict_by_task
 
-    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
+    def make_slot_agents(self, spec: SlotSpec) -> Slots:
         """Builds one agent for all slots; see `AgentHost`, also for the errors."""
         _validate_spaces(self._config, spec)
         observation_spaces = spec.observation_spaces
@@ -158,30 +148,19 @@ class BatchHost(AgentHost):
                 except ConfigError as error:
                     raise ProtocolError(str(error), "SPACE_MISMATCH", "action_spaces") from error
         length = self._config.observation_history
-        history = ObservationHistory(length, spec.slots) if length > 1 else None
-        # Inputs that the client does not send are made by the agent.
-        shapes = {
-            name: (*shape[:-1], shape[-1] // length) if history else shape
-            for processor in processors.values()
-            for name, shape in processor.input_shapes.items()
-            if name in observation_spaces
-        }
-        reshaped = {
-            name: shape for name, shape in shapes.items() if shape != observation_spaces[name].shape
-        }
         return BatchSlots(
-            lambda on_ready: self.make_agent(
-                spec.slots, not spec.exploit, on_ready, spec.client_id, spec.max_wait_sec
+            self.make_agent(
+                spec.slots,
+                not spec.exploit,
+                lambda: self.on_ready(),
+                spec.client_id,
+                spec.max_wait_sec,
             ),
             processors[self._main_task],
-            spec.action_spaces,
-            reshaped,
-            lambda: self.on_ready(),
-            spec.exploit,
-            history,
-            _find_starts(self._config, observation_spaces),
-            self._get_plan(self._main_task).takes_gaps,
-            self._get_plan(self._main_task).takes_executed,
+            spec,
+            self._get_plan(self._main_task),
+            ObservationHistory(length, spec.slots) if length > 1 else None,
+            _make_shaper(self._config, processors.values(), observation_spaces),
             any(self._get_plan(task).replaces_goals for task in processors),
             Ranges(self.ranges, observation_spaces, spec.action_spaces),
         )
@@ -211,25 +190,26 @@ class BatchHost(AgentHost):
           Exception: raised by the constructor of the agent class.
         """
         wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
-        plans = {task: self._get_plan(task) for task in self._get_processors()}
-        helpers = {
-            task: OnlineHelper(
+        helpers = {}
+        for task, processor in self._get_processors().items():
+            plan = self._get_plan(task) if self._recorded_steps is None else Plan()
+            helpers[task] = OnlineHelper(
                 processor,
                 slots,
-                get_rollout_steps(self._config, task),
+                self._recorded_steps or get_rollout_steps(self._config, task),
                 ahead=self._rollouts_ahead,
-                is_replayed=plans[task].has_table,
-                is_urgent=wait_sec is not None and plans[task].slips,
-                overlap=plans[task].overlap,
+                is_replayed=plan.has_table,
+                is_urgent=wait_sec is not None and plan.slips,
+                overlap=plan.overlap,
                 on_learned=on_learned,
                 max_wait_sec=wait_sec,
                 client=client,
-                overridden=plans[task].overridden,
-                max_segment_sec=self._max_segment_sec if plans[task].takes_gaps else None,
+                overridden=plan.overridden,
+                max_segment_sec=self._max_segment_sec if plan.takes_gaps else None,
             )
-            for task, processor in self._get_processors().items()
-        }
-        return self._agent_class(helpers, slots, config=self._config, learning=learning)
+        agent = self._agent_class(helpers, slots, config=self._config, learning=learning)
+        agent.exploit = agent.exploit or self._is_greedy
+        return agent
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Answers the requests of all agents, in one call for each task.
@@ -351,7 +331,7 @@ class PlainHost(AgentHost):
         self._agent_class = agent_class
         self._make_client = make_client
 
-    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
+    def make_slot_agents(self, spec: SlotSpec) -> Slots:
         """Builds one plain agent per slot; see `AgentHost`, also for the errors."""
         if spec.max_wait_sec is not None:
             raise InvalidInputError(
@@ -382,13 +362,39 @@ def _validate_spaces(config: Any, spec: SlotSpec) -> None:
         raise ProtocolError(text, "SPACE_MISMATCH", error.field) from error
 
 
-def _find_starts(config: Any, observation_spaces: Spaces) -> dict[str, int]:
-    """Returns leaf -> smallest value, for the leaves that the settings describe as integers."""
-    starts = {}
-    for leaf, space in config.observation_spaces.items():
-        if "num" in ObservationConfig.measure(space) and leaf in observation_spaces:
-            starts[leaf] = getattr(observation_spaces[leaf], "start", 0)
-    return starts
+def _make_shaper(
+    config: Any, processors: Iterable[ComputationDataProcessor], observation_spaces: Spaces
+) -> Callable[[Arrays], Arrays] | None:
+    """Returns what gives rows the model's shape, and makes integers start at 0.
+
+    So the rows of all clients can be packed. None: they have this form.
+    """
+    length = config.observation_history
+    # Inputs that the client does not send are made by the agent.
+    shapes = {
+        name: (*shape[:-1], shape[-1] // length) if length > 1 else shape
+        for processor in processors
+        for name, shape in processor.input_shapes.items()
+        if name in observation_spaces
+    }
+    if all(shape == observation_spaces[name].shape for name, shape in shapes.items()):
+        return None
+    # Of the leaves that the settings describe as integers.
+    starts = {
+        leaf: getattr(observation_spaces[leaf], "start", 0)
+        for leaf, space in config.observation_spaces.items()
+        if "num" in ObservationConfig.measure(space) and leaf in observation_spaces
+    }
+
+    def shape_rows(observations: Arrays) -> Arrays:
+        shaped = {}
+        for name, array in observations.items():
+            if name in starts:
+                array = (array - starts[name]).astype(np.int64, copy=False)
+            shaped[name] = array.reshape(len(array), *shapes.get(name, array.shape[1:]))
+        return shaped
+
+    return shape_rows
 
 
 def _validate_privileged(

@@ -21,7 +21,7 @@ from relaax_like.rlx_server.json_spaces import (
     write_leaf,
 )
 from relaax_like.rlx_server.points import MAX_POINTS
-from relaax_like.rlx_server.transition import Arrays, StepArrays, Transition, check_step
+from relaax_like.rlx_server.transition import Arrays, Transition, check_step
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.framing import PROTOCOL_VERSION
@@ -302,7 +302,7 @@ class JsonCodec:
             )
         renamed = {_PLURALS.get(name, name): array for name, array in arrays.items()}
         return check_step(
-            StepArrays(**renamed),
+            renamed,
             greeting.observation_spaces,
             greeting.action_spaces,
             greeting.slots,

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from relaax_like.core.prediction import Prediction, Request
-from relaax_like.rlx_server.batch_slots import SlotAgents
 from relaax_like.rlx_server.greeting import Greeting
-from relaax_like.rlx_server.hosting import AgentHost, SlotSpec
+from relaax_like.rlx_server.hosting import AgentHost
 from relaax_like.rlx_server.session import PREPARING_SEC
+from relaax_like.rlx_server.slots import Slots, SlotSpec
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -48,14 +48,14 @@ class LateHost(AgentHost):
         self._lock = threading.Lock()  # guards the making of _host
         self._host: AgentHost | None = None
 
-    def make_agents(self, greeting: Greeting) -> SlotAgents:
+    def make_agents(self, greeting: Greeting) -> Slots:
         """See `make_slot_agents`; waits for 10 minutes at most if the client is pinged."""
         if greeting.wants_pings:
             spaces = RunSpaces(greeting.observation_spaces, greeting.action_spaces)
             self._prepare(None if greeting.exploit else spaces, PREPARING_SEC)
         return super().make_agents(greeting)
 
-    def make_slot_agents(self, spec: SlotSpec) -> SlotAgents:
+    def make_slot_agents(self, spec: SlotSpec) -> Slots:
         """Builds the agents of k slots; the first client that trains defines the run's spaces.
 
         Blocks until parameter server and learner are ready, for about 45 s at most.

@@ -12,14 +12,14 @@ from relaax_like.core.records import Episode
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.experience.ranges import UNWATCHED, Ranges
-from relaax_like.rlx_server.slot_agents import AgentFailure, Decision, PlainAgents, watch_ranges
+from relaax_like.rlx_server.slots import AgentFailure, Decision, Slots
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
 
-class PlainSlots(PlainAgents):
+class PlainSlots(Slots):
     """Combines k plain agents.
 
     Args:
@@ -40,8 +40,8 @@ class PlainSlots(PlainAgents):
         learning: bool = True,
         ranges: Ranges = UNWATCHED,
     ):
+        super().__init__(len(parameter_servers), ranges)
         self._learning = learning
-        self._ranges = ranges
         self._parameter_servers = parameter_servers
         self._plain_observation = list(observation_spaces) == [OBSERVATION]
         self._action_spaces = action_spaces
@@ -65,7 +65,7 @@ class PlainSlots(PlainAgents):
             build their own rollouts, so the step is refused instead of a rollout.
           ServerUnavailableError: an agent could not reach the parameter server.
         """
-        watch_ranges(self._ranges, transition)
+        self._watch(transition)
         if self._learning:
             _validate_magnitudes(transition)
         # First, so that they are sent with the push that an agent makes at an episode's end.

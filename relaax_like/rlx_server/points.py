@@ -63,27 +63,38 @@ def make_shared_budget() -> PointBudget:
     return PointBudget(POINTS_PER_SECOND_TOGETHER, POINTS_PER_SECOND_TOGETHER)
 
 
-class SumMetric:
-    """Sends the sum of what was added: with an `add` about once a second, and on `flush`."""
+class GatheredMetric:
+    """Sends the sum of what was added, or its mean, about once a second: points are too many.
 
-    def __init__(self, metrics: Metrics, name: str, interval_sec: float = 1.0):
+    Args:
+      metrics: the recorder.
+      name: of the curve.
+      is_mean: whether it is the mean.
+      interval_sec: shortest time between two points, except by `flush`.
+    """
+
+    def __init__(
+        self, metrics: Metrics, name: str, is_mean: bool = False, interval_sec: float = 1.0
+    ):
         self._metrics = metrics
         self._name = name
+        self._is_mean = is_mean
         self._interval_sec = interval_sec
-        self._sum = 0.0
+        self._sum, self._count = 0.0, 0
         self._next = time.monotonic() + interval_sec
 
     def add(self, value: float) -> None:
-        """Adds to the sum."""
+        """Adds one number."""
         self._sum += value
+        self._count += 1
         if time.monotonic() >= self._next:
             self.flush()
 
     def flush(self) -> None:
-        """Sends the sum, unless it is 0, and resets it."""
-        if self._sum:
-            self._metrics.scalar(self._name, self._sum)
-        self._sum = 0.0
+        """Sends what was added since the last point, if anything."""
+        if self._count:
+            self._metrics.scalar(self._name, self._sum / (self._count if self._is_mean else 1))
+        self._sum, self._count = 0.0, 0
         self._next = time.monotonic() + self._interval_sec
 
 
@@ -108,7 +119,7 @@ class ClientPoints:
         self.dropped = 0
         self._metrics = metrics
         self._budget = PointBudget()
-        self._drops = SumMetric(metrics, "dropped points")
+        self._drops = GatheredMetric(metrics, "dropped points")
         self._client_name = ""
         self._log = ClientLog(logging.getLogger(__name__))
         self._scalars: Sequence[metrics_pb2.Scalar] = ()

@@ -5,7 +5,6 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import numpy as np
 
@@ -13,15 +12,13 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import ServedClient
 from relaax_like.rlx_server.answer_times import AnswerTimes
-from relaax_like.rlx_server.batch_slots import BatchSlots, SlotAgents
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.codec import TIMING_FIELDS, Body, Codec
-from relaax_like.rlx_server.episodes import EpisodeMeter, SlotEpisode
 from relaax_like.rlx_server.greeting import PING, STEP_ID, TIMINGS, Greeting
-from relaax_like.rlx_server.points import ClientPoints
+from relaax_like.rlx_server.points import ClientPoints, GatheredMetric
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
-from relaax_like.rlx_server.slot_agents import Decision, PlainAgents
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.slots import Decision, Slots
+from relaax_like.rlx_server.transition import SlotEpisode, Transition
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import (
     InvalidInputError,
@@ -102,7 +99,7 @@ class Session:
     def __init__(
         self,
         name: str,
-        make_agents: Callable[[Greeting], SlotAgents],
+        make_agents: Callable[[Greeting], Slots],
         metrics: Metrics,
         *,
         max_slots: int,
@@ -136,17 +133,14 @@ class Session:
         self._began = time.monotonic()
         self._greeting: Greeting | None = None
         self.is_preparing = False
-        self._agents: SlotAgents | None = None
-        self._batch_agents: BatchSlots | None = None  # the same agents, if batch-native
+        self._slots: Slots | None = None
         self._running = False
         self._episodes = 0
-        self._meter = EpisodeMeter(0)
         self.times = AnswerTimes(self._metrics, None, time.monotonic())
-        self._success = MeanMetric(self._metrics, "success")
+        self._success = GatheredMetric(self._metrics, "success", is_mean=True)
         self._transition: Transition | None = None
         self._step_id = 0
         self._has_numbers = False  # of steps
-        self._absent: np.ndarray | None = None  # from the newest step
         self._received_at = self._answered_at = 0.0
         # Of the newest prediction: when it began, and how long it took.
         self._predicted_at, self._prediction_sec = 0.0, 0.0
@@ -164,13 +158,13 @@ class Session:
     @property
     def blocking(self) -> bool:
         """Whether `receive` can block."""
-        return self._batch_agents is None
+        return self._slots is None or self._slots.blocking
 
     @property
     def ready(self) -> bool:
         """Whether a pending step can be answered now."""
-        agents = self._batch_agents  # `close` can remove them meanwhile
-        return agents is not None and agents.ready
+        slots = self._slots  # `close` can remove them meanwhile
+        return slots is not None and slots.ready
 
     def has_feature(self, name: str) -> bool:
         """Returns whether client and server have agreed on an optional part of the protocol."""
@@ -233,9 +227,9 @@ class Session:
         Raises:
           ProtocolError: see the class.
         """
-        assert self._batch_agents is not None
+        assert self._slots is not None
         try:
-            return self._batch_agents.request()
+            return self._slots.request()
         except ProtocolError:
             raise
         except Exception as error:
@@ -257,11 +251,9 @@ class Session:
         Raises:
           ProtocolError: see the class.
         """
-        assert self._batch_agents is not None
         self._predicted_at, self._prediction_sec = began, ended - began
         try:
-            decision = self._batch_agents.decide(prediction)
-            return PENDING if decision is None else self._answer(decision)
+            return self._decide(prediction)
         except ProtocolError:
             raise
         except Exception as error:
@@ -281,10 +273,10 @@ class Session:
         """Describes what the answer to the newest message waits for."""
         if self._greeting is None:
             return "its agents to be built"
-        agents = self._batch_agents
-        if agents is None:
+        slots = self._slots
+        if slots is None or slots.blocking:
             return "its agent's own code"
-        return "a prediction" if agents.ready else "the learner, with a rollout of this client"
+        return "a prediction" if slots.ready else "the learner, with a rollout of this client"
 
     def describe(self, stall: str = "") -> ServedClient:
         """Returns the status of a greeted client.
@@ -293,7 +285,7 @@ class Session:
           stall: see `Connection.describe_stall`.
         """
         assert self._greeting is not None
-        times, agents = self.times, self._batch_agents
+        times, slots = self.times, self._slots
         found = times.find_percentiles(0.5, 0.99)
         p50, p99 = (None, None) if found is None else (1e3 * seconds for seconds in found)
         return ServedClient(
@@ -305,26 +297,25 @@ class Session:
             p99_ms=p99,
             max_wait_ms=int(1e3 * (times.limit_sec or 0.0)),
             late=times.late,
-            discarded_steps=0 if agents is None else agents.discarded_steps,
+            discarded_steps=0 if slots is None else slots.discarded_steps,
             stall=stall,
             versions=self._greeting.versions,
         )
 
     def close(self) -> None:
         """Discards unfinished episodes and closes the agents. Idempotent."""
-        agents, batched = self._agents, self._batch_agents
-        self._agents = self._batch_agents = None
-        if agents is None:
+        slots, self._slots = self._slots, None
+        if slots is None:
             return
         try:
-            self._note_left(0 if batched is None else batched.unfinished_steps)
+            self._note_left(slots)
             self.points.close()
         finally:  # even if a report fails
-            agents.close()
+            slots.close()
 
-    def _note_left(self, not_learned_from: int) -> None:
+    def _note_left(self, slots: Slots) -> None:
         self.report(Event.LEFT, self.client_name)
-        unfinished, steps = self._meter.unfinished
+        unfinished, steps = slots.unfinished_episodes
         if self.finished:
             unfinished = 0
         if unfinished:
@@ -335,7 +326,7 @@ class Session:
                 self.client_name,
                 unfinished,
                 steps,
-                not_learned_from,
+                slots.unfinished_steps,
             )
             self._metrics.scalar("discarded episodes", unfinished)
         else:
@@ -375,9 +366,8 @@ class Session:
         greeting.exploit = greeting.exploit or self._exploit
         self.admit()
         self.is_preparing = greeting.wants_pings
-        agents = self._agents = self._make_agents(greeting)
-        self._batch_agents = agents if isinstance(agents, BatchSlots) else None
-        greeting.withdraw(agents.unsupported)
+        self._slots = self._make_agents(greeting)
+        greeting.withdraw(self._slots.unsupported)
         self._greeting = greeting
         if not greeting.exploit:
             self.on_training(greeting)
@@ -385,7 +375,6 @@ class Session:
         self.times = AnswerTimes(self._metrics, greeting.max_wait_sec, time.monotonic())
         self.report(Event.JOINED, greeting.client_name)
         self.max_message_bytes = min(self.codec.greet(greeting), self._message_bytes_limit)
-        self._meter = EpisodeMeter(greeting.slots)
         self.log.write(
             logging.INFO,
             "%s is %s: %d slot(s)%s",
@@ -412,26 +401,24 @@ class Session:
 
     def _step(self, transition: Transition) -> bytes | Pending:
         assert self._greeting is not None
-        greeting = self._greeting
+        assert self._slots is not None
         if transition.step_id or self._has_numbers:
             self._take_step_id(transition.step_id)
-        if transition.rewards is not None:
-            if not self._has_stepped:
-                self._has_stepped = True
-                self.report(Event.STEPPED, greeting.client_name)
-            episodes = self._meter.add(transition.rewards, transition.ended, self._absent)
-            if episodes:
-                self.on_episodes(episodes)
-                transition = transition._replace(episodes=episodes)
-                if transition.success is not None and not greeting.exploit:
-                    self._note_success(episodes, transition.success)
-        self._transition = transition
-        self._absent = transition.absent
-        if self._batch_agents is not None:
-            self._batch_agents.observe(transition)
-            return PENDING
-        agents = cast(PlainAgents, self._agents)
-        return self._answer(agents.step(transition))
+        if not self._has_stepped and transition.rewards is not None:
+            self._has_stepped = True
+            self.report(Event.STEPPED, self._greeting.client_name)
+        self._transition = transition = self._slots.count(transition)
+        if transition.episodes:
+            self.on_episodes(transition.episodes)
+            if transition.success is not None and not self._greeting.exploit:
+                self._note_success(transition.episodes, transition.success)
+        self._slots.observe(transition)
+        return self._decide(None) if self._slots.blocking else PENDING
+
+    def _decide(self, prediction: Prediction | None) -> bytes | Pending:
+        assert self._slots is not None
+        decision = self._slots.decide(prediction)
+        return PENDING if decision is None else self._answer(decision)
 
     def _answer(self, decision: Decision) -> bytes:
         assert self._transition is not None
@@ -540,24 +527,3 @@ class _SafeMetrics(Metrics):
             self._metrics.scalar(name, y, x)
         except Exception:
             self._on_error()
-
-
-class MeanMetric:
-    """Sends the mean of many measurements about once a second: a point per step is too many."""
-
-    def __init__(self, metrics: Metrics, name: str, interval_sec: float = 1.0):
-        self._metrics = metrics
-        self._name = name
-        self._interval_sec = interval_sec
-        self._sum = 0.0
-        self._count = 0
-        self._next = time.monotonic() + interval_sec
-
-    def add(self, value: float) -> None:
-        """Adds one measurement."""
-        self._sum += value
-        self._count += 1
-        if time.monotonic() >= self._next:
-            self._metrics.scalar(self._name, self._sum / self._count)
-            self._sum, self._count = 0.0, 0
-            self._next = time.monotonic() + self._interval_sec

@@ -5,18 +5,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from relaax_like.rlx_server.episodes import SlotEpisode
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.ndarray import message_to_ndarray
 from relaax_like.wire.spaces import Spaces, check_arrays, read_arrays
 
 Arrays = Mapping[str, np.ndarray]
+Sent = Mapping[str, Any]
 _MAX_REWARD = 1e18
 _BOOL = np.dtype(np.bool_)
 _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
 _OUTCOME = ("rewards", "terminated", "truncated")
 _ARRAYS = (*_OUTCOME, "success", "present", "overridden")
+
+
+class SlotEpisode(NamedTuple):
+    """An episode that ended: its slot, undiscounted sum of rewards and environment steps.
+
+    A slot that was absent from the complete episode made 0 steps.
+    """
+
+    slot: int
+    episode_return: float
+    length: int
 
 
 class Transition(NamedTuple):
@@ -52,27 +63,6 @@ class Transition(NamedTuple):
     overridden: np.ndarray | None = None
 
 
-class StepArrays(NamedTuple):
-    """What a client sent in one step, as arrays that are not checked yet; None: it was not sent.
-
-    Attributes:
-      step_id: number of the step; 0: it has none.
-
-    The others are the fields of `rlx_pb2.Step`.
-    """
-
-    observations: Arrays | None = None
-    rewards: np.ndarray | None = None
-    terminated: np.ndarray | None = None
-    truncated: np.ndarray | None = None
-    success: np.ndarray | None = None
-    final_observations: Arrays | None = None
-    present: np.ndarray | None = None
-    executed: Arrays | None = None
-    overridden: np.ndarray | None = None
-    step_id: int = 0
-
-
 def read_step(
     step: rlx_pb2.Step, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
 ) -> Transition:
@@ -88,18 +78,18 @@ def read_step(
     for name in maps:
         if messages := getattr(step, name):
             arrays[name] = read_arrays(messages, name)
-    return check_step(
-        StepArrays(**arrays, step_id=step.step_id), spaces, action_spaces, slots, running
-    )
+    arrays["step_id"] = step.step_id
+    return check_step(arrays, spaces, action_spaces, slots, running)
 
 
 def check_step(
-    step: StepArrays, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
+    step: Sent, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
 ) -> Transition:
     """Checks a received step.
 
     Args:
-      step: as received; nothing in it is trusted.
+      step: the fields of `rlx_pb2.Step` that were sent, by name: arrays, dicts leaf -> array, and
+        the number of the step, 0 if it has none. Nothing in it is trusted.
       spaces: observation leaves of the hello.
       action_spaces: action leaves of the hello.
       slots: k.
@@ -112,12 +102,12 @@ def check_step(
         error names it.
     """
     observations = None
-    if step.observations is not None:
-        observations = check_arrays(step.observations, spaces, slots, "observations")
-    outcome_parts = [name for name in _OUTCOME if getattr(step, name) is not None]
-    absent = None
-    if step.present is not None:
-        absent = find_absent(_check_flags(step.present, "present", slots))
+    if "observations" in step:
+        observations = check_arrays(step["observations"], spaces, slots, "observations")
+    outcome_parts = [name for name in _OUTCOME if name in step]
+    absent, step_id = None, step.get("step_id", 0)
+    if "present" in step:
+        absent = find_absent(_check_flags(step["present"], "present", slots))
         if observations is None:
             raise ProtocolError(
                 "present: received without observations; send both, or neither",
@@ -126,7 +116,7 @@ def check_step(
             )
     if not running:
         _validate_start(step, outcome_parts)
-        return Transition(observations=observations, step_id=step.step_id, absent=absent)
+        return Transition(observations=observations, step_id=step_id, absent=absent)
     if len(outcome_parts) != 3:
         raise ProtocolError(
             "a step after actions needs rewards, terminated and truncated, but has "
@@ -135,23 +125,25 @@ def check_step(
         )
     executed, overridden = _check_executed(step, action_spaces, slots)
     transition = _check_outcome(step, spaces, slots, observations)
-    return transition._replace(absent=absent, executed=executed, overridden=overridden)
+    return transition._replace(
+        step_id=step_id, absent=absent, executed=executed, overridden=overridden
+    )
 
 
 def _check_executed(
-    step: StepArrays, action_spaces: Spaces, slots: int
+    step: Sent, action_spaces: Spaces, slots: int
 ) -> tuple[Arrays | None, np.ndarray | None]:
     """Returns what was carried out, and where something else decided; None: not sent."""
-    executed = step.executed
+    executed = step.get("executed")
     if executed is not None:
         executed = check_arrays(executed, action_spaces, slots, "executed")
-    if step.overridden is None:
+    if "overridden" not in step:
         return executed, None
     if executed is None:
         raise InvalidInputError(
             "overridden: received without executed; also send what was carried out", "overridden"
         )
-    return executed, _check_flags(step.overridden, "overridden", slots)
+    return executed, _check_flags(step["overridden"], "overridden", slots)
 
 
 def find_absent(present: np.ndarray) -> np.ndarray | None:
@@ -159,9 +151,9 @@ def find_absent(present: np.ndarray) -> np.ndarray | None:
     return None if present.all() else ~present
 
 
-def _validate_start(step: StepArrays, outcome_parts: list[str]) -> None:
-    if step.executed is not None or step.overridden is not None:
-        field = "overridden" if step.executed is None else "executed"
+def _validate_start(step: Sent, outcome_parts: list[str]) -> None:
+    if "executed" in step or "overridden" in step:
+        field = "executed" if "executed" in step else "overridden"
         raise ProtocolError(
             f"{field} received before any action was sent for this episode; the first step of a "
             "session, and the step after one without observations, must only have observations "
@@ -177,7 +169,7 @@ def _validate_start(step: StepArrays, outcome_parts: list[str]) -> None:
             "OUT_OF_ORDER",
             outcome_parts[0],
         )
-    if step.observations is None:
+    if "observations" not in step:
         raise ProtocolError(
             "observations: missing, although no action was sent before this step; send the first "
             "observations of all slots",
@@ -187,14 +179,11 @@ def _validate_start(step: StepArrays, outcome_parts: list[str]) -> None:
 
 
 def _check_outcome(
-    step: StepArrays, spaces: Spaces, slots: int, observations: Arrays | None
+    step: Sent, spaces: Spaces, slots: int, observations: Arrays | None
 ) -> Transition:
-    assert step.terminated is not None
-    assert step.truncated is not None
-    assert step.rewards is not None
-    terminated = _check_flags(step.terminated, "terminated", slots)
-    truncated = _check_flags(step.truncated, "truncated", slots)
-    rewards = _check_rewards(step.rewards, slots)
+    terminated = _check_flags(step["terminated"], "terminated", slots)
+    truncated = _check_flags(step["truncated"], "truncated", slots)
+    rewards = _check_rewards(step["rewards"], slots)
     if not (terminated.any() or truncated.any()):
         ended = None  # as in nearly all steps
     else:
@@ -214,8 +203,7 @@ def _check_outcome(
         terminated=terminated,
         truncated=truncated,
         ended=ended,
-        success=None if step.success is None else _check_success(step.success, slots),
-        step_id=step.step_id,
+        success=_check_success(step["success"], slots) if "success" in step else None,
         final_observations=(
             None if ended is None else _check_final(step, spaces, slots, ended, truncated)
         ),
@@ -283,9 +271,9 @@ def _check_success(success: np.ndarray, slots: int) -> np.ndarray:
 
 
 def _check_final(
-    step: StepArrays, spaces: Spaces, slots: int, ended: np.ndarray, truncated: np.ndarray
+    step: Sent, spaces: Spaces, slots: int, ended: np.ndarray, truncated: np.ndarray
 ) -> Arrays | None:
-    if step.final_observations is None:
+    if "final_observations" not in step:
         if truncated.any():
             raise InvalidInputError(
                 f"final_observations: missing, but slot {np.flatnonzero(truncated)[0]} was "
@@ -295,4 +283,4 @@ def _check_final(
             )
         return None
     # Rows of slots that continue are ignored, so only the others are checked for range and NaN.
-    return check_arrays(step.final_observations, spaces, slots, "final_observations", ended)
+    return check_arrays(step["final_observations"], spaces, slots, "final_observations", ended)

@@ -11,10 +11,12 @@ from support.episodes import list_ended
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
+from relaax_like.config.plan import Plan
 from relaax_like.core.prediction import TASK, Prediction
 from relaax_like.core.records import Episode, Playing
 from relaax_like.experience.rollout import Executed
 from relaax_like.rlx_server.batch_slots import BatchSlots
+from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.spaces import Discrete
 
@@ -74,13 +76,8 @@ def predict(agent, action):
 
 
 def end(terminated=(0, 0), truncated=(0, 0)):
-    ended = np.array(terminated, bool) | np.array(truncated, bool)
-    return {
-        "rewards": np.ones((SLOTS, 1)),
-        "terminated": np.array(terminated, bool),
-        "truncated": np.array(truncated, bool),
-        "ended": ended if ended.any() else None,
-    }
+    alive = 1.0 - np.array(terminated) - 2.0 * np.array(truncated)
+    return {"rewards": np.ones((SLOTS, 1)), "next_alive": None if all(alive == 1) else alive}
 
 
 def test_a_rollout_is_submitted_after_t_steps_and_the_agent_waits_for_it():
@@ -142,12 +139,10 @@ def test_slots_that_begin_anew_remember_nothing():
     """As when a tester plays once more: whatever was under way does not count."""
     processor = RecordingProcessor({"h": (1,)})
     slots = BatchSlots(
-        lambda on_ready: make_agent(processor, 9, learning=False),
+        make_agent(processor, 9, learning=False),
         processor,
-        {"action": Discrete(n=2)},
-        {"x": (1,)},
-        lambda: None,
-        exploit=True,
+        SlotSpec({}, {"action": Discrete(n=2)}, SLOTS, "one", exploit=True),
+        Plan(),
         history=ObservationHistory(2, SLOTS),
     )
     for value in (1, 2, 7):

@@ -164,11 +164,11 @@ class Chooser:
         )
         self.agent = SimpleRLAgent({TASK: helper}, slots)
 
-    def step(self, observations, **outcome):
+    def step(self, observations, terminated=None, truncated=None, **outcome):
         self.ready.clear()
         if outcome:
-            ended = outcome["terminated"] | outcome["truncated"]
-            outcome["ended"] = ended if ended.any() else None
+            alive = 1.0 - terminated - 2.0 * truncated
+            outcome["next_alive"] = None if np.all(alive == 1) else alive
         self.agent.observe({"observation": observations}, **outcome)
         while self.agent.waiting:
             self.ready.wait(0.1)

@@ -18,7 +18,8 @@ from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn import NoisyDense
 from relaax_like.nn.module import as_tf_variable
 from relaax_like.nn.runtime import tf
-from relaax_like.rlx_server.hosting import BatchHost, SlotSpec
+from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
 

@@ -17,7 +17,8 @@ from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn.module import as_tf_variable
 from relaax_like.nn.runtime import tf
-from relaax_like.rlx_server.hosting import BatchHost, SlotSpec
+from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.wire.errors import ConfigError
 
 TABLE = [[0.0, 0.0], [2.0, 4.0], [6.0, 1.0]]

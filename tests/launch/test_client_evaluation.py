@@ -13,7 +13,7 @@ from support.saved_runs import ALGORITHMS, write_run
 
 from relaax_like.client import RlxClient
 from relaax_like.launch.client_evaluation import ClientEpisodes
-from relaax_like.rlx_server.episodes import SlotEpisode
+from relaax_like.rlx_server.transition import SlotEpisode
 from relaax_like.wire.spaces import Box, Discrete
 
 

@@ -24,10 +24,10 @@ from relaax_like.client import RlxClient
 from relaax_like.config.models import RlxServerConfig
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.rlx_server import make_rlx_server
-from relaax_like.launch.saved_policy import SavedPolicy
+from relaax_like.launch.saved_policy import SavedPolicy, read_snapshot
 from relaax_like.launch.serving import PlayedEpisodes
 from relaax_like.parameter_server.snapshots import Snapshots
-from relaax_like.rlx_server.episodes import SlotEpisode
+from relaax_like.rlx_server.transition import SlotEpisode
 from relaax_like.wire.errors import NotAllowedError, ProtocolError
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -48,7 +48,7 @@ def test_a_training_client_gets_what_the_run_s_own_agents_do(name: str, tmp_path
     observations, ends = draw_observations(experiment, STEPS, SLOTS), draw_ends(STEPS, SLOTS)
     wanted = play_greedily(experiment, observations, ends)
     settings = RlxServerConfig(min_free_memory_mb=0)
-    with SavedPolicy(experiment, "latest", "test") as policy:
+    with SavedPolicy(experiment, read_snapshot(experiment), "test") as policy:
         server = make_rlx_server(settings, policy.host, NullMetrics(), exploit=True)
         with (
             ServerThread(server, "127.0.0.1", 0) as running,

@@ -18,8 +18,9 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_spaces import SPACES_NAME, read_run_spaces
 from relaax_like.launch.waiting import make_proposer, wait_for_spaces
-from relaax_like.rlx_server.hosting import AgentHost, SlotSpec
+from relaax_like.rlx_server.hosting import AgentHost
 from relaax_like.rlx_server.late_host import LateHost
+from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,

@@ -21,7 +21,8 @@ from relaax_like.launch.evaluation import evaluate_snapshot, evaluation_to_dict,
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.replayed import make_table
 from relaax_like.replay import Hindsight
-from relaax_like.rlx_server.hosting import BatchHost, SlotSpec
+from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 

@@ -1,7 +1,5 @@
 """What ends with a client's agents, and with a host, when one of them fails in it."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,7 @@ from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Session
-from relaax_like.rlx_server.slot_agents import AgentFailure
+from relaax_like.rlx_server.slots import AgentFailure
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.wire.errors import InvalidInputError, NotAllowedError
 from relaax_like.wire.spaces import Discrete
@@ -18,6 +16,8 @@ from relaax_like.wire.spaces import Discrete
 
 class Part:
     """Notes that it was closed, or stopped; can fail in it."""
+
+    unfinished_episodes, unfinished_steps = (1, 5), 0
 
     def __init__(self, error=None):
         self.closed = 0
@@ -65,8 +65,7 @@ def test_a_recorder_that_fails_does_not_keep_a_session_from_closing(caplog):
             raise OSError("disk full")
 
     session = Session("one", lambda greeting: None, Failing(), max_slots=1, max_message_bytes=1)
-    session._agents = agents = Part()
-    session._meter = SimpleNamespace(unfinished=(1, 5))
+    session._slots = agents = Part()
     session.close()
     assert agents.closed == 1
     assert "a curve point of its session could not be recorded" in caplog.text
@@ -78,7 +77,7 @@ def test_a_report_that_fails_leaves_no_agents_open():
 
     metrics = NullMetrics()
     session = Session("one", lambda greeting: None, metrics, max_slots=1, max_message_bytes=1)
-    session._agents = agents = Part()
+    session._slots = agents = Part()
     session.report = fail
     with pytest.raises(OSError, match="broken pipe"):
         session.close()

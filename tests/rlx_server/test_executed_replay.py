@@ -15,7 +15,8 @@ from relaax_like.core.records import LearnRequest
 from relaax_like.experience.rollout import Executed, Rollout, RolloutBuffer, make_agent_ids
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.replayed import make_table
-from relaax_like.rlx_server.hosting import BatchHost, SlotSpec
+from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.rlx_server.transition import Transition
 
 SLOTS, STEPS = 2, 3

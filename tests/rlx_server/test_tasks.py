@@ -1,5 +1,6 @@
 """Agents of several tasks behind real sockets; the curve of success. covers F10, F11, F13"""
 
+import functools
 import sys
 import threading
 import time
@@ -213,8 +214,8 @@ def test_a_task_whose_values_cannot_be_fetched_leaves_no_thread_of_another(monke
 
 @pytest.fixture
 def hurried(monkeypatch):
-    make = session.MeanMetric
-    monkeypatch.setattr(session, "MeanMetric", lambda metrics, name: make(metrics, name, 0.0))
+    make = functools.partial(session.GatheredMetric, interval_sec=0.0)
+    monkeypatch.setattr(session, "GatheredMetric", make)
 
 
 def end(terminated, success):
@@ -242,7 +243,7 @@ def test_success_is_the_mean_of_the_episodes_since_the_last_point(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     recorder = Recorder()
-    mean = session.MeanMetric(recorder, "success")
+    mean = session.GatheredMetric(recorder, "success", is_mean=True)
     for value in (1, 0, 0):
         mean.add(value)
     now[0] += 1.0

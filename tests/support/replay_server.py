@@ -16,7 +16,7 @@ from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.json_codec import JsonCodec
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.session import Session
-from relaax_like.rlx_server.slot_agents import Decision, PlainAgents
+from relaax_like.rlx_server.slots import Decision, Slots
 from relaax_like.rlx_server.transition import Transition
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import ProtocolError
@@ -28,7 +28,7 @@ from support.wire import CLIENT, Conversation
 _WAIT_SEC = 20.0
 
 
-class Recorded(PlainAgents):
+class Recorded(Slots):
     """Reads what a client says, and gives the actions that were recorded.
 
     Attributes:
@@ -57,16 +57,17 @@ class Recorded(PlainAgents):
         return answer
 
     def step(self, transition: Transition) -> Decision:
-        """See `PlainAgents`."""
+        """See `Slots`."""
         self.steps.append(transition)
         answer = self._answers.popleft()
         actions = {name: message_to_ndarray(array, name) for name, array in answer.actions.items()}
         return Decision(actions or None, answer.finished, answer.version)
 
     def close(self) -> None:
-        """See `PlainAgents`."""
+        """See `Slots`."""
 
-    def _meet(self, greeting: Greeting) -> PlainAgents:
+    def _meet(self, greeting: Greeting) -> Slots:
+        super().__init__(greeting.slots)
         return self
 
 
