@@ -182,7 +182,8 @@ def start_server(folder: Path, address: str = "") -> tuple[subprocess.Popen[byte
     }
     config = folder / "run.yaml"
     config.write_text(json.dumps(settings))
-    command = [sys.executable, "-m", "relaax_like.cli.parameter_server", "--config", str(config)]
+    program = [sys.executable, "-m", "relaax_like.cli.servers", "parameter_server"]
+    command = [*program, "--config", str(config)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ})
     return process, address
 

@@ -169,7 +169,7 @@ def test_algorithms_and_environments_are_found_where_the_package_is(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-COMMANDS = ("parameter_server", "rlx_server", "metrics_server", "main")
+COMMANDS = ("main", "servers parameter_server", "servers rlx_server", "servers metrics_server")
 
 
 @pytest.mark.parametrize("place", ["target", "checkout"])
@@ -178,7 +178,8 @@ def test_each_command_starts_from_an_empty_folder(
 ) -> None:
     root: Path = request.getfixturevalue(place)
     for name in COMMANDS:
-        done = run_python(["-m", f"relaax_like.cli.{name}", "--help"], root, tmp_path)
+        arguments = f"-m relaax_like.cli.{name} --help".split()
+        done = run_python(arguments, root, tmp_path)
         assert (done.returncode, done.stderr) == (0, ""), name
         assert "Usage" in done.stdout
 

@@ -1,9 +1,11 @@
 """The installed commands: a missing library prints one line, and an early Ctrl-C no traceback."""
 
+import functools
 import gc
 import importlib
 import signal
 import sys
+from typing import Any
 
 from relaax_like.extras import naming_missing
 from relaax_like.wire.errors import ConfigError
@@ -12,43 +14,32 @@ from relaax_like.wire.errors import ConfigError
 def relaax() -> None:
     """Runs `relaax`; without the servers' libraries, what the base install can do."""
     try:
-        _run("main")
+        module = _load("main")
     except ConfigError as error:
         from relaax_like.cli.base import run_base
 
         sys.exit(run_base(sys.argv[1:], str(error)))
+    module.app()
 
 
-def parameter_server() -> None:
-    """Runs `relaax-parameter-server`."""
-    _run_server("parameter_server")
-
-
-def rlx_server() -> None:
-    """Runs `relaax-rlx-server`."""
-    _run_server("rlx_server")
-
-
-def metrics_server() -> None:
-    """Runs `relaax-metrics-server`."""
-    _run_server("metrics_server")
-
-
-def learner() -> None:
-    """Runs `relaax-learner`."""
-    _run_server("learner")
-
-
-def _run_server(name: str) -> None:
+def _run_server(role: str) -> None:
     try:
-        _run(name)
+        module = _load("servers")
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    module.APPS[role]()
 
 
-def _run(name: str) -> None:
-    """Runs a module of `cli`.
+# `relaax-parameter-server`, and the other servers' programs.
+parameter_server = functools.partial(_run_server, "parameter_server")
+rlx_server = functools.partial(_run_server, "rlx_server")
+metrics_server = functools.partial(_run_server, "metrics_server")
+learner = functools.partial(_run_server, "learner")
+
+
+def _load(name: str) -> Any:
+    """Returns a module of `cli`.
 
     Raises:
       ConfigError: a library that the module imports is not installed.
@@ -61,4 +52,4 @@ def _run(name: str) -> None:
     except KeyboardInterrupt:  # while libraries are being loaded
         sys.exit(128 + signal.SIGINT)
     gc.enable()
-    module.app()
+    return module

@@ -1,25 +1,27 @@
 """`relaax jobs`: a queue of jobs, and the slaves that run them."""
 
+import json
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relaax_like.cli.options import (
-    InsecureOption,
-    SetOption,
-    command,
-    make_app,
-)
+from relaax_like.cli.options import SetOption, command, make_app
+from relaax_like.config.address import parse_address
+from relaax_like.config.models import COORDINATOR_PORT
 from relaax_like.supervision.process import setup_logging
+from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.security import ClientSecurity
+
+if TYPE_CHECKING:
+    from relaax_like.coordinator.client import JobsClient
 
 app = make_app("Queue experiments, and run them on any number of machines.")
 
-_PORT = 7004
-COORDINATOR = f"localhost:{_PORT}"
+COORDINATOR = f"localhost:{COORDINATOR_PORT}"
 CoordinatorOption = Annotated[
     str, typer.Option("--coordinator", metavar="HOST:PORT", help="Address of the coordinator.")
 ]
@@ -27,6 +29,7 @@ CoordinatorOption = Annotated[
 
 @command(app)
 def serve(
+    server_security: dict[str, Any],
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Folder of the queue and of the runs.")
     ],
@@ -45,24 +48,6 @@ def serve(
         float,
         typer.Option(min=1, help="Seconds without progress after which an attempt has failed."),
     ] = 600.0,
-    tokens_file: Annotated[
-        Path | None,
-        typer.Option(help="Tokens to accept, lines ROLE TOKEN: operator, and learner for slaves."),
-    ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate (PEM file).")] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="Private key of the certificate (PEM file).")
-    ] = None,
-    tls_ca: Annotated[
-        Path | None, typer.Option(help="CA certificate that signed --tls-cert (PEM file).")
-    ] = None,
-    tls_client_cert_required: Annotated[
-        bool,
-        typer.Option(
-            "--tls-client-cert-required", help="Require certificates of clients, signed by the CA."
-        ),
-    ] = False,
-    insecure: InsecureOption = False,
 ) -> int:
     """Serve a queue of jobs until Ctrl-C; everything is kept in FOLDER.
 
@@ -74,14 +59,7 @@ def serve(
     return run_coordinator(
         folder,
         bind,
-        {
-            "tls_cert": tls_cert,
-            "tls_key": tls_key,
-            "tls_ca": tls_ca,
-            "tls_client_cert_required": tls_client_cert_required,
-            "tokens_file": tokens_file,
-            "insecure": insecure,
-        },
+        server_security,
         max_jobs=max_jobs,
         max_version_bytes=max_version_mb * 1_000_000,
         silence_sec=silence_sec,
@@ -153,9 +131,15 @@ def submit(
     Algorithm and environment must be names that the slaves have. Keys that are paths, addresses or
     secrets are refused; the run's folder is the coordinator's.
     """
-    from relaax_like.cli.jobs_commands import submit_job
+    from relaax_like.config.job_keys import make_job_config
+    from relaax_like.coordinator.job import validate_name
 
-    return submit_job(coordinator, config, sets, name, security)
+    shown = validate_name(name or config.stem, "--name" if name else "--name (default: the file's)")
+    job_config = make_job_config(config, sets)
+    with _connect(coordinator, security) as jobs:
+        number = jobs.submit(shown, job_config)
+    print(f"job {number}")
+    return 0
 
 
 @command(app, token_role="operator", name="list")
@@ -168,9 +152,26 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
     """List jobs and slaves; with a number, show one job and the end of its output."""
-    from relaax_like.cli.jobs_commands import list_jobs
-
-    return list_jobs(coordinator, job or 0, as_json, security)
+    with _connect(coordinator, security) as client:
+        jobs, slaves = client.list(job or 0)
+    if as_json:
+        found = {
+            "jobs": [_to_dict(one) for one in jobs],
+            "slaves": [
+                {
+                    "name": slave.name,
+                    "job": slave.running.job or None,
+                    "silent_sec": round(slave.silent_sec, 3),
+                }
+                for slave in slaves
+            ],
+        }
+        print(json.dumps(found, indent=2))
+    elif job:
+        _print_job(jobs[0])
+    else:
+        _print_table(jobs, slaves)
+    return 0
 
 
 @command(app, token_role="operator")
@@ -180,6 +181,77 @@ def cancel(
     coordinator: CoordinatorOption = COORDINATOR,
 ) -> int:
     """Cancel a job that waits or runs."""
-    from relaax_like.cli.jobs_commands import cancel_job
+    with _connect(coordinator, security) as jobs:
+        jobs.cancel(job)
+    print(f"job {job} is cancelled")
+    return 0
 
-    return cancel_job(coordinator, job, security)
+
+def _connect(address: str, security: ClientSecurity) -> "JobsClient":
+    from relaax_like.coordinator.client import JobsClient
+
+    return JobsClient(str(parse_address(address, COORDINATOR_PORT)), security)
+
+
+def _name_state(job: pb.JobInfo) -> str:
+    return pb.JobInfo.State.Name(job.state).lower()
+
+
+def _to_dict(job: pb.JobInfo) -> dict[str, object]:
+    return {
+        "job": job.job,
+        "name": job.name,
+        "state": _name_state(job),
+        "attempts": job.attempts,
+        "slave": job.slave or None,
+        "version": job.version or None,
+        "step": job.step,
+        "folder": job.folder or None,
+        "reason": job.reason,
+        "progress": json.loads(job.progress or "null"),
+        **({"tail": job.tail} if job.tail else {}),
+        **({"config": json.loads(job.config)} if job.config else {}),
+    }
+
+
+def _describe_step(job: pb.JobInfo) -> str:
+    progress = json.loads(job.progress or "{}")
+    step = max(job.step, int(progress.get("step") or 0))
+    score = progress.get("mean_return")
+    return f"{step:,}" if score is None else f"{step:,} ({score:.1f})"
+
+
+def _print_job(job: pb.JobInfo) -> None:
+    rows = {
+        "job": job.job,
+        "name": job.name,
+        "state": _name_state(job),
+        "attempts": job.attempts,
+        "slave": job.slave,
+        "step": _describe_step(job),
+        "folder": job.folder,
+        "reason": job.reason,
+    }
+    for name, value in rows.items():
+        if value != "":
+            print(f"{name:9} {value}")
+    if job.tail:
+        print("output    of the newest attempt that ended:")
+        print("\n".join(f"    {line}" for line in job.tail.splitlines()))
+
+
+def _print_table(jobs: Sequence[pb.JobInfo], slaves: Sequence[pb.SlaveInfo]) -> None:
+    if not jobs:
+        print("no jobs; add one with: relaax jobs submit CONFIG")
+    else:
+        print(
+            f"{'job':>5}  {'name':20} {'state':10} {'attempts':>8}  {'step (mean return)':22} why"
+        )
+    for job in jobs:
+        print(
+            f"{job.job:5}  {job.name:20} {_name_state(job):10} {job.attempts:8}  "
+            f"{_describe_step(job):22} {job.reason or job.slave}"
+        )
+    for slave in slaves:
+        runs = f"job {slave.running.job}" if slave.running.job else "free"
+        print(f"slave {slave.name}: {runs}")

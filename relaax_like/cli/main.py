@@ -1,7 +1,9 @@
 """`relaax`: run, train, resume, eval, record, serve, export, examples, keys, gym, plot, ..."""
 
+import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -11,30 +13,21 @@ from relaax_like import __version__
 from relaax_like.cli import base
 from relaax_like.cli.jobs import app as jobs_app
 from relaax_like.cli.keys import KeysCommand, show_keys
-from relaax_like.cli.options import (
-    AcceptLossOption,
-    AddressArgument,
-    InsecureOption,
-    RayOption,
-    SetOption,
-    TraceOption,
-    WorkersRayOption,
-    allow_insecure,
-    command,
-    make_app,
-    to_overrides,
-)
+from relaax_like.cli.options import SetOption, TraceOption, command, make_app, to_overrides
 from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
+from relaax_like.config.models import Experiment
+from relaax_like.config.run_folder import find_experiment
 from relaax_like.reports.modes import LogMode, XAxis
 from relaax_like.supervision.process import setup_logging
-from relaax_like.wire.errors import VERBOSE
+from relaax_like.wire.errors import VERBOSE, ConfigError
 from relaax_like.wire.security import ClientSecurity
 
 app = make_app("Train agents over the network, on environments that cannot be imported.")
 app.add_typer(jobs_app, name="jobs")
 
 PARAMETER_SERVER = "localhost:7000"
+AddressArgument = Annotated[str, typer.Argument(help="HOST:PORT of the parameter server.")]
 # An option that a command does not know can be a key of the file.
 KEYS_AS_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 ConfigArgument = Annotated[
@@ -59,6 +52,28 @@ VersionOption = Annotated[
     typer.Option(
         metavar="latest|best|N",
         help="Snapshot: the newest; the one with the highest mean return; or that of version N.",
+    ),
+]
+BindOption = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Where clients connect; default: the run's rlx server."),
+]
+WorkersRayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        "--redis",
+        metavar="HOST:PORT|local",
+        help="Run the workers (--workers) on the machines of this Ray cluster; local: start Ray "
+        "here. --redis is OSU PPO's name for it.",
+    ),
+]
+AcceptLossOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss",
+        help="Start a run that had begun, although its folder of checkpoints is empty: from its "
+        "newest copy in mirror_url, or else from scratch.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -100,41 +115,45 @@ def _root(
 def run(
     context: typer.Context,
     config: ConfigArgument,
-    insecure: InsecureOption = False,
+    overrides: list[str],
     trace: TraceOption = False,
     force: ForceOption = False,
     topology: Annotated[
         bool,
         typer.Option("--topology", help="Print the processes of the run as JSON, and start none."),
     ] = False,
-    ray: RayOption = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT|local",
+            help="Place the processes on the machines of this Ray cluster; local: start Ray here.",
+        ),
+    ] = None,
     accept_loss: AcceptLossOption = False,
-    sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> int:
     """Run the experiment as several processes, and restart those that die.
 
     The run ends when it reaches its target or its budget, or with Ctrl-C.
     `relaax resume` continues it. Keys of the file are also flags: --learning-rate 3e-4.
     """
-    from relaax_like.cli.training import begin_processes, print_topology
+    from relaax_like.cli.training import begin, print_topology
 
-    overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
+    sets = [*flags_to_overrides(config, context.args), *overrides]
     if topology:
-        return print_topology(config, overrides)
-    return begin_processes(config, overrides, trace, force, ray, accept_loss)
+        return print_topology(config, sets)
+    return begin(config, sets, trace, force, None, ray, accept_loss)
 
 
 @command(app, cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
 def train(
     context: typer.Context,
     config: ConfigArgument,
+    overrides: list[str],
     trace: TraceOption = False,
     force: ForceOption = False,
     log: LogOption = LogMode.AUTO,
     ray: WorkersRayOption = None,
     accept_loss: AcceptLossOption = False,
-    insecure: InsecureOption = False,
-    sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> int:
     """Train in one process, without a network; with --workers, environments run in others.
 
@@ -142,10 +161,10 @@ def train(
     or with environments or agents whose state cannot be saved, it starts new episodes.
     Keys of the file are also flags: --learning-rate 3e-4.
     """
-    from relaax_like.cli.training import begin_training
+    from relaax_like.cli.training import begin
 
-    overrides = allow_insecure(insecure, [*flags_to_overrides(config, context.args), *sets])
-    return begin_training(config, overrides, trace, force, log, ray, accept_loss)
+    sets = [*flags_to_overrides(config, context.args), *overrides]
+    return begin(config, sets, trace, force, log, ray, accept_loss)
 
 
 @command(app, cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
@@ -154,12 +173,11 @@ def resume(
     folder: Annotated[
         Path, typer.Argument(metavar="RUN", help="The run's folder, or the config.yaml in it.")
     ],
+    overrides: list[str],
     trace: TraceOption = False,
     log: LogOption = LogMode.AUTO,
     ray: WorkersRayOption = None,
     accept_loss: AcceptLossOption = False,
-    insecure: InsecureOption = False,
-    sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> int:
     """Continue a run, in one process or several, as it was started.
 
@@ -168,13 +186,13 @@ def resume(
     """
     from relaax_like.cli.training import resume
 
-    overrides = allow_insecure(insecure, sets)
     return resume(folder, context.args, overrides, trace, log, ray, accept_loss)
 
 
 @command(app, name="eval")
 def evaluate(
-    config: RunArgument,
+    run: RunArgument,
+    overrides: list[str],
     episodes: Annotated[int, typer.Option(min=1, help="Number of episodes to play.")] = 100,
     version: VersionOption = "latest",
     video: Annotated[
@@ -190,35 +208,42 @@ def evaluate(
             help="Without an environment section: seconds to wait without any client's message.",
         ),
     ] = 60.0,
-    bind: Annotated[
-        str | None,
-        typer.Option(help="Without an environment section: HOST:PORT that clients connect to."),
-    ] = None,
-    insecure: InsecureOption = False,
+    bind: BindOption = None,
     as_json: JsonOption = False,
-    sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> int:
     """Play greedily with a snapshot, and print the mean return and its confidence interval.
 
     Without an environment section, clients play: start them as for training.
     """
-    from relaax_like.config.run_folder import find_experiment
-
-    file, folders = find_experiment(config)
-    flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))
-    experiment = load_experiment(file, [*folders, *flags])
+    experiment = _load_run(run, to_overrides("relaax-rlx-server", {"bind": bind}, overrides))
     level = "WARNING" if experiment.environment else experiment.rlx_server.log_level
     setup_logging(level, sys.stderr if as_json else None)
-    from relaax_like.cli.evaluation import show_evaluation
-    from relaax_like.launch.evaluation import Video
+    if video is not None and experiment.environment is None:
+        raise ConfigError(
+            f"{experiment.file}: --video needs an `environment` section, because the environment "
+            "is drawn in this process; add one, or omit --video"
+        )
+    from relaax_like.launch import evaluation
 
-    wish = None if video is None else Video(path=video, episodes=video_episodes)
-    return show_evaluation(experiment, episodes, version, wish, timeout, as_json)
+    if experiment.environment is None:
+        from relaax_like.launch.client_evaluation import evaluate_with_clients
+
+        found = evaluate_with_clients(experiment, episodes, version, timeout)
+    else:
+        wish = None if video is None else evaluation.Video(path=video, episodes=video_episodes)
+        found = evaluation.evaluate_snapshot(experiment, episodes, version, wish)
+    if as_json:
+        print(json.dumps(evaluation.evaluation_to_dict(found)))
+        return 0
+    print(evaluation.format_evaluation(found))
+    if found.video:
+        print(found.video)
+    return 0
 
 
 @command(app)
 def record(
-    config: RunArgument,
+    run: RunArgument,
     steps: Annotated[
         int, typer.Option(min=1, help="Environment steps to record, of all slots together.")
     ],
@@ -248,11 +273,7 @@ def record(
     `relaax train FILE --offline FOLDER` learns from them, with an algorithm that supports it.
     After Ctrl-C, the files that were written can be used; --append adds new episodes.
     """
-    from relaax_like.config.run_folder import find_experiment
-
-    file, folders = find_experiment(config)
-    seeds = [] if seed is None else [f"seed={seed}"]
-    experiment = load_experiment(file, [*folders, *sets, *seeds])
+    experiment = _load_run(run, [*sets, *([] if seed is None else [f"seed={seed}"])])
     setup_logging("INFO")
     from relaax_like.launch.recording import record
 
@@ -264,23 +285,20 @@ def record(
 @command(app)
 def serve(
     run: RunArgument,
+    overrides: list[str],
     version: VersionOption = "latest",
-    bind: Annotated[
-        str | None,
-        typer.Option(help="HOST:PORT to listen on; default: that of the run's rlx server."),
-    ] = None,
-    insecure: InsecureOption = False,
-    sets: SetOption = [],  # noqa: B006 - typer wants a list
+    bind: BindOption = None,
 ) -> int:
     """Answer clients with the best actions of a run's policy, without training.
 
     The run's folder is only read, so this also works beside a running training, on another port:
     --bind localhost:7011. Ctrl-C ends it.
     """
-    from relaax_like.cli.serving import serve_run
+    experiment = _load_run(run, to_overrides("relaax-rlx-server", {"bind": bind}, overrides))
+    setup_logging(experiment.rlx_server.log_level)
+    from relaax_like.launch.serving import run_policy_server
 
-    flags = to_overrides("relaax-rlx-server", {"bind": bind}, allow_insecure(insecure, sets))
-    return serve_run(run, version, flags)
+    return run_policy_server(experiment, version)
 
 
 @command(app)
@@ -298,9 +316,32 @@ def export(
     The files run without relaax_like. Observations are normalised in them; the memory of a
     recurrent policy is an input and an output.
     """
-    from relaax_like.cli.export import export_run
+    experiment = _load_run(run, sets)
+    setup_logging("WARNING")
+    from relaax_like.launch.export import export_policy
 
-    return export_run(run, version, to, sets)
+    exported = export_policy(experiment, version, to)
+    print(f"policy of step {exported.global_t:,}, version {exported.version:,}:")
+    for kind, path in exported.files.items():
+        print(f"  {path}  ({kind})")
+    print("  inputs   " + "; ".join(exported.inputs))
+    print("  outputs  " + "; ".join(exported.outputs))
+    for kind, error in exported.errors.items():
+        print(
+            f"{kind} computes the same as the run's own agents: {exported.compared:,} random "
+            f"inputs, largest difference {error:.1e}"
+        )
+    return 0
+
+
+def _load_run(run: Path, overrides: Sequence[str]) -> Experiment:
+    """Loads the experiment of a run's folder, a YAML file, or a shipped experiment's name.
+
+    Raises:
+      ConfigError: see `find_experiment` and `load_experiment`.
+    """
+    file, folders = find_experiment(run)
+    return load_experiment(file, [*folders, *overrides])
 
 
 @command(app)
@@ -438,7 +479,7 @@ def plot(
     ] = False,
 ) -> int:
     """Plot a curve of runs; runs that differ only in their seed become a mean with a band."""
-    from relaax_like.cli.plot import list_curves, show_plot
+    from relaax_like.cli.runs import list_curves, show_plot
 
     return list_curves(runs) if list_ else show_plot(runs, curve, x, smooth, out)
 
@@ -453,7 +494,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> int:
     """Compare the results of runs, and list the settings in which they differ."""
-    from relaax_like.cli.compare import show_comparison
+    from relaax_like.cli.runs import show_comparison
 
     return show_comparison(runs, target, as_json)
 
@@ -476,7 +517,7 @@ def save(
     address: AddressArgument = PARAMETER_SERVER,
 ) -> int:
     """Tell a parameter server to write a snapshot now, and print its path on that machine."""
-    from relaax_like.cli.control import save_snapshot
+    from relaax_like.cli.status import save_snapshot
 
     return save_snapshot(address, security)
 
@@ -487,7 +528,7 @@ def stop(
     address: AddressArgument = PARAMETER_SERVER,
 ) -> int:
     """Tell a parameter server to save and exit; the next start continues from there."""
-    from relaax_like.cli.control import stop_server
+    from relaax_like.cli.status import stop_server
 
     return stop_server(address, security)
 
@@ -504,9 +545,28 @@ def explain_trace(
     ] = None,
 ) -> int:
     """Show where the time of a traced run went, and merge its traces for ui.perfetto.dev."""
-    from relaax_like.cli.trace import show_trace
+    from relaax_like.reports import trace
+    from relaax_like.reports.chrome_trace import write_chrome_trace
 
-    return show_trace(folder, output)
+    traced = trace.find_trace_folder(folder)
+    traces, skipped = trace.load_traces(traced)
+    for line in skipped:
+        print(f"skipped {line}")
+    output = output or traced / "trace.json.gz"
+    events = write_chrome_trace(traces, output)
+    report = trace.compute_report(traces)
+    processes = "1 process" if len(traces) == 1 else f"{len(traces)} processes"
+    what = "during which" if report.is_common else "in total; there was no time when"
+    print(f"{processes}, {report.window_sec:.1f} s {what} all roles were running")
+    for one in traces:
+        if one.overwritten:
+            print(
+                f"{one.path.name}: its oldest {one.overwritten:,} spans were overwritten by newer "
+                f"ones; {len(one.spans):,} remain"
+            )
+    print(f"{events:,} events in {output}: open it in https://ui.perfetto.dev")
+    print(f"\n{trace.format_report(report)}\n\n{trace.find_bottleneck(report)}")
+    return 0
 
 
 @command(app)

@@ -11,15 +11,6 @@ import typer
 from relaax_like.supervision.process import run_main
 from relaax_like.wire.security import ClientSecurity
 
-ConfigOption = Annotated[
-    Path,
-    typer.Option(
-        "--config",
-        "-c",
-        help="The experiment's YAML file, or a name listed by `relaax examples`.",
-        show_default=False,
-    ),
-]
 SetOption = Annotated[
     list[str],
     typer.Option(
@@ -35,47 +26,11 @@ TraceOption = Annotated[
     ),
 ]
 
-AddressArgument = Annotated[str, typer.Argument(help="HOST:PORT of the parameter server.")]
-# Options of commands that call a server, besides --token-file.
-_TLS_OPTIONS = {
-    "tls_ca": "Use TLS; CA certificates to trust (PEM file).",
-    "tls_cert": "Client certificate, if the server requires one (PEM file).",
-    "tls_key": "Private key of the client certificate (PEM file).",
-}
-
 InsecureOption = Annotated[
     bool,
     typer.Option(
         "--insecure",
         help="Listen on addresses that other machines can reach, even without TLS and tokens.",
-    ),
-]
-
-RayOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT|local",
-        help="Place the processes on the machines of this Ray cluster; local: start Ray here.",
-    ),
-]
-
-WorkersRayOption = Annotated[
-    str | None,
-    typer.Option(
-        "--ray",
-        "--redis",
-        metavar="HOST:PORT|local",
-        help="Run the workers (--workers) on the machines of this Ray cluster; local: start Ray "
-        "here. --redis is OSU PPO's name for it.",
-    ),
-]
-
-AcceptLossOption = Annotated[
-    bool,
-    typer.Option(
-        "--accept-loss",
-        help="Start a run that had begun, although its folder of checkpoints is empty: from its "
-        "newest copy in mirror_url, or else from scratch.",
     ),
 ]
 
@@ -97,11 +52,6 @@ def _to_yaml(value: Any) -> str:
     return quote_text(f"{value}")
 
 
-def allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:
-    """Adds the override that the flag `--insecure` stands for."""
-    return [*sets, *(["security.insecure=true"] if insecure else [])]
-
-
 def make_app(help_text: str) -> typer.Typer:
     """Returns an app with the flags -h and --help, without completion and formatted tracebacks."""
     return typer.Typer(
@@ -118,47 +68,82 @@ def command(
 ) -> Callable[[Callable[..., int]], Any]:
     """Makes a function a command of an app, whose exit status it returns; see `run_main`.
 
+    The function can have arguments that are made from several options, which come last:
+
+    - `overrides: list[str]`: from --set, and --insecure, which stands for an override;
+    - `security: ClientSecurity`: from --token-file, --tls-ca, --tls-cert and --tls-key;
+    - `server_security: dict[str, Any]`: keys of `SecurityConfig`, for a server without a file.
+
     Args:
       app: gets the command.
-      token_role: role of the token that the command presents to a server; "": it calls none.
-        Otherwise the function's argument `security` is made from the options --token-file,
-        --tls-ca, --tls-cert and --tls-key, which the command has instead.
+      token_role: role of the token in `security`.
       settings: of `Typer.command`.
     """
+    makers: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+        "overrides": (_allow_insecure, {"insecure": InsecureOption, "sets": SetOption}),
+        "security": (ClientSecurity, _list_security_options(token_role)),
+        "server_security": (dict, _SERVER_SECURITY),
+    }
 
     def register(function: Callable[..., int]) -> Callable[..., None]:
         signature = inspect.signature(function)
-        options = _list_security_options(token_role)
-        own = [one for name, one in signature.parameters.items() if name != "security"]
+        made = {name: makers[name] for name in signature.parameters if name in makers}
+        parameters = [one for name, one in signature.parameters.items() if name not in made]
+        for name, annotation in [pair for _, kinds in made.values() for pair in kinds.items()]:
+            kind, empty = inspect.Parameter.KEYWORD_ONLY, _EMPTY.get(name)
+            parameters.append(inspect.Parameter(name, kind, default=empty, annotation=annotation))
 
         @functools.wraps(function)
         def run(**given: Any) -> None:
             def start() -> int:
-                if options:
-                    parts = {option.name: given.pop(option.name) for option in options}
-                    given["security"] = ClientSecurity(**parts)
+                for name, (make, kinds) in made.items():
+                    given[name] = make(**{part: given.pop(part) for part in kinds})
                 return function(**given)
 
             run_main(start)
 
-        run.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-        run.__annotations__ = {one.name: one.annotation for one in (*own, *options)}
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
         app.command(**settings)(run)
         return run
 
     return register
 
 
-def _list_security_options(token_role: str) -> list[inspect.Parameter]:
-    if not token_role:
-        return []
-    helps = {"token_file": f"File with a token of role {token_role}.", **_TLS_OPTIONS}
-    return [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=None,
-            annotation=Annotated[Path | None, typer.Option(help=text)],
-        )
-        for name, text in helps.items()
-    ]
+# Option -> what it is if it is not given, unless that is None.
+_EMPTY: Mapping[str, Any] = {"insecure": False, "sets": [], "tls_client_cert_required": False}
+_SERVER_SECURITY: dict[str, Any] = {
+    "tokens_file": Annotated[
+        Path | None,
+        typer.Option(help="Tokens to accept, lines ROLE TOKEN: operator, and learner for slaves."),
+    ],
+    "tls_cert": Annotated[Path | None, typer.Option(help="Certificate (PEM file).")],
+    "tls_key": Annotated[
+        Path | None, typer.Option(help="Private key of the certificate (PEM file).")
+    ],
+    "tls_ca": Annotated[
+        Path | None, typer.Option(help="CA certificate that signed --tls-cert (PEM file).")
+    ],
+    "tls_client_cert_required": Annotated[
+        bool,
+        typer.Option(
+            "--tls-client-cert-required", help="Require certificates of clients, signed by the CA."
+        ),
+    ],
+    "insecure": InsecureOption,
+}
+
+
+def _allow_insecure(insecure: bool, sets: Sequence[str]) -> list[str]:
+    """Adds the override that the flag `--insecure` stands for."""
+    return [*sets, *(["security.insecure=true"] if insecure else [])]
+
+
+def _list_security_options(token_role: str) -> dict[str, Any]:
+    helps = {
+        "token_file": f"File with a token of role {token_role}.",
+        "tls_ca": "Use TLS; CA certificates to trust (PEM file).",
+        "tls_cert": "Client certificate, if the server requires one (PEM file).",
+        "tls_key": "Private key of the client certificate (PEM file).",
+    }
+    return {name: Annotated[Path | None, typer.Option(help=text)] for name, text in helps.items()}

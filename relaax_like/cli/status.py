@@ -1,4 +1,4 @@
-"""`relaax status`: shows the parameter server's status, for people."""
+"""`relaax status`, `save` and `stop`: what operators do with a parameter server."""
 
 import socket
 import time
@@ -14,6 +14,7 @@ from rich.table import Table
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.errors import NoAnswerError
 from relaax_like.config.address import Address, parse_address
+from relaax_like.config.models import PARAMETER_SERVER_PORT
 from relaax_like.core.records import Status
 from relaax_like.reports.modes import SPARE_COLUMNS
 from relaax_like.wire.errors import ProtocolError
@@ -52,24 +53,17 @@ def make_table(address: str, status: Status) -> Table:
         "memory": f"{status.resident_bytes / 1e6:,.0f} MB",
         "up": f"{status.uptime_sec:,.0f} s, epoch {status.epoch}",
     }
-    for name in ("not learned from", "mirror", "given up"):
-        if not rows[name]:
-            del rows[name]
-    if not status.learner_address:
-        del rows["learner"]
-    if not status.joint_learners:
-        del rows["learners"]
-    if status.overdue_updates is None:
-        del rows["overdue"]
-    if not status.held_back:
-        del rows["held back"]
-    if not status.journal_bytes:
-        del rows["journal"]
+    is_shown = {
+        "learner": status.learner_address,
+        "learners": status.joint_learners,
+        "overdue": status.overdue_updates is not None,
+        "held back": status.held_back,
+        "journal": status.journal_bytes,
+    }
     table = Table(title=f"parameter server {address}", show_header=False)
-    for name, value in rows.items():
-        table.add_row(name, escape(value))
-    for name, row in (*_describe_clients(status), *_describe_served(status)):
-        table.add_row(name, escape(row))
+    for name, value in (*rows.items(), *_describe_clients(status), *_describe_served(status)):
+        if value and is_shown.get(name, True):
+            table.add_row(name, escape(value))
     return table
 
 
@@ -147,7 +141,7 @@ def show_status(text: str, watch: bool, security: ClientSecurity | None = None) 
       ProtocolError: another kind of server listens there; or see `Link.status`.
       RelaaxError: see `Link.status`.
     """
-    address = str(parse_address(text, 7000))
+    address = str(parse_address(text, PARAMETER_SERVER_PORT))
     console = Console()
     with BridgeControl().connect(address, security) as link:
         try:
@@ -187,3 +181,41 @@ def _print_for_ever(console: Console, link: Link, address: str, table: Table) ->
         console.print(table)
         time.sleep(_INTERVAL_SEC)
         table = make_table(address, link.status())
+
+
+def save_snapshot(text: str, security: ClientSecurity) -> int:
+    """Makes the parameter server write a snapshot; prints its path.
+
+    Returns 1 if the server does not keep snapshots, else 0.
+
+    Args:
+      text: HOST:PORT or HOST of the parameter server.
+      security: token and certificates.
+
+    Raises:
+      ConfigError: `text` is not an address, or a file that `security` names cannot be used.
+      RelaaxError: see `Link.request_save`.
+    """
+    address = str(parse_address(text, PARAMETER_SERVER_PORT))
+    with BridgeControl().connect(address, security) as link:
+        path = link.request_save()
+    print(path or f"the parameter server at {address} does not keep snapshots")
+    return 0 if path else 1
+
+
+def stop_server(text: str, security: ClientSecurity) -> int:
+    """Tells the parameter server to save and exit.
+
+    Args:
+      text: HOST:PORT or HOST of the parameter server.
+      security: token and certificates.
+
+    Raises:
+      ConfigError: `text` is not an address, or a file that `security` names cannot be used.
+      RelaaxError: see `Link.request_stop`.
+    """
+    address = str(parse_address(text, PARAMETER_SERVER_PORT))
+    with BridgeControl().connect(address, security) as link:
+        link.request_stop()
+    print(f"the parameter server at {address} is saving and will then exit")
+    return 0

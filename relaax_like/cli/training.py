@@ -40,63 +40,33 @@ def print_topology(config: Path, sets: Sequence[str]) -> int:
     return 0
 
 
-def begin_processes(
+def begin(
     config: Path,
     sets: Sequence[str],
     trace: bool,
     force: bool,
+    log: LogMode | None,
     ray: str | None = None,
     accept_loss: bool = False,
 ) -> int:
-    """Runs a new run as processes; returns the exit status.
+    """Starts a new run, in this process or as several; returns the exit status.
 
     Args:
       config: the experiment's file.
       sets: overrides of its keys.
       trace: record where the time goes.
       force: move an older run in the folder aside.
-      ray: address of the Ray cluster that the processes run on, or "local"; None: this machine.
+      log: how this process shows the progress of its training; None: the run has processes.
+      ray: address of the Ray cluster that processes or workers run on, or "local"; None: this
+        machine.
       accept_loss: start a run that had begun, although its folder of checkpoints is empty.
 
     Raises:
       ConfigError: the settings are wrong, or the folder already contains a run, cannot be written
         to, or was emptied and `accept_loss` is False.
-      RelaaxError: see `begin_run`, `validate_servers` and, with `ray`, `open_ray_launcher`; or a
-        process cannot be started.
-      ModuleNotFoundError: `ray` is given, but Ray is not installed.
-    """
-    from relaax_like.run_folders.run_folder import begin_run
-
-    experiment = load_experiment(config, sets, new_run=True)
-    return _run_processes(
-        experiment, sets, trace, lambda: begin_run(experiment, force), ray, accept_loss, force
-    )
-
-
-def begin_training(
-    config: Path,
-    sets: Sequence[str],
-    trace: bool,
-    force: bool,
-    log: LogMode,
-    ray: str | None = None,
-    accept_loss: bool = False,
-) -> int:
-    """Trains a new run in this process; returns the exit status.
-
-    Args:
-      config: the experiment's file.
-      sets: overrides of its keys.
-      trace: record where the time goes.
-      force: move an older run in the folder aside.
-      log: how the progress is shown.
-      ray: address of the Ray cluster that the workers run on, or "local"; None: this machine.
-      accept_loss: start a run that had begun, although its folder of checkpoints is empty.
-
-    Raises:
-      ConfigError: the settings are wrong, or the folder already contains a run, cannot be written
-        to, or was emptied and `accept_loss` is False.
-      RelaaxError: see `begin_run`, `BaseTrainer.run` and, with `ray`, `join_for_workers`.
+      RelaaxError: see `begin_run` and, of processes, `validate_servers` and with `ray`
+        `open_ray_launcher`, or one cannot be started; of a training, see `BaseTrainer.run` and
+        with `ray` `join_for_workers`.
       ModuleNotFoundError: `ray` is given, but Ray is not installed.
       Exception: see `make_trainer` and `BaseTrainer.run`.
       Stopped: see `BaseTrainer.run`.
@@ -104,9 +74,13 @@ def begin_training(
     from relaax_like.run_folders.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
-    return _train(
-        experiment, sets, trace, log, lambda: begin_run(experiment, force), ray, accept_loss
-    )
+
+    def take() -> None:
+        begin_run(experiment, force)
+
+    if log is not None:
+        return _train(experiment, sets, trace, log, take, ray, accept_loss)
+    return _run_processes(experiment, sets, trace, take, ray, accept_loss, force)
 
 
 def resume(
@@ -126,16 +100,15 @@ def resume(
       sets: overrides of its keys.
       trace: record where the time goes.
       log: how the progress of a training run in one process is shown.
-      ray: see `begin_processes` and `begin_training`.
-      accept_loss: see `begin_processes` and `begin_training`.
+      ray: see `begin`.
+      accept_loss: see `begin`.
 
     Raises:
       ConfigError: there is no such run, a flag is not one of its keys, the settings are wrong or
         name another folder, or the folder cannot be written to, or was emptied and `accept_loss` is
         False.
       SnapshotError: see `validate_not_held`.
-      RelaaxError, ModuleNotFoundError, Exception, Stopped: see `begin_processes` and
-        `begin_training`.
+      RelaaxError, ModuleNotFoundError, Exception, Stopped: see `begin`.
     """
     from relaax_like.config.run_folder import find_config, find_experiment
     from relaax_like.run_folders.run_folder import TRAIN, read_command
@@ -150,15 +123,14 @@ def resume(
             "from these weights: relaax train CONFIG --previous RUN"
         )
 
-    if read_command(file.parent) == TRAIN:
-        return _restart(
-            experiment,
-            lambda take: _train(experiment, overrides, trace, log, take, ray, accept_loss),
-        )
-    return _restart(
-        experiment,
-        lambda take: _run_processes(experiment, overrides, trace, take, ray, accept_loss),
-    )
+    is_training = read_command(file.parent) == TRAIN
+
+    def start(take: Callable[[], None]) -> int:
+        if is_training:
+            return _train(experiment, overrides, trace, log, take, ray, accept_loss)
+        return _run_processes(experiment, overrides, trace, take, ray, accept_loss)
+
+    return _restart(experiment, start)
 
 
 def _restart(experiment: Experiment, start: Callable[[Callable[[], None]], int]) -> int:

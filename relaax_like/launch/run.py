@@ -80,7 +80,7 @@ def make_topology(
             Node(
                 name=name,
                 role=cast(Role, program.replace("_", " ")),
-                argv=[sys.executable, "-m", f"relaax_like.cli.{program}", *arguments],
+                argv=[sys.executable, "-m", "relaax_like.cli.servers", program, *arguments],
                 env=env,
                 cpus=_count_cpus(name, experiment),
             )

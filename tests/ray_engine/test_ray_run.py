@@ -17,7 +17,7 @@ from relaax_like.parameter_server.mirror import find_newest_step
 
 pytestmark = pytest.mark.timeout(600)
 ADDRESS = f"127.0.0.1:{PORT}"
-PARAMETER_SERVER = "relaax_like.cli.parameter_server"
+PARAMETER_SERVER = {"relaax_like.cli.servers", "parameter_server"}
 SHORTAGE = """
 import sys
 from pathlib import Path
@@ -134,7 +134,7 @@ def test_a_node_that_is_killed_starts_again_at_its_address(open_cluster: RayClus
     address = run.wait_for(r"ps +\| .*parameter server on (.*)")[1]
     run.wait_for(r"ps +\| .*step [1-9]")
     before = len(run.lines)
-    (server,) = (p for p in open_cluster.find_left() if PARAMETER_SERVER in p.cmdline())
+    (server,) = (p for p in open_cluster.find_left() if set(p.cmdline()) >= PARAMETER_SERVER)
     server.kill()
     run.wait_for("ps died .killed by SIGKILL.; restart 1 of 10", before)
     assert run.wait_for(r"ps +\| .*parameter server on (.*)", before)[1] == address
@@ -198,7 +198,7 @@ def test_the_parameter_server_is_not_started_again_in_an_emptied_folder(
     folder = open_cluster.folder / "emptied"
     run = open_cluster.start_run(ADDRESS, "--insecure", "--set", f"run_dir={folder}")
     open_cluster.find_known_step(ADDRESS, folder, 0)
-    (server,) = (p for p in open_cluster.find_left() if PARAMETER_SERVER in p.cmdline())
+    (server,) = (p for p in open_cluster.find_left() if set(p.cmdline()) >= PARAMETER_SERVER)
     server.suspend()
     shutil.rmtree(folder / "checkpoints")
     server.kill()

@@ -527,7 +527,7 @@ def test_relaax_run_restarts_what_dies_and_ends_with_the_training(cluster: Clust
         run.wait_for(rf"^{name} +\| ")
     for client in ("CartPole-v0-1", "CartPole-v0-2"):
         run.wait_for(f"{client} slot 0: episode 1, score")
-    find_child(cluster, "cli.rlx_server").kill()
+    find_child(cluster, "cli.servers rlx_server").kill()
     run.wait_for(r"rlx died \(killed by SIGKILL\); restart 1 of 10")
     assert run.wait() == 0
     run.wait_for(r"ps +\| .* finished: budget of 6000 env steps used up")

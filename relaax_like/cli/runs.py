@@ -1,4 +1,4 @@
-"""`relaax compare`: shows runs side by side, with their numbers and the settings that differ."""
+"""`relaax compare` and `relaax plot`: runs side by side, and their curves in one picture."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -13,6 +13,8 @@ from rich.text import Text
 
 from relaax_like.cli.tables import print_table
 from relaax_like.reports.compare import RunSummary, summarize_run
+from relaax_like.reports.modes import XAxis
+from relaax_like.reports.plot import choose_curve, plot_runs, validate_output
 from relaax_like.run_folders.runs import Run, RunGroup, find_differences, group_runs, load_runs
 
 # Attribute of RunSummary -> title of its row, and the format of its numbers.
@@ -122,3 +124,50 @@ def _format(values: Sequence[float | None], to_text: Callable[[float], str]) -> 
 
 def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def show_plot(paths: Sequence[Path], curve: str | None, x: XAxis, smooth: int, out: Path) -> int:
+    """Draws a curve of the runs; prints the picture's file, curve and runs.
+
+    Args:
+      paths: see `load_runs`.
+      curve: name of the curve; None: see `choose_curve`.
+      x: what the horizontal axis shows.
+      smooth: number of points averaged into each plotted point.
+      out: file to write.
+
+    Raises:
+      ConfigError: see `load_runs`, `choose_curve` and `plot_runs`.
+    """
+    validate_output(out)
+    runs = load_runs(paths)
+    name = choose_curve(runs, curve)
+    groups = group_runs(runs)
+    plot_runs(groups, name, out, x, smooth)
+    print(f"{out}: {name}; {', '.join(group.label for group in groups)}")
+    return 0
+
+
+def list_curves(paths: Sequence[Path]) -> int:
+    """Prints the names of the runs' curves, and each run's points and newest value.
+
+    Raises:
+      ConfigError: see `load_runs`.
+    """
+    runs = load_runs(paths)
+    table = Table()
+    table.add_column("curve")
+    for run in runs:
+        table.add_column(escape(run.name), justify="right")
+    for name in sorted({name for run in runs for name in run.curves}):
+        table.add_row(escape(name), *(_describe_curve(run, name) for run in runs))
+    print_table(table)
+    return 0
+
+
+def _describe_curve(run: Run, name: str) -> str:
+    curve = run.curves.get(name)
+    if curve is None:
+        return "-"
+    points = len(curve.steps)
+    return f"{curve.values[-1]:.5g} ({points:,} point{'s' if points > 1 else ''})"
