@@ -184,8 +184,8 @@ class CompiledActor:
         self._outputs = PolicyOutputs(model)
         self._exploration = Exploration(model, config)
         self._generator = make_generator(seed)
-        self._inputs = _to_tensor_specs(model.get_input_specs())
-        self._states = _to_tensor_specs(model.get_state_specs())
+        self._inputs = to_tensor_specs(model.get_input_specs())
+        self._states = to_tensor_specs(model.get_state_specs())
         self._variables = order_variables(model)
         self._lock = model.lock  # guards the variables and _version
         self._version = 0
@@ -412,7 +412,8 @@ def _make_zeros(specs: Specs) -> dict[str, np.ndarray]:
     return {k: np.zeros((1, *p["shape"]), p.get("dtype", "float32")) for k, p in specs}
 
 
-def _to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
+def to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
+    """Returns name -> spec of tensors `[None, ...]`, for specs of a model."""
     return {
         name: tf.TensorSpec([None, *props["shape"]], props.get("dtype", "float32"), name)
         for name, props in specs

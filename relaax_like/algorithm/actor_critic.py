@@ -33,24 +33,6 @@ POLICY, VALUE, TRUNK = "policy", "value", "trunk"
 
 
 @dataclass(frozen=True)
-class Unrolled:
-    """What an actor-critic computes for a rollout `[T, k, ...]`.
-
-    Attributes:
-      distribution: of `action`, over the T * k rows; with `actions` in the settings, a `Joint` of
-        all actions.
-      parameters: of the distribution, as `make_policy` takes them, `[T, k, n] float32`.
-      values: V, `[T, k] float32`.
-      states: the memory after each step, name -> `[T, k, size]`.
-    """
-
-    distribution: Distribution
-    parameters: tf.Tensor
-    values: tf.Tensor
-    states: Tensors
-
-
-@dataclass(frozen=True)
 class Evaluation:
     """What an actor-critic computes for a batch with the leading axes `[...]`.
 
@@ -171,18 +153,6 @@ class ActorCritic(Model):
         x, _ = self._look(inputs, states)
         return (critic or self.critic)(x, states.get(VALUE))[0][..., 0]
 
-    def unroll(self, inputs: Tensors, states: Tensors, begins: tf.Tensor) -> Unrolled:
-        """Computes policy and values of a rollout.
-
-        Args:
-          inputs: name -> `[T, k, ...]`.
-          states: the memory before the first step, name -> `[k, size]`.
-          begins: whether an episode begins at t, `[T, k] bool`.
-        """
-        parameters, values, memory = self._compute(inputs, states, begins)
-        distribution = self.make_distribution(tf.reshape(parameters, [-1, parameters.shape[-1]]))
-        return Unrolled(distribution, parameters, values, memory)
-
     def evaluate(self, batch: Batch) -> Evaluation:
         """Computes policy and values of all rows of a batch; rollouts step by step."""
         parameters, values, memory = self._compute(batch.inputs, batch.memory, batch.begins)
@@ -207,7 +177,7 @@ class ActorCritic(Model):
         )
 
     def compute_means(self, parameters: tf.Tensor) -> tf.Tensor:
-        """Returns the policy's mean actions, from the parameters of an `Evaluation` or `Unrolled`.
+        """Returns the policy's mean actions, from the parameters of an `Evaluation`.
 
         Args:
           parameters: `[..., n]`.

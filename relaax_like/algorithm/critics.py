@@ -56,16 +56,8 @@ class Critics(Module):
         self._low, self._width = space.low, space.high - space.low
         self._names = sorted(config.input_shapes)
         size = sum(config.input_shapes[name][0] for name in self._names)
-        shape = (size + len(self._low),)
-        self._is_regular = layer_norm or dropout > 0
-
-        def make(i: int) -> Any:
-            name, own_seed = f"critic{i}", seed + 1000 * i
-            if not self._is_regular:
-                return make_network(name, config.network, shape, 1, seed=own_seed)
-            return RegularNetwork(name, config.network, shape[0], own_seed, layer_norm, dropout)
-
-        self.networks = [make(i) for i in range(1, number + 1)]
+        sizes = (size + len(self._low), 1)
+        self.networks = _make_networks(config, sizes, seed, number, layer_norm, dropout)
 
     def __call__(self, inputs: Tensors, action: tf.Tensor, random: Any = None) -> tf.Tensor:
         """Returns the values, `[..., number] float32`.
@@ -77,10 +69,7 @@ class Critics(Module):
             result is `[..., n, number]`.
           random: draws which units are left out (`Algorithm.random`); None: all units are used.
         """
-        x = self._join(inputs, action)
-        if self._is_regular:
-            return tf.concat([network(x, random) for network in self.networks], -1)
-        return tf.concat([network(x) for network in self.networks], -1)
+        return tf.concat(_compute(self.networks, self._join(inputs, action), random), -1)
 
     def compute_first(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
         """Returns the value of the first critic alone, `[...]`; arguments as in a call."""
@@ -100,6 +89,33 @@ def _join(
     """Returns observations side by side, `[..., size]`, normalised where there is a normalizer."""
     parts = [normalizers[n](inputs[n]) if n in normalizers else inputs[n] for n in names]
     return tf.concat(parts, -1)
+
+
+def _make_networks(
+    config: EncoderConfig,
+    sizes: tuple[int, int],
+    seed: int,
+    number: int,
+    layer_norm: bool,
+    dropout: float,
+) -> list[Any]:
+    """Makes the networks of critics; `sizes`: of their input and output."""
+
+    def make(i: int) -> Any:
+        name, own_seed = f"critic{i}", seed + 1000 * i
+        if layer_norm or dropout > 0:
+            regular = (own_seed, layer_norm, dropout, sizes[1])
+            return RegularNetwork(name, config.network, sizes[0], *regular)
+        return make_network(name, config.network, sizes[:1], sizes[1], seed=own_seed)
+
+    return [make(i) for i in range(1, number + 1)]
+
+
+def _compute(networks: Sequence[Any], x: tf.Tensor, random: Any) -> list[tf.Tensor]:
+    return [
+        network(x, random) if isinstance(network, RegularNetwork) else network(x)
+        for network in networks
+    ]
 
 
 class DiscreteCritics(Module):
@@ -128,23 +144,13 @@ class DiscreteCritics(Module):
         self.normalizers = dict(normalizers or {})
         self._names = sorted(config.input_shapes)
         size = sum(config.input_shapes[name][0] for name in self._names)
-        self._is_regular = layer_norm or dropout > 0
-
-        def make(i: int) -> Any:
-            name, own_seed = f"critic{i}", seed + 1000 * i
-            if not self._is_regular:
-                return make_network(name, config.network, (size,), actions, seed=own_seed)
-            regular = (own_seed, layer_norm, dropout, actions)
-            return RegularNetwork(name, config.network, size, *regular)
-
-        self.networks = [make(i) for i in range(1, number + 1)]
+        sizes = (size, actions)
+        self.networks = _make_networks(config, sizes, seed, number, layer_norm, dropout)
 
     def __call__(self, inputs: Tensors, random: Any = None) -> tf.Tensor:
         """Returns the values, `[..., actions, number] float32`; see `Critics`."""
         x = _join(inputs, self._names, self.normalizers)
-        if self._is_regular:
-            return tf.stack([network(x, random) for network in self.networks], -1)
-        return tf.stack([network(x) for network in self.networks], -1)
+        return tf.stack(_compute(self.networks, x, random), -1)
 
 
 class RegularNetwork(Module):

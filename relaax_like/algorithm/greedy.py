@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.algorithm.acting import Actor, NumpyActor, trace_policy
+from relaax_like.algorithm.acting import Actor, NumpyActor, to_tensor_specs, trace_policy
 from relaax_like.algorithm.exploration import Exploration
-from relaax_like.algorithm.model import Model, Specs, get_normalizers, order_variables
+from relaax_like.algorithm.model import Model, get_normalizers, order_variables
 from relaax_like.algorithm.tracing import make_concrete
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.normalization import CLIP, EPSILON, Normalizer
@@ -204,7 +204,7 @@ class GreedyPolicy:
         kept = [(MEMORY + name, p) for name, p in self._model.get_state_specs() if name in memory]
         given = [(name, self._shape(name, p)) for name, p in self._model.get_input_specs()] + kept
         keys = _make_identifiers([name for name, _ in given])
-        specs = _to_tensor_specs(given)
+        specs = to_tensor_specs(given)
         out_keys: dict[str, str] = {}
 
         def act(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -310,12 +310,6 @@ def _get_parameters(distributions: Mapping[str, Any]) -> dict[str, Any]:
         f"{name}/{part}": value
         for name, distribution in distributions.items()
         for part, value in getattr(distribution, "get_parameters", dict)().items()
-    }
-
-
-def _to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
-    return {
-        name: tf.TensorSpec([None, *p["shape"]], p.get("dtype", "float32")) for name, p in specs
     }
 
 

@@ -1,18 +1,27 @@
 """The Buffer of trajectories: collects steps, or complete trajectories; returns minibatches."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from relaax_like.experience.growing_array import GrowingArray, GrowingTree, Tree
 from relaax_like.experience.returns import compute_gae, normalize
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
+# One array, or several by name.
+Tree = np.ndarray | dict[str, np.ndarray]
+_Given = ArrayLike | Mapping[str, ArrayLike]
+_Leaves = dict[str | None, np.ndarray]  # None: the one without a name
+
 # Minimum divisor of the minibatches' advantages.
 _EPSILON = 1e-4
+_KINDS = "biufcV"  # numbers, and V: bfloat16
+_NUMBER: _Leaves = {None: np.zeros(0, np.float32)}
+_STATE, _ACTION, _INFO, _REWARD, _VALUE = "state", "action", "additional info", "reward", "value"
+_RETURN = "return"
+_FIELDS = (_STATE, _ACTION, _REWARD, _VALUE, _RETURN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,20 +90,19 @@ class Buffer:
                 raise ConfigError(f"buffer: {name} {value}, expected 0 to 1")
         self.discount = discount
         self.gae_lambda = gae_lambda
-        self._states = GrowingTree("state")
-        self._actions = GrowingTree("action")
-        self._extras = GrowingTree("additional info")
-        self._rewards = GrowingArray("reward", np.float32)
-        self._values = GrowingArray("value", np.float32)
-        self._returns = GrowingArray("return", np.float32)
+        # Field -> leaves [0, ...], with the names, shapes and dtypes of the first element.
+        self._first: dict[str, _Leaves] = {_REWARD: _NUMBER, _VALUE: _NUMBER, _RETURN: _NUMBER}
+        # Field -> leaves [n, ...], of ended trajectories.
+        self._parts: list[dict[str, _Leaves]] = []
+        # Of the trajectory that has not ended: leaves [...] of each step.
+        self._steps: list[dict[str, _Leaves]] = []
+        self._infos: list[_Leaves] = []
         self._traj_idx = [0]
         self._terminal_values: list[float] = []
-        self._length = 0
-        self._num_extras = 0
 
     def __len__(self) -> int:
         """Returns the number of steps, including those of the unfinished trajectory."""
-        return self._length
+        return self._traj_idx[-1] + len(self._steps)
 
     @property
     def traj_idx(self) -> list[int]:
@@ -106,13 +114,7 @@ class Buffer:
         """V of the state after the last step of each trajectory; 0 if it terminated."""
         return list(self._terminal_values)
 
-    def push(
-        self,
-        state: ArrayLike | Mapping[str, ArrayLike],
-        action: ArrayLike | Mapping[str, ArrayLike],
-        reward: ArrayLike,
-        value: ArrayLike,
-    ) -> None:
+    def push(self, state: _Given, action: _Given, reward: ArrayLike, value: ArrayLike) -> None:
         """Stores one step.
 
         Args:
@@ -126,17 +128,15 @@ class Buffer:
             numbers; or names or shapes are not those of the first step, or an array cannot be
             converted to the dtype of the first step. Nothing is stored.
         """
-        row = self._length
-        self._rewards.put(row, _to_number(reward, "reward"))
-        self._values.put(row, _to_number(value, "value"))
-        try:
-            self._states.put(row, state)
-            self._actions.put(row, action)
-        except ValueError:  # an InvalidInputError, or one of NumPy
-            if not row:  # its shapes are not those of the first step
-                self._states, self._actions = GrowingTree("state"), GrowingTree("action")
-            raise
-        self._length = row + 1
+        step: dict[str, _Leaves] = {
+            _REWARD: {None: np.float32(_to_number(reward, "reward"))},  # type: ignore[dict-item]
+            _VALUE: {None: np.float32(_to_number(value, "value"))},  # type: ignore[dict-item]
+            _STATE: self._convert(_STATE, state),
+            _ACTION: self._convert(_ACTION, action),
+        }
+        if not len(self):
+            self._keep_first(step)
+        self._steps.append(step)
 
     def push_additional_info(self, info: Mapping[str, ArrayLike]) -> None:
         """Stores more arrays of a step: once for each step, before or after its `push`, or never.
@@ -153,8 +153,10 @@ class Buffer:
         """
         if not info:
             return
-        self._extras.put(self._num_extras, info)
-        self._num_extras += 1
+        leaves = self._convert(_INFO, info)
+        if _INFO not in self._first:
+            self._keep_first({_INFO: leaves})
+        self._infos.append(leaves)
 
     def end_trajectory(self, terminal_value: ArrayLike = 0.0) -> None:
         """Ends the trajectory and computes its returns.
@@ -167,32 +169,27 @@ class Buffer:
           InvalidInputError: no step was pushed since the last end, additional info was not pushed
             for each step, or terminal_value is not one number.
         """
-        start, stop = self._traj_idx[-1], self._length
-        if start == stop:
+        if not self._steps:
             raise InvalidInputError(
                 "the trajectory has no steps; push a step before end_trajectory", ""
             )
-        if self._extras.names and self._num_extras != stop:
+        if _INFO in self._first and self._num_infos != len(self):
             raise InvalidInputError(
-                f"additional info was pushed {self._num_extras} time(s) for {stop} step(s); call "
-                "push_additional_info once for each step of all trajectories, or never",
-                "additional info",
+                f"additional info was pushed {self._num_infos} time(s) for {len(self)} "
+                "step(s); call push_additional_info once for each step of all trajectories, or "
+                "never",
+                _INFO,
             )
-        rewards, values = self._rewards.view(stop)[start:], self._values.view(stop)[start:]
-        terminal_value = _to_number(terminal_value, "terminal_value")
-        next_values = np.append(values[1:], np.float32(terminal_value))
-        # Never terminated: after a termination the value is 0 anyway.
-        advantages = compute_gae(
-            rewards, values, next_values, np.ones(stop - start), self.discount, self.gae_lambda
-        )
-        self._returns.write(start, advantages + values)
-        self._traj_idx.append(stop)
-        self._terminal_values.append(terminal_value)
+        value = _to_number(terminal_value, "terminal_value")
+        part = {field: _stack([step[field] for step in self._steps]) for field in self._steps[0]}
+        if self._infos:
+            part[_INFO] = _stack(self._infos)
+        self._add(part, value)
 
     def push_trajectory(
         self,
-        states: ArrayLike | Mapping[str, ArrayLike],
-        actions: ArrayLike | Mapping[str, ArrayLike],
+        states: _Given,
+        actions: _Given,
         rewards: ArrayLike,
         values: ArrayLike,
         terminal_value: ArrayLike = 0.0,
@@ -217,7 +214,7 @@ class Buffer:
         """
         self._require_ended()
         rewards, values = np.asarray(rewards), np.asarray(values)
-        number, row = rewards.size, self._length
+        number = rewards.size
         for name, array in (("rewards", rewards), ("values", values)):
             if array.shape != (number,) or not number:
                 raise InvalidInputError(
@@ -226,23 +223,29 @@ class Buffer:
                     name,
                 )
         terminal_value = _to_number(terminal_value, "terminal_value")
-        if row:
+        if self._parts:
             self._require_same_extras(set(extras or ()))
-        self._rewards.write(row, rewards)
-        self._values.write(row, values)
-        try:
-            self._states.write(row, states, number)
-            self._actions.write(row, actions, number)
-            if extras:
-                self._extras.write(row, extras, number)
-        except ValueError:  # an InvalidInputError, or one of NumPy
-            if not row:  # its shapes are not those of the first step
-                self._states, self._actions = GrowingTree("state"), GrowingTree("action")
-            raise
+        given = {_REWARD: rewards, _VALUE: values, _STATE: states, _ACTION: actions}
         if extras:
-            self._num_extras += number
-        self._length += number
-        self.end_trajectory(terminal_value)
+            given[_INFO] = extras
+        part = {field: self._convert(field, given[field], number) for field in given}
+        if not self._parts:
+            self._keep_first({field: _first_of(leaves) for field, leaves in part.items()})
+        self._add(part, terminal_value)
+
+    def _add(self, part: dict[str, _Leaves], terminal_value: float) -> None:
+        """Adds a trajectory, which was checked, and its returns."""
+        rewards, values = part[_REWARD][None], part[_VALUE][None]
+        next_values = np.append(values[1:], np.float32(terminal_value))
+        # Never terminated: after a termination the value is 0 anyway.
+        advantages = compute_gae(
+            rewards, values, next_values, np.ones(len(rewards)), self.discount, self.gae_lambda
+        )
+        part[_RETURN] = {None: (advantages + values).astype(np.float32)}
+        self._parts.append(part)
+        self._steps, self._infos = [], []
+        self._traj_idx.append(self._traj_idx[-1] + len(rewards))
+        self._terminal_values.append(terminal_value)
 
     def sample(
         self, batch_size: int, recurrent: bool = False, rng: np.random.Generator | None = None
@@ -262,8 +265,8 @@ class Buffer:
           InvalidInputError: the buffer is empty, a trajectory has not ended, batch_size is below 1,
             or there are too few steps for one minibatch.
         """
-        self._require_trajectories()
-        available = len(self._traj_idx) - 1 if recurrent else self._length
+        self._join()
+        available = len(self._traj_idx) - 1 if recurrent else len(self)
         if batch_size < 1 or (not recurrent and batch_size > available):
             expected = "1 or more" if recurrent else f"1 to {available}, the buffer's steps"
             raise InvalidInputError(
@@ -282,7 +285,7 @@ class Buffer:
           InvalidInputError: an index is out of range, no index is given, the buffer is empty, or a
             trajectory has not ended.
         """
-        self._require_trajectories()
+        self._join()
         number = len(self._traj_idx) - 1
         chosen = np.arange(number) if trajectories is None else np.asarray(trajectories)
         wrong = chosen[(chosen < 0) | (chosen >= number)]
@@ -300,8 +303,8 @@ class Buffer:
         Raises:
           InvalidInputError: the buffer is empty, or a trajectory has not ended.
         """
-        self._require_trajectories()
-        everything = np.arange(self._length)
+        self._join()
+        everything = np.arange(len(self))
         return self._gather(everything, everything >= 0, self._compute_advantages())
 
     @classmethod
@@ -350,71 +353,108 @@ class Buffer:
         Raises:
           InvalidInputError: the buffer is empty, or a trajectory has not ended.
         """
-        self._require_trajectories()
-        length = self._length
+        rows = self._join()
         return {
-            "states": self._states.map(_keep, length),
-            "actions": self._actions.map(_keep, length),
-            "rewards": self._rewards.view(length),
-            "values": self._values.view(length),
-            "returns": self._returns.view(length),
-            "extras": self._extras.map(_keep, length),
+            **{f"{field}s": _to_tree(rows[field]) for field in _FIELDS},
+            "extras": _to_tree(rows.get(_INFO, {})),
             "traj_idx": np.array(self._traj_idx),
             "terminal_values": np.array(self._terminal_values),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `get_state` returned; the buffer must be empty. The arrays are copied."""
-        length = int(state["traj_idx"][-1])
-        for tree, elements in (
-            (self._states, state["states"]),
-            (self._actions, state["actions"]),
-            (self._extras, state["extras"]),
-        ):
-            tree.write(0, elements, length)
-        for array, name in (
-            (self._rewards, "rewards"),
-            (self._values, "values"),
-            (self._returns, "returns"),
-        ):
-            array.write(0, state[name])
         self._traj_idx = [int(border) for border in state["traj_idx"]]
+        length = self._traj_idx[-1]
+        given = {field: state[f"{field}s"] for field in _FIELDS}
+        if state["extras"]:
+            given[_INFO] = state["extras"]
+        part = {field: self._convert(field, given[field], length) for field in given}
+        self._keep_first({field: _first_of(leaves) for field, leaves in part.items()})
+        self._parts = [part]
         self._terminal_values = [float(value) for value in state["terminal_values"]]
-        self._length = length
-        self._num_extras = length if state["extras"] else 0
 
     def _extend(self, other: "Buffer") -> None:
         other._require_ended()
-        if not other._length:
+        if not other._parts:
             return
-        if self._length:
-            self._require_same_extras(other._extras.names)
-        row, number = self._length, other._length
-        for mine, theirs in (
-            (self._states, other._states),
-            (self._actions, other._actions),
-            (self._extras, other._extras),
-        ):
-            if theirs.names:
-                mine.write(row, theirs.map(_keep, number), number)
-        for target, source in (
-            (self._rewards, other._rewards),
-            (self._values, other._values),
-            (self._returns, other._returns),
-        ):
-            target.write(row, source.view(number))
+        if self._parts:
+            self._require_same_extras(set(other._first.get(_INFO, ())))
+        row, rows = self._traj_idx[-1], other._join()
+        part = {
+            field: self._convert(field, _to_tree(leaves), len(other))
+            for field, leaves in rows.items()
+        }
+        if not self._parts:
+            self._keep_first({field: _first_of(leaves) for field, leaves in part.items()})
+        self._parts.append(part)
         self._traj_idx += [row + stop for stop in other._traj_idx[1:]]
         self._terminal_values += other._terminal_values
-        self._length += number
-        self._num_extras += other._num_extras
+
+    def _keep_first(self, elements: dict[str, _Leaves]) -> None:
+        """Keeps names, shapes and dtypes of the first element of each field."""
+        for field, leaves in elements.items():
+            first = {name: np.empty((0, *leaf.shape), leaf.dtype) for name, leaf in leaves.items()}
+            self._first.setdefault(field, first)
+
+    def _convert(self, field: str, given: _Given, rows: int | None = None) -> _Leaves:
+        """Returns copies of arrays that fit the first ones of their field.
+
+        Args:
+          field: of the arrays, for errors.
+          given: `[...]`, or `[rows, ...]`; or name -> these.
+          rows: None: one element.
+
+        Raises:
+          InvalidInputError: they have other names or shapes, or cannot be converted.
+          ValueError: NumPy cannot convert one to an array.
+        """
+        leaves: Mapping[Any, ArrayLike] = given if isinstance(given, Mapping) else {None: given}
+        first = self._first.get(field)
+        if first is not None and leaves.keys() != first.keys():
+            raise InvalidInputError(
+                f"{field} is {_describe(leaves)}, expected {_describe(first)} as in the first push",
+                field,
+            )
+        return {
+            name: _convert_leaf(
+                field if name is None else f"{field}[{name!r}]",
+                np.array(leaf),
+                None if first is None else first[name],
+                rows,
+            )
+            for name, leaf in leaves.items()
+        }
+
+    @property
+    def _num_infos(self) -> int:
+        is_kept = bool(self._parts) and _INFO in self._parts[0]
+        return self._traj_idx[-1] * is_kept + len(self._infos)
+
+    def _join(self) -> dict[str, _Leaves]:
+        """Returns field -> leaves `[steps, ...]`, of all trajectories.
+
+        Raises:
+          InvalidInputError: the buffer is empty, or a trajectory has not ended.
+        """
+        self._require_ended()
+        if not self._parts:
+            raise InvalidInputError("the buffer is empty; push a trajectory first", "")
+        if len(self._parts) > 1:
+            first, parts = self._parts[0], self._parts
+            joined = {
+                field: {n: np.concatenate([part[field][n] for part in parts]) for n in leaves}
+                for field, leaves in first.items()
+            }
+            self._parts = [joined]
+        return self._parts[0]
 
     def _require_ended(self) -> None:
-        steps = self._length - self._traj_idx[-1]
-        if not steps and self._num_extras not in (0, self._length):
+        ended, steps, infos = self._traj_idx[-1], len(self._steps), self._num_infos
+        if not steps and infos not in (0, ended):
             raise InvalidInputError(
-                f"additional info was pushed {self._num_extras} time(s) for {self._length} step(s);"
-                " push both for each step, or use a new Buffer",
-                "additional info",
+                f"additional info was pushed {infos} time(s) for {ended} step(s); push both for "
+                "each step, or use a new Buffer",
+                _INFO,
             )
         if steps:
             raise InvalidInputError(
@@ -423,25 +463,19 @@ class Buffer:
                 "",
             )
 
-    def _require_trajectories(self) -> None:
-        self._require_ended()
-        if not self._length:
-            raise InvalidInputError("the buffer is empty; push a trajectory first", "")
-
-    def _require_same_extras(self, names: set[str | None] | set[str]) -> None:
-        if names != self._extras.names:
-            mine, theirs = sorted(map(str, self._extras.names)), sorted(map(str, names))
+    def _require_same_extras(self, names: Iterable[str | None]) -> None:
+        mine, theirs = (sorted(map(str, some)) for some in (self._parts[0].get(_INFO, ()), names))
+        if mine != theirs:
             raise InvalidInputError(
                 f"additional info is {theirs}, expected {mine} as in the previous steps; use the "
                 "same names for all steps",
-                "additional info",
+                _INFO,
             )
 
     def _compute_advantages(self) -> np.ndarray:
         """Returns `[steps] float32`, with mean 0 and standard deviation 1 over the buffer."""
-        length = self._length
-        advantages = self._returns.view(length) - self._values.view(length)
-        return normalize(advantages, _EPSILON).astype(np.float32)
+        rows = self._join()
+        return normalize(rows[_RETURN][None] - rows[_VALUE][None], _EPSILON).astype(np.float32)
 
     def _iterate(self, order: np.ndarray, batch_size: int, recurrent: bool) -> Iterator[Minibatch]:
         advantages = self._compute_advantages()
@@ -469,18 +503,15 @@ class Buffer:
                 taken[is_padding] = 0
             return taken
 
-        length = self._length
-        extras = self._extras.map(take, length)
-        assert isinstance(extras, dict)
+        taken = {
+            field: {name: take(leaf) for name, leaf in leaves.items()}
+            for field, leaves in self._join().items()
+        }
         return Minibatch(
-            states=self._states.map(take, length),
-            actions=self._actions.map(take, length),
-            rewards=take(self._rewards.view(length)),
-            values=take(self._values.view(length)),
-            returns=take(self._returns.view(length)),
+            **{f"{field}s": _to_tree(taken[field]) for field in _FIELDS},
             advantages=take(advantages),
             mask=is_step.astype(np.float32),
-            extras=extras,
+            extras={str(name): leaf for name, leaf in taken.get(_INFO, {}).items()},
         )
 
 
@@ -503,8 +534,65 @@ def lay_side_by_side(
     return np.where(is_step, starts + t, 0), is_step
 
 
-def _keep(array: np.ndarray) -> np.ndarray:
-    return array
+def _stack(elements: Sequence[_Leaves]) -> _Leaves:
+    """Joins elements `[...]` to leaves `[n, ...]`."""
+    return {
+        name: np.array([element[name] for element in elements], leaf.dtype)
+        for name, leaf in elements[0].items()
+    }
+
+
+def _first_of(leaves: _Leaves) -> _Leaves:
+    return {name: leaf[0] for name, leaf in leaves.items()}
+
+
+def _to_tree(leaves: _Leaves) -> Any:
+    return leaves.get(None, leaves)
+
+
+def _describe(leaves: Mapping[Any, object]) -> str:
+    return "one array" if None in leaves else f"a dict of {sorted(map(str, leaves))}"
+
+
+def _convert_leaf(
+    field: str, array: np.ndarray, first: np.ndarray | None, rows: int | None
+) -> np.ndarray:
+    """Returns the array, or one of the dtype of `first` `[0, ...]`; see `Buffer._convert`."""
+    shape, dtype = array.shape, array.dtype
+    if rows is not None:
+        if shape[:1] != (rows,):
+            raise InvalidInputError(
+                f"{field} has shape {list(shape)}, expected [{rows}, ...], as long as the rewards",
+                field,
+            )
+        shape = shape[1:]
+    if first is None:
+        if dtype.kind not in _KINDS:
+            found = next(iter(array.ravel()[:1].tolist()), "nothing")
+            raise InvalidInputError(
+                f"{field} contains {found!r:.80} (dtype {dtype}), expected a number or an array "
+                "of numbers",
+                field,
+            )
+        return array
+    own = first.dtype
+    if shape != first.shape[1:] or not (dtype == own or np.can_cast(dtype, own, "same_kind")):
+        raise InvalidInputError(
+            f"{field} is {dtype} of {list(shape)}, expected {own} of {list(first.shape[1:])}; "
+            "all elements must have the same shape and dtype",
+            field,
+        )
+    if dtype == own:
+        return array
+    converted = array.astype(own)
+    # Floats are rounded; integers must fit.
+    if own.kind in "iu" and (wrong := array[converted != array]).size:
+        raise InvalidInputError(
+            f"{field} contains {wrong[0]}, which {own}, the dtype of the first element, cannot "
+            "represent; use one dtype for all elements",
+            field,
+        )
+    return converted
 
 
 def _to_number(value: ArrayLike, field: str) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.agent.history import ObservationHistory
+from relaax_like.algorithm.acting import Arrays
 from relaax_like.algorithm.model import Model, get_learning_specs
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots, Interactor
@@ -16,7 +17,6 @@ from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer
 from relaax_like.nn.action_heads import actions_to_wire
 from relaax_like.sampling.algo_worker import AlgoWorker
-from relaax_like.sampling.trajectory_builder import Arrays, TrajectoryBuilder
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 
@@ -184,7 +184,9 @@ class _Player:
             name: (*p["shape"][:-1], p["shape"][-1] // history) if history > 1 else p["shape"]
             for name, p in get_learning_specs(sampler.model)
         }
-        self._unfinished = TrajectoryBuilder(self._slots)
+        # Part -> name -> [k, ...] of each step, and the slots' first steps that are not taken yet.
+        self._steps: list[dict[str, dict[str, np.ndarray]]] = []
+        self._begins = [0] * self._slots
         self._states: Arrays = {
             name: np.zeros((self._slots, *p["shape"]), np.float32)
             for name, p in sampler.model.get_state_specs()
@@ -212,10 +214,14 @@ class _Player:
         if self._history is not None:
             inputs = self._history.add(inputs, ended)
         prediction = self._sampler.act(inputs, self._states, self._do_eval)
-        self._unfinished.put("inputs", inputs)
-        self._unfinished.put("states", self._states)
-        self._unfinished.put("actions", prediction.actions)
-        self._unfinished.put("log_prob", {LOG_PROB: prediction.log_prob})
+        parts: dict[str, Arrays] = {
+            "inputs": inputs,
+            "states": self._states,
+            "actions": prediction.actions,
+            "log_prob": {LOG_PROB: prediction.log_prob},
+        }
+        # Copies: environments can write into the same arrays again.
+        self._steps.append({p: {n: a.copy() for n, a in part.items()} for p, part in parts.items()})
         self._states = prediction.next_states
         leaves = {
             name: actions_to_wire(self._actions.spaces[name], array)
@@ -231,8 +237,7 @@ class _Player:
                 "slot; if there are several, sum them in the environment",
                 "rewards",
             )
-        self._unfinished.put("rewards", {"reward": rewards.reshape(-1)})
-        self._unfinished.next_step()
+        self._steps[-1]["rewards"] = {"reward": rewards.reshape(-1).copy()}
 
     def _end(self, slots: np.ndarray, truncated: np.ndarray, final_observations: Any) -> None:
         finals = self._read(final_observations, truncated) if truncated.any() else {}
@@ -243,11 +248,18 @@ class _Player:
             if truncated[slot]:
                 memory = {name: array[row] for name, array in self._states.items()}
                 behind = {name: array[row] for name, array in finals.items()}, memory
-            parts = self._unfinished.take(slot)
-            self._take(slot, self._sampler.make_buffer(parts, behind))
+            self._take(slot, self._sampler.make_buffer(self._take_steps(slot), behind))
         self._states = {name: array.copy() for name, array in self._states.items()}
         for array in self._states.values():
             array[slots] = 0.0
+
+    def _take_steps(self, slot: int) -> dict[str, dict[str, np.ndarray]]:
+        """Returns the steps of a slot that are not taken yet: part -> name -> `[L, ...]`."""
+        steps, self._begins[slot] = self._steps[self._begins[slot] :], len(self._steps)
+        return {
+            part: {name: np.array([step[part][name][slot] for step in steps]) for name in arrays}
+            for part, arrays in steps[0].items()
+        }
 
     def _read(self, observations: Any, chosen: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Converts observations to the model's inputs; `chosen` as in `SpaceValues.to_leaves`."""

@@ -8,8 +8,7 @@ import numpy as np
 
 from relaax_like.config.plan import OnPolicy
 from relaax_like.core.prediction import LOG_PROB
-from relaax_like.experience.buffer import Buffer, lay_side_by_side
-from relaax_like.experience.growing_array import Tree
+from relaax_like.experience.buffer import Buffer, Tree, lay_side_by_side
 from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.batch import make_algorithm, make_config
+from support.batch import make_algorithm, make_config, make_rollout
 
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables, order_variables
@@ -83,10 +83,9 @@ def test_a_rollout_gives_what_single_steps_give(settings):
     x, states = make_inputs(), to_tensors(make_states(model))
     begins = np.zeros((STEPS, SLOTS), bool)
     begins[2, 1] = begins[4, 0] = True
-    seen = model.unroll({"observation": tf.constant(x)}, states, tf.constant(begins))
-    modes = tf.reshape(
-        seen.distribution.mode(), [STEPS, SLOTS, *seen.distribution.mode().shape[1:]]
-    )
+    rollout = make_rollout({"observation": tf.constant(x)}, states, tf.constant(begins))
+    seen = model.evaluate(rollout)
+    modes = seen.policy.mode()
     for t in range(STEPS):
         keep = 1.0 - begins[t].astype(np.float32)[:, None]
         states = {name: state * keep for name, state in states.items()}
@@ -95,7 +94,7 @@ def test_a_rollout_gives_what_single_steps_give(settings):
         distributions, states = model.policy(inputs, states)
         np.testing.assert_allclose(modes[t], distributions["action"].mode(), atol=1e-5)
         for name, state in states.items():
-            np.testing.assert_allclose(seen.states[name][t], state, atol=1e-5)
+            np.testing.assert_allclose(seen.memory[name][t], state, atol=1e-5)
 
 
 def test_an_image_goes_through_convolutions_in_a_compiled_call():
@@ -236,8 +235,10 @@ def test_a_fixed_deviation_is_not_a_variable_and_is_the_same_wherever_the_policy
     compiled = CompiledActor(model, 0).act(inputs, {})
     spread = (compiled.actions["action"] - means).std(axis=0)
     np.testing.assert_allclose(spread, std, rtol=0.05)
-    seen = model.unroll({"observation": tf.constant(inputs["observation"][None])}, {}, None)
-    got = seen.distribution.log_prob(tf.constant(actions))
+    seen = model.evaluate(
+        make_rollout({"observation": tf.constant(inputs["observation"])}, {}, None)
+    )
+    got = seen.policy.log_prob(tf.constant(actions))
     np.testing.assert_allclose(got, drawn.log_prob, atol=1e-4)
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.batch import add_state_size, load, make_algorithm
+from support.batch import add_state_size, load, make_algorithm, make_rollout
 
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables, order_variables
@@ -97,7 +97,8 @@ def test_a_rollout_gives_what_single_steps_give(settings):
     x, states = make_inputs(), to_tensors(make_states(model))
     begins = np.zeros((STEPS, SLOTS), bool)
     begins[2, 1] = begins[4, 0] = True
-    seen = model.unroll({"observation": tf.constant(x)}, states, tf.constant(begins))
+    rollout = make_rollout({"observation": tf.constant(x)}, states, tf.constant(begins))
+    seen = model.evaluate(rollout)
     parameters = seen.parameters.numpy()
     for t in range(STEPS):
         keep = 1.0 - begins[t].astype(np.float32)[:, None]
@@ -110,7 +111,7 @@ def test_a_rollout_gives_what_single_steps_give(settings):
         for name, own in distributions.items():
             np.testing.assert_allclose(joint.parts[name].kl(own), np.zeros(SLOTS), atol=1e-5)
         for name, state in states.items():
-            np.testing.assert_allclose(seen.states[name][t], state, atol=1e-5)
+            np.testing.assert_allclose(seen.memory[name][t], state, atol=1e-5)
 
 
 def test_leaves_are_laid_out_by_name_in_whatever_order_the_file_lists_them():
@@ -128,7 +129,7 @@ def test_leaves_are_laid_out_by_name_in_whatever_order_the_file_lists_them():
     # That of arm/aim is fixed.
     assert [name for name in shapes if "log_std" in name] == ["log_std.arm/turn"]
     x = {"observation": tf.constant(make_inputs()[0])}
-    seen = one.unroll({"observation": x["observation"][None]}, {}, None)
+    seen = one.evaluate(make_rollout({"observation": x["observation"][None]}, {}, None))
     assert seen.parameters.shape == (1, SLOTS, 6 + 4 + 2 + 2 + 3)
     # What the policy does on average: probabilities, means, probabilities.
     assert one.compute_means(seen.parameters).shape == (1, SLOTS, 6 + 2 + 1 + 2 + 3)

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.batch import load, make_algorithm, make_config
+from support.batch import load, make_algorithm, make_config, make_rollout
 
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables, order_variables
@@ -109,7 +109,7 @@ def test_a_rollout_gives_what_single_steps_give(settings):
     x, states = make_inputs(model), to_tensors(make_states(model))
     begins = np.zeros((STEPS, SLOTS), bool)
     begins[2, 1] = begins[4, 0] = True
-    seen = model.unroll(to_tensors(x), states, tf.constant(begins))
+    seen = model.evaluate(make_rollout(to_tensors(x), states, tf.constant(begins)))
     parameters = seen.parameters.numpy()
     for t in range(STEPS):
         keep = 1.0 - begins[t].astype(np.float32)[:, None]
@@ -120,7 +120,7 @@ def test_a_rollout_gives_what_single_steps_give(settings):
         own = model.make_distribution(tf.constant(parameters[t]))
         np.testing.assert_allclose(own.kl(distributions["action"]), np.zeros(SLOTS), atol=1e-5)
         for name, state in states.items():
-            np.testing.assert_allclose(seen.states[name][t], state, atol=1e-5)
+            np.testing.assert_allclose(seen.memory[name][t], state, atol=1e-5)
 
 
 def test_an_image_and_a_vector_act_compiled_each_row_by_itself():

@@ -341,6 +341,62 @@ def test_what_is_no_number_is_refused() -> None:
         Buffer(0.5, 0.5).push("hello", 0, 0.0, 0.0)
 
 
+def push_state(buffer: Buffer, state: Any) -> None:
+    buffer.push(state, 0, 0.0, 0.0)
+
+
+def push_states(buffer: Buffer, state: Any) -> None:
+    buffer.push_trajectory(np.asarray(state)[None], [0], [0.0], [0.0])
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [(np.float32(1), 2.5), (np.float32(1), 3), (np.int64(1), np.int32(4)), (1.5, True)],
+)
+def test_numbers_of_the_same_kind_are_converted(first: Any, later: Any) -> None:
+    for push in (push_state, push_states):
+        buffer = Buffer(0.9, 0.8)
+        push(buffer, first)
+        push(buffer, later)
+        if push is push_state:
+            buffer.end_trajectory()
+        states = buffer.rows().states
+        assert states.dtype == np.asarray(first).dtype
+        assert states[1] == later
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [(1, 2.5), (True, 2), (np.zeros(3), np.zeros(1)), (np.zeros(3), 0.0), (1.0, "2"), (1.0, None)],
+)
+def test_what_would_lose_something_is_refused(first: Any, later: Any) -> None:
+    for push in (push_state, push_states):
+        buffer = Buffer(0.9, 0.8)
+        push(buffer, first)
+        with pytest.raises(InvalidInputError, match=r"is .*, expected .*the same shape and dtype"):
+            push(buffer, later)
+
+
+def test_an_integer_that_the_first_element_s_dtype_cannot_represent_is_refused() -> None:
+    for push, wrong in ((push_state, 300), (push_states, -129)):
+        buffer = Buffer(0.9, 0.8)
+        push(buffer, np.int8(1))
+        push(buffer, 127)  # int64
+        with pytest.raises(InvalidInputError, match=rf"contains {wrong}, which int8, .*, cannot"):
+            push(buffer, wrong)
+
+
+def test_names_are_those_of_the_first_step_and_an_error_has_them() -> None:
+    buffer = Buffer(0.9, 0.8)
+    push_state(buffer, {"a": 1, "b": [2, 3]})
+    for other in ({"a": 1}, {"a": 1, "b": [2, 3], "c": 4}, 1):
+        with pytest.raises(InvalidInputError, match="expected a dict of"):
+            push_state(buffer, other)
+    with pytest.raises(InvalidInputError) as caught:
+        push_state(buffer, {"a": 1.5, "b": [2, 3]})
+    assert caught.value.field == "state['a']"
+
+
 def test_additional_info_that_is_missing_is_found_when_the_trajectory_ends() -> None:
     buffer = Buffer(0.5, 0.5)
     push_steps(buffer, REWARDS, VALUES)

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.batch import load
+from support.batch import load, make_rollout
 from support.cluster import ROOT
 
 from relaax_like.algorithm.model import get_variables
@@ -38,8 +38,9 @@ def unroll(config, values, observations):
         found.tf_variable.assign(value)
     states = {n: tf.zeros([1, *p["shape"]]) for n, p in model.get_state_specs()}
     begins = np.zeros((len(observations), 1), np.bool_)
-    unrolled = model.unroll({"observation": tf.constant(observations[:, None])}, states, begins)
-    return unrolled.values.numpy()[:, 0], unrolled.distribution
+    inputs = {"observation": tf.constant(observations[:, None])}
+    seen = model.evaluate(make_rollout(inputs, states, begins))
+    return seen.values.numpy()[:, 0], model.make_distribution(seen.parameters[:, 0])
 
 
 def split(buffer):

@@ -1,6 +1,7 @@
 """a2c's pieces on a parameter server in the process."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from relaax_like.agent.data_processor import ComputationDataProcessor
@@ -31,6 +32,11 @@ def make_config(layers: Any = (64, 64), algorithm: str = "a2c", **settings: Any)
     if "action_size" not in settings:
         settings.setdefault("num_actions", 2)
     return load("config", algorithm).Config(**add_state_size(settings))
+
+
+def make_rollout(inputs: Any, memory: Any, begins: Any) -> Any:
+    """Returns the fields of a batch that `ActorCritic.evaluate` reads."""
+    return SimpleNamespace(inputs=inputs, memory=memory, begins=begins)
 
 
 def add_state_size(settings: dict[str, Any]) -> dict[str, Any]:
