@@ -23,7 +23,6 @@ from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.replay import (
-    Column,
     Hindsight,
     Prioritized,
     RateLimiter,
@@ -439,8 +438,8 @@ def make_table(
 
     Raises:
       ConfigError: goals are to be replaced, but the observations do not have them, their shapes
-        differ, or there are several rewards; the model's reward specs are not valid; the table does
-        not fit into memory; or numbers contradict each other.
+        differ, or there are several rewards; the model's reward specs are not valid; or the table
+        does not fit into memory.
     """
     limiter = RateLimiter(
         plan.updates_per_step,
@@ -509,11 +508,11 @@ def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | No
 
 
 def _make_spec(model: Model, history: Mapping[str, int]) -> RowSpec:
-    def read(name: str, spec: Mapping[str, Any], number: int = 1) -> Column:
+    def read(name: str, spec: Mapping[str, Any], number: int = 1) -> np.dtype:
         shape = tuple(spec["shape"])
         if number > 1:
             shape = (*shape[:-1], shape[-1] // number)
-        return Column(shape, np.dtype(spec.get("dtype", "float32")))
+        return np.dtype((spec.get("dtype", "float32"), shape))
 
     return RowSpec(
         observations={

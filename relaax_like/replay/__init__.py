@@ -8,15 +8,13 @@ from relaax_like.replay.items import (
     Transitions,
 )
 from relaax_like.replay.rate_limiter import RateLimiter
-from relaax_like.replay.row_spec import Column, RowSpec
+from relaax_like.replay.row_spec import RowSpec
 from relaax_like.replay.selectors import Prioritized, Uniform
 from relaax_like.replay.storage import Storage
-from relaax_like.replay.table import Inserted, Table, TableCounts
+from relaax_like.replay.table import Table, TableCounts
 
 __all__ = [
-    "Column",
     "Hindsight",
-    "Inserted",
     "Prioritized",
     "RateLimiter",
     "RowSpec",

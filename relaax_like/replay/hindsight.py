@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from relaax_like.replay.items import Drawn, TransitionBatch, Transitions
+from relaax_like.replay.items import TransitionBatch, Transitions
 from relaax_like.replay.kernels import EPISODE_GOAL, FINAL_GOAL, FUTURE_GOAL, load_kernel
 from relaax_like.replay.storage import Storage
 from relaax_like.wire.errors import ConfigError
@@ -39,9 +39,6 @@ class Hindsight(Transitions):
       strategy: key in `STRATEGIES`, which chooses the step whose achieved goal is taken.
       goals: k, 1 or more; on average, k of k + 1 drawn steps get another goal.
       discount: per step, 0 to 1.
-
-    Raises:
-      ConfigError: the strategy is unknown, or a number is out of range.
     """
 
     def __init__(
@@ -54,13 +51,6 @@ class Hindsight(Transitions):
         discount: float = 0.99,
     ):
         super().__init__(1, discount)
-        if strategy not in STRATEGIES:
-            raise ConfigError(
-                f"replay: Hindsight with strategy {strategy!r}, expected one of "
-                f"{', '.join(STRATEGIES)}"
-            )
-        if goals < 1:
-            raise ConfigError(f"replay: Hindsight with goals {goals}, expected 1 or more")
         self._compute_rewards = compute_rewards
         self._achieved = achieved
         self._desired = desired
@@ -69,17 +59,21 @@ class Hindsight(Transitions):
         self._find_goals = load_kernel("find_goals")
 
     def gather(
-        self, storage: Storage, drawn: Drawn, random: np.random.Generator
+        self,
+        storage: Storage,
+        drawn: np.ndarray,
+        weights: np.ndarray,
+        random: np.random.Generator,
     ) -> TransitionBatch:
-        """Returns the arrays of the drawn items; see `Items`.
+        """Returns the arrays of the drawn items; see `Transitions`.
 
         Raises:
           ConfigError: `compute_rewards` does not return two arrays `[N]`.
           KeyError: there is no observation `achieved` or `desired`.
           Exception: an error of `compute_rewards`.
         """
-        batch = super().gather(storage, drawn, random)
-        ids = drawn.ids.reshape(-1)
+        batch = super().gather(storage, drawn, weights, random)
+        ids = drawn.reshape(-1)
         changed = np.flatnonzero(random.random(ids.size) < self._share)
         if not len(changed):
             return batch

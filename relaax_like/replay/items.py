@@ -1,27 +1,14 @@
 """Items: what minibatches consist of, made of rows when they are sampled."""
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from relaax_like.replay.kernels import TERMINATED, load_kernel
-from relaax_like.replay.storage import ItemRule, Storage
-from relaax_like.wire.errors import ConfigError
+from relaax_like.replay.storage import Storage
 
 Arrays = Mapping[str, np.ndarray]
-
-
-class Drawn(NamedTuple):
-    """Items that a selector has drawn.
-
-    Attributes:
-      ids: [U, B] int64.
-      weights: [U, B] float32, importance weights.
-    """
-
-    ids: np.ndarray
-    weights: np.ndarray
 
 
 class TransitionBatch(NamedTuple):
@@ -106,37 +93,6 @@ class SequenceBatch(NamedTuple):
 Minibatches = TransitionBatch | SequenceBatch
 
 
-class Items(Protocol):
-    """Defines what an item is, such as a single step or a sequence, and makes minibatches of it."""
-
-    @property
-    def rule(self) -> ItemRule:
-        """Which rows are items, and when they are complete."""
-
-    def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> Minibatches:
-        """Returns the arrays of the drawn items, whose rows must still be in the storage.
-
-        Args:
-          storage: holds the rows.
-          drawn: ids and weights from a selector.
-          random: source of random numbers, for kinds of items that are changed at random.
-
-        Raises:
-          Exception: an error of a user's function; see `Hindsight.gather`.
-        """
-
-
-def _validate(kind: str, **numbers: tuple[int, int]) -> None:
-    for name, (value, least) in numbers.items():
-        if value < least:
-            raise ConfigError(f"replay: {kind} with {name} {value}, expected {least} or more")
-
-
-def _validate_discount(kind: str, discount: float) -> None:
-    if not 0.0 <= discount <= 1.0:
-        raise ConfigError(f"replay: {kind} with discount {discount}, expected 0 to 1")
-
-
 class Transitions:
     """Makes each step an item, with the n rewards from it on and the observation after them.
 
@@ -155,30 +111,40 @@ class Transitions:
     Args:
       n_step: number of rewards that are added up (n), 1 or more.
       discount: per step, 0 to 1.
-
-    Raises:
-      ConfigError: a number is outside of its range.
     """
 
     def __init__(self, n_step: int = 1, discount: float = 0.99):
-        kind = type(self).__name__
-        _validate(kind, n_step=(n_step, 1))
-        _validate_discount(kind, discount)
         self.n_step = n_step
         self.discount = discount
         self._find = load_kernel("find_transitions")
 
     @property
-    def rule(self) -> ItemRule:
-        """Each step is an item, complete once n - 1 more steps follow, or its chain has ended."""
-        return ItemRule(lookahead=self.n_step - 1, period=1)
+    def rule(self) -> tuple[int, int]:
+        """Which rows are items, and when they are complete; see `Storage.start`.
+
+        Each step is an item, complete once n - 1 more steps follow, or its chain has ended.
+        """
+        return self.n_step - 1, 1
 
     def gather(
-        self, storage: Storage, drawn: Drawn, random: np.random.Generator
+        self,
+        storage: Storage,
+        drawn: np.ndarray,
+        weights: np.ndarray,
+        random: np.random.Generator,
     ) -> TransitionBatch:
-        """Returns the arrays of the drawn items; see `Items`."""
-        shape = drawn.ids.shape
-        ids = drawn.ids.reshape(-1)
+        """Returns the arrays of the drawn items, whose rows must still be in the storage.
+
+        Args:
+          storage: holds the rows.
+          drawn: `[U, B] int64`, ids from a selector.
+          weights: `[U, B] float32`, importance weights from the selector.
+          random: source of random numbers, for kinds of items that are changed at random.
+
+        Raises:
+          Exception: an error of a user's function; see `Hindsight.gather`.
+        """
+        shape, ids = drawn.shape, drawn.reshape(-1)
         size = ids.size
         rows, tokens, places, steps, versions = np.empty((5, size), np.int64)
         discounts, log_prob = np.empty((2, size), np.float32)
@@ -198,22 +164,22 @@ class Transitions:
             steps=steps.reshape(shape),
             log_prob=log_prob.reshape(shape),
             extras=storage.take(storage.extras, rows, shape),
-            ids=drawn.ids,
-            weights=drawn.weights,
+            ids=drawn,
+            weights=weights,
             versions=versions.reshape(shape),
-            ages=storage.next_id - 1 - drawn.ids,
+            ages=storage.next_id - 1 - drawn,
             keys=keys.reshape(*shape, 3),
         )
 
 
 class Sequences:
-    """Makes every `period`-th step of a chain an item: the sequence of steps from there on.
+    """Makes each `steps - burn_in`-th step of a chain an item: the sequence of steps from there on.
 
     Up to `burn_in` steps before it come first; they fill the network's memory and are not valid.
-    Where the chain begins, or older rows were evicted, there are fewer of them, so that with the
-    default period each step is valid in exactly one sequence, the first steps of an episode
-    included. (In Kapturowski et al. 2019, section 2.3, these only ever fill the memory.) At the end
-    of an episode, or before a gap, a sequence is shorter.
+    Where the chain begins, or older rows were evicted, there are fewer of them, so that each step
+    is valid in exactly one sequence, the first steps of an episode included. (In Kapturowski et al.
+    2019, section 2.3, these only ever fill the memory.) At the end of an episode, or before a gap,
+    a sequence is shorter.
 
     With a history of observations, steps of the burn-in whose earlier observations were evicted
     show the oldest one that was not evicted instead.
@@ -222,50 +188,35 @@ class Sequences:
 
     Attributes:
       steps, burn_in, discount: as the arguments.
-      period: as the argument; for None, its default.
 
     Args:
       steps: L, including the burn-in.
       burn_in: number of these that only fill the network's memory.
-      period: steps from one item to the next; None: `steps - burn_in`, so that valid steps do not
-        overlap. With a smaller period, they do; a larger one is refused.
       discount: per step, 0 to 1.
-
-    Raises:
-      ConfigError: a number is outside of its range.
     """
 
-    def __init__(
-        self, steps: int, burn_in: int = 0, period: int | None = None, discount: float = 0.99
-    ):
-        _validate("Sequences", burn_in=(burn_in, 0), period=(1 if period is None else period, 1))
-        if steps <= burn_in:
-            raise ConfigError(
-                f"replay: Sequences with steps {steps}, expected more than burn_in ({burn_in})"
-            )
-        _validate_discount("Sequences", discount)
-        if period is not None and period > steps - burn_in:
-            raise ConfigError(
-                f"replay: Sequences with period {period}, expected at most {steps - burn_in}, "
-                f"which is steps ({steps}) minus burn_in ({burn_in}): with a longer period, some "
-                "steps would never be learned from"
-            )
+    def __init__(self, steps: int, burn_in: int = 0, discount: float = 0.99):
         self.discount = discount
         self.steps = steps
         self.burn_in = burn_in
-        self.period = steps - burn_in if period is None else period
         self._find = load_kernel("find_sequences")
 
     @property
-    def rule(self) -> ItemRule:
-        """Every `period`-th step, once the rest of its sequence follows, or its chain has ended."""
-        return ItemRule(lookahead=self.steps - self.burn_in - 1, period=self.period)
+    def rule(self) -> tuple[int, int]:
+        """See `Transitions`: complete once the rest of the sequence follows, or the chain ended."""
+        learned = self.steps - self.burn_in
+        return learned - 1, learned
 
-    def gather(self, storage: Storage, drawn: Drawn, random: np.random.Generator) -> SequenceBatch:
-        """Returns the arrays of the drawn items; see `Items`."""
+    def gather(
+        self,
+        storage: Storage,
+        drawn: np.ndarray,
+        weights: np.ndarray,
+        random: np.random.Generator,
+    ) -> SequenceBatch:
+        """Returns the arrays of the drawn items; see `Transitions`."""
         # In the order [L, U, B]; turned at the end.
-        shape = drawn.ids.shape
-        ids = drawn.ids.reshape(-1)
+        shape, ids = drawn.shape, drawn.reshape(-1)
         tokens = np.empty((self.steps + 1, ids.size), np.int64)
         counts = np.empty((2, ids.size), np.int64)
         self._find(
@@ -300,9 +251,13 @@ class Sequences:
             begins=turn(present & (storage.keys[rows, 2] == 0)),
             log_prob=turn(storage.log_prob.take(rows)),
             extras=take(storage.extras),
-            ids=drawn.ids,
-            weights=drawn.weights,
+            ids=drawn,
+            weights=weights,
             versions=storage.versions.take(first).reshape(shape),
-            ages=storage.next_id - 1 - drawn.ids,
+            ages=storage.next_id - 1 - drawn,
             keys=storage.keys.take(first, 0).reshape(*shape, 3),
         )
+
+
+# What minibatches consist of.
+Items = Transitions | Sequences

@@ -44,7 +44,7 @@ _KIND = 3  # mask: STATE without ITEM
 # newest row (-1: the next row begins a chain), the time of the last use, number of pending items.
 AGENT, EPISODE, STEP, TAIL, LAST_USED, PENDING = range(6)
 
-# Columns of `rule`, int64; see `storage.ItemRule`.
+# Columns of `rule`, int64; see `Storage.start`.
 LOOKAHEAD, PERIOD = range(2)
 
 # Which steps `find_goals` chooses from.

@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from relaax_like.wire.errors import ConfigError
-
 
 class RateLimiter:
     """Counts environment steps and minibatches, and decides which of the two must wait.
@@ -18,66 +16,37 @@ class RateLimiter:
     `updates_per_step` minibatches are *due* for each step after the first `warm_up_steps`; none is
     taken before it is due. The *deficit* is how many of these have not been taken yet; it stays
     between 0 and `tolerance`, unless steps are counted although `can_insert` is False, as `Table`
-    does while there is nothing to sample, or with `slip`. If the tolerance is at least
-    `updates_per_step * max_segment_steps + max_minibatches`, insertion and sampling never wait at
+    does while there is nothing to sample, or with `slip`. So insertion and sampling never wait at
     the same time: an insertion waits only if the deficit is above `tolerance - updates_per_step *
-    max_segment_steps`, sampling only if it is below `max_minibatches`.
+    max_segment_steps`, sampling only if it is below `max_minibatches`, which is the same number.
 
     The limiter only counts; `Table` has the lock, and waits. Source of the idea: Cassirer et al.
     2021, https://arxiv.org/abs/2102.04736, section 3.4 (samples per insert).
 
     Attributes:
       updates_per_step, warm_up_steps, max_segment_steps, max_minibatches: as the arguments.
-      tolerance: as the argument; for None, its default.
+      tolerance: maximum deficit: `updates_per_step * max_segment_steps + max_minibatches`.
       steps: environment steps counted so far.
       minibatches: minibatches counted so far.
 
     Args:
       updates_per_step: minibatches per environment step; finite, above 0.
       warm_up_steps: environment steps after which minibatches become due; 0 or more.
-      tolerance: maximum deficit in minibatches; None: the smallest value that is allowed.
       max_segment_steps: environment steps of the largest segment, of all its slots.
       max_minibatches: maximum number of minibatches of one request (U).
-
-    Raises:
-      ConfigError: a number is outside of its range, or the tolerance is too small.
     """
 
     def __init__(
         self,
         updates_per_step: float,
         warm_up_steps: int = 0,
-        tolerance: float | None = None,
         *,
         max_segment_steps: int = 1,
         max_minibatches: int = 1,
     ):
-        for name, value, least in (
-            ("warm_up_steps", warm_up_steps, 0),
-            ("max_segment_steps", max_segment_steps, 1),
-            ("max_minibatches", max_minibatches, 1),
-        ):
-            if value < least:
-                raise ConfigError(f"replay: {name} is {value}, expected {least} or more")
-        if not 0.0 < updates_per_step < float("inf"):
-            raise ConfigError(
-                f"replay: updates_per_step is {updates_per_step}, expected a finite number above 0"
-            )
-        needed = updates_per_step * max_segment_steps + max_minibatches
-        if tolerance is None:
-            tolerance = needed
-        if not tolerance >= needed:
-            raise ConfigError(
-                f"replay: tolerance is {tolerance}, expected {needed:.17g} or more: a segment of "
-                f"max_segment_steps ({max_segment_steps}) makes "
-                f"{updates_per_step * max_segment_steps:g} minibatch(es) due (updates_per_step is "
-                f"{updates_per_step:g}), and one request takes up to max_minibatches "
-                f"({max_minibatches}); raise tolerance, or lower max_segment_steps and insert "
-                "shorter segments"
-            )
         self.updates_per_step = updates_per_step
         self.warm_up_steps = warm_up_steps
-        self.tolerance = tolerance
+        self.tolerance = updates_per_step * max_segment_steps + max_minibatches
         self.max_segment_steps = max_segment_steps
         self.max_minibatches = max_minibatches
         self.steps = 0

@@ -26,25 +26,8 @@ _LINK_BYTES = 8 * 8
 _GIB = 1 << 30
 
 
-@dataclass(frozen=True)
-class Column:
-    """Shape and dtype of one array of the table, without its first axis.
-
-    Attributes:
-      shape: shape of one row.
-      dtype: as it is on the wire; nothing is converted.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-
-Columns = Mapping[str, Column]
+# Name -> type of one row, with its shape: `np.dtype((dtype, shape))`. Nothing is converted.
+Columns = Mapping[str, np.dtype]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +52,8 @@ class RowSpec:
     def from_rollout(cls, rollout: Rollout) -> "RowSpec":
         """Returns the columns that rollouts like this one fill."""
 
-        def read(arrays: Mapping[str, np.ndarray]) -> dict[str, Column]:
-            return {name: Column(array.shape[2:], array.dtype) for name, array in arrays.items()}
+        def read(arrays: Mapping[str, np.ndarray]) -> dict[str, np.dtype]:
+            return {name: np.dtype((a.dtype, a.shape[2:])) for name, a in arrays.items()}
 
         return cls(
             observations=read(rollout.inputs),
@@ -82,14 +65,14 @@ class RowSpec:
     @property
     def observation_bytes(self) -> int:
         """Bytes of the observations of one row."""
-        return sum(column.row_bytes for column in self.observations.values())
+        return sum(column.itemsize for column in self.observations.values())
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one row, including its links."""
         columns = [*self.actions.values(), *self.extras.values()]
         numbers = 4 * self.num_rewards + 4  # and log_prob
-        return self.observation_bytes + sum(c.row_bytes for c in columns) + numbers + _LINK_BYTES
+        return self.observation_bytes + sum(c.itemsize for c in columns) + numbers + _LINK_BYTES
 
     def validate(self, rollout: Rollout) -> None:
         """Checks that a table with these columns can store a segment.
@@ -116,8 +99,8 @@ class RowSpec:
                 _refuse_names(label, arrays, columns)
             for name, array in arrays.items():
                 column = columns[name]
-                if array.shape != (*leading, *column.shape) or array.dtype != column.dtype:
-                    _refuse(f"{label}[{name!r}]", array, (*leading, *column.shape), column.dtype)
+                if array.shape != (*leading, *column.shape) or array.dtype != column.base:
+                    _refuse(f"{label}[{name!r}]", array, (*leading, *column.shape), column.base)
         rewards = rollout.rewards
         if rewards.shape != (*leading, self.num_rewards) or rewards.dtype != np.float32:
             _refuse("rewards", rewards, (*leading, self.num_rewards), np.dtype(np.float32))

@@ -1,94 +1,36 @@
 """Selectors: choose the items that minibatches are made of."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from relaax_like.config.schedule import Schedule
 from relaax_like.replay.kernels import load_kernel
 from relaax_like.replay.sum_tree import SumTree
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import InvalidInputError
+
+# Added to the size of errors, so that an item whose error is 0 can be drawn.
+_EPSILON = 0.01
+# What beta rises by with each minibatch.
+_INCREMENT = 0.001
 
 
-class Selector(Protocol):
-    """Knows the items of a table by their ids, and draws from them. Not thread-safe.
+class Uniform:
+    """Draws each item with the same probability, with replacement.
+
+    It knows the items of a table by their ids. Not thread-safe.
 
     Attributes:
       bytes_per_row: memory that the selector needs for each row of the table.
     """
 
-    bytes_per_row: int
+    bytes_per_row = 16
 
     def start(self, capacity: int) -> None:
         """Removes all items, and makes room for a table of `capacity` rows.
 
         At most one item begins with each row.
         """
-
-    def insert(self, ids: np.ndarray) -> None:
-        """Adds items, `[n] int64`."""
-
-    def remove(self, ids: np.ndarray) -> None:
-        """Removes items, `[n] int64`, that were inserted."""
-
-    def has(self, number: int) -> bool:
-        """Returns whether `number` items can be drawn."""
-
-    def draw(
-        self,
-        minibatches: int,
-        size: int,
-        random: np.random.Generator,
-        env_steps: int,
-        done: int,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Draws minibatches; `has(minibatches * size)` must be True.
-
-        Args:
-          minibatches: U.
-          size: B.
-          random: source of the draws.
-          env_steps: environment steps that were inserted in the run, for schedules.
-          done: number of minibatches that the run has drawn before.
-
-        Returns:
-          Ids, [U, B] int64, and weights, [U, B] float32.
-        """
-
-    def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
-        """Updates priorities from the results of an update; without priorities, does nothing.
-
-        Args:
-          ids: [n] int64.
-          errors: [n] float64.
-
-        Returns:
-          Number of errors that were ignored, because their items were removed after they had been
-          drawn; 0 without priorities.
-
-        Raises:
-          InvalidInputError: an error is not finite, and there are priorities; nothing was changed.
-        """
-
-    def get_state(self) -> dict[str, Any]:
-        """Returns all that is needed to continue bit-identically. Arrays can be views."""
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restores what `get_state` returned; call it after `start`.
-
-        Raises:
-          KeyError, TypeError, ValueError: the state is incomplete or damaged.
-        """
-
-
-class Uniform:
-    """Draws each item with the same probability, with replacement."""
-
-    bytes_per_row = 16
-
-    def start(self, capacity: int) -> None:
-        """See `Selector`."""
         self._members = np.zeros(capacity, np.int64)  # ids; the first `_count`
         self._index = np.zeros(capacity, np.int64)  # position of an id -> its place there
         self._count = 0
@@ -96,43 +38,48 @@ class Uniform:
         self._remove = load_kernel("remove_members")
 
     def insert(self, ids: np.ndarray) -> None:
-        """See `Selector`."""
+        """Adds items, `[n] int64`."""
         self._add(ids, self._count, self._members, self._index)
         self._count += len(ids)
 
     def remove(self, ids: np.ndarray) -> None:
-        """See `Selector`."""
+        """Removes items, `[n] int64`, that were inserted."""
         self._remove(ids, self._count, self._members, self._index)
         self._count -= len(ids)
 
-    def has(self, number: int) -> bool:
-        """Returns whether there is an item: each can be drawn several times."""
-        return self._count > 0
-
     def draw(
-        self,
-        minibatches: int,
-        size: int,
-        random: np.random.Generator,
-        env_steps: int,
-        done: int,
+        self, minibatches: int, size: int, random: np.random.Generator, done: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `Selector`."""
+        """Draws minibatches; there must be an item.
+
+        Args:
+          minibatches: U.
+          size: B.
+          random: source of the draws.
+          done: number of minibatches that the run has drawn before.
+
+        Returns:
+          Ids, `[U, B] int64`, and weights, `[U, B] float32`.
+        """
         places = random.integers(0, self._count, minibatches * size)
         weights = np.empty((minibatches, size), np.float32)
         weights.fill(1.0)
         return self._members.take(places).reshape(minibatches, size), weights
 
     def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
-        """Ignores the errors: there are no priorities."""
+        """Ignores the errors, and returns 0: there are no priorities."""
         return 0
 
     def get_state(self) -> dict[str, Any]:
-        """See `Selector`."""
+        """Returns all that is needed to continue bit-identically. Arrays can be views."""
         return {"members": self._members[: self._count]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Selector`."""
+        """Restores what `get_state` returned; call it after `start`.
+
+        Raises:
+          KeyError, TypeError, ValueError: the state is incomplete or damaged.
+        """
         self._count = 0
         self.insert(np.ascontiguousarray(state["members"], np.int64))
 
@@ -149,43 +96,16 @@ class Prioritized:
 
     Args:
       alpha: exponent of the priorities, 0 to 1; 0: all items are equally likely.
-      beta: exponent of the weights in the first minibatch, 0 to 1, which increases by
-        `beta_increment` per minibatch up to 1; or a schedule over environment steps.
-      beta_increment: 0 to 1; unused if `beta` is a schedule.
-      epsilon: added to the size of errors, so that an item whose error is 0 can be drawn; finite
-        and above 0.
-
-    Raises:
-      ConfigError: a number is outside of its range.
+      beta: exponent of the weights in the first minibatch, 0 to 1, which increases by 0.001 per
+        minibatch up to 1.
     """
 
     # A number of the table's ids; nodes with two numbers, up to 4 of them per row.
     bytes_per_row = 8 + 64
 
-    def __init__(
-        self,
-        alpha: float = 0.6,
-        beta: float | Schedule = 0.4,
-        beta_increment: float = 0.001,
-        epsilon: float = 0.01,
-    ):
-        if isinstance(beta, Schedule):
-            betas = {"beta.start": beta.start, "beta.end": beta.end}
-        else:
-            betas = {"beta": beta}
-        numbers = {"alpha": alpha, **betas, "beta_increment": beta_increment}
-        for name, value in numbers.items():
-            if not 0.0 <= value <= 1.0:
-                raise ConfigError(f"replay: Prioritized with {name} {value}, expected 0 to 1")
-        if not 0.0 < epsilon < float("inf"):
-            raise ConfigError(
-                f"replay: Prioritized with epsilon {epsilon}, expected a finite number above 0: "
-                "with 0, an item whose error is 0 could never be drawn again"
-            )
+    def __init__(self, alpha: float = 0.6, beta: float = 0.4):
         self._alpha = alpha
         self._beta = beta
-        self._increment = beta_increment
-        self._epsilon = epsilon
 
     @property
     def total(self) -> float:
@@ -193,13 +113,13 @@ class Prioritized:
         return self._tree.total
 
     def start(self, capacity: int) -> None:
-        """See `Selector`."""
+        """See `Uniform`."""
         self._tree = SumTree(capacity)
         self._ids = np.full(capacity, -1)  # at each position
         self._count = 0
 
     def insert(self, ids: np.ndarray) -> None:
-        """See `Selector`."""
+        """See `Uniform`."""
         if not len(ids):
             return
         positions = ids % len(self._ids)
@@ -210,7 +130,7 @@ class Prioritized:
         self._count += len(ids)
 
     def remove(self, ids: np.ndarray) -> None:
-        """See `Selector`."""
+        """See `Uniform`."""
         if not len(ids):
             return
         positions = ids % len(self._ids)
@@ -218,30 +138,29 @@ class Prioritized:
         self._ids[positions] = -1
         self._count -= len(ids)
 
-    def has(self, number: int) -> bool:
-        """Returns whether there is an item: each can be drawn several times."""
-        return self._count > 0
-
     def draw(
-        self,
-        minibatches: int,
-        size: int,
-        random: np.random.Generator,
-        env_steps: int,
-        done: int,
+        self, minibatches: int, size: int, random: np.random.Generator, done: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """See `Selector`."""
+        """See `Uniform`."""
         total = self._tree.total
         segments = np.arange(size) + random.random((minibatches, size))
         positions = self._tree.find((segments * (total / size)).reshape(-1))
         probabilities = (self._tree.get(positions) / total).reshape(minibatches, size)
-        betas = self._find_betas(minibatches, env_steps, done)
+        betas = np.minimum(1.0, self._beta + _INCREMENT * (done + np.arange(minibatches)))
         weights = (self._count * probabilities) ** -betas[:, None]
         weights /= weights.max(1, keepdims=True)
         return self._ids[positions].reshape(minibatches, size), weights.astype(np.float32)
 
     def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
-        """Sets the priorities of items from their errors; see `Selector`.
+        """Sets the priorities of items from their errors, such as value errors.
+
+        Args:
+          ids: `[n] int64`.
+          errors: `[n] float64`.
+
+        Returns:
+          Number of errors that were ignored, because their items were removed after they had been
+          drawn.
 
         Raises:
           InvalidInputError: an error is not finite; nothing was changed.
@@ -256,17 +175,17 @@ class Prioritized:
             )
         positions = ids % len(self._ids)
         there = self._ids[positions] == ids
-        priorities = (np.abs(errors[there]) + self._epsilon) ** self._alpha
+        priorities = (np.abs(errors[there]) + _EPSILON) ** self._alpha
         self._tree.set(positions[there], priorities)
         return int(len(ids) - np.count_nonzero(there))
 
     def get_state(self) -> dict[str, Any]:
-        """See `Selector`."""
+        """See `Uniform`."""
         leaves = self._tree.get_leaves()[: len(self._ids)]
         return {"ids": self._ids, "leaves": leaves}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `Selector`."""
+        """See `Uniform`."""
         self._ids[:] = state["ids"]
         self._tree.set_leaves(np.asarray(state["leaves"]))
         self._count = int(np.count_nonzero(self._ids >= 0))
@@ -280,9 +199,6 @@ class Prioritized:
         """Restores priorities that `get_priorities` returned; all items must be in the table."""
         self._tree.set(ids % len(self._ids), np.ascontiguousarray(priorities, np.float64))
 
-    def _find_betas(self, minibatches: int, env_steps: int, done: int) -> np.ndarray:
-        """Returns the exponent of each of the next minibatches, `[U]`."""
-        if isinstance(self._beta, Schedule):
-            return np.full(minibatches, self._beta.compute(env_steps))
-        numbers = done + np.arange(minibatches)
-        return np.minimum(1.0, self._beta + self._increment * numbers)
+
+# Chooses the items of a table.
+Selector = Uniform | Prioritized

@@ -22,24 +22,12 @@ from relaax_like.replay.kernels import (
     load_kernel,
 )
 from relaax_like.replay.row_spec import Columns, RowSpec, read_available_bytes, validate_memory
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import InvalidInputError
 
 _KIND = 3
 _STREAM_COLUMNS = 6
 # Groups of slots that sent segments together; the numbers of their streams are remembered.
 _MAX_GROUPS = 4096
-
-
-class ItemRule(NamedTuple):
-    """Defines which rows are items, and when they are complete.
-
-    Attributes:
-      lookahead: number of steps that must follow in the same chain, unless the chain ends before.
-      period: an item begins at every `period`-th step of a chain.
-    """
-
-    lookahead: int
-    period: int
 
 
 class Change(NamedTuple):
@@ -58,26 +46,6 @@ class Change(NamedTuple):
     steps: int
     added: np.ndarray
     removed: np.ndarray
-
-
-class _Counted(NamedTuple):
-    """A segment `[T, k]`, checked.
-
-    Attributes:
-      next_alive: [T, k] float32.
-      valid: [T, k] bool.
-      differs: [T, k] bool, where the next row does not follow; the last row is not used.
-      steps: number of rows that are steps.
-      finals: number of observations that nothing follows.
-      upper: largest number of rows that the segment can take.
-    """
-
-    next_alive: np.ndarray
-    valid: np.ndarray
-    differs: np.ndarray
-    steps: int
-    finals: int
-    upper: int
 
 
 _NO_IDS = np.empty(0, np.int64)
@@ -117,6 +85,21 @@ class Storage:
       streams: [max_streams, 6] int64; for its columns and those of `links` see `kernels`.
       oldest_id: id of the oldest row that was not evicted.
       next_id: id of the row that is inserted next; no id is used twice.
+
+    Args:
+      spec: columns of the rows.
+      capacity: number of rows, 2 or more; each step takes one, each last observation before an end
+        or a gap, and, with a history, each earlier observation of a segment that begins a chain
+        within an episode.
+      history: name of an input -> number of observations that the model sees at once, 2 or more;
+        the storage has each observation once, and `take_observations` joins them on the last axis.
+      max_streams: number of slots whose chains segments can continue, 1 or more; for one more slot,
+        the chain of the slot that was silent for the longest time is ended, as at a gap.
+      available_bytes: memory that the table must fit into; None: what the machine has available, if
+        that is known.
+
+    Raises:
+      ConfigError: the table does not fit into memory.
     """
 
     def __init__(
@@ -128,38 +111,10 @@ class Storage:
         max_streams: int = 1024,
         available_bytes: int | None = None,
     ):
-        """Allocates all arrays.
-
-        Args:
-          spec: columns of the rows.
-          capacity: number of rows, 2 or more; each step takes one, each last observation before an
-            end or a gap, and, with a history, each earlier observation of a segment that begins a
-            chain within an episode.
-          history: name of an input -> number of observations that the model sees at once, 2 or
-            more; the storage has each observation once, and `take_observations` joins them on the
-            last axis.
-          max_streams: number of slots whose chains segments can continue, 1 or more; for one more
-            slot, the chain of the slot that was silent for the longest time is ended, as at a gap.
-          available_bytes: memory that the table must fit into; None: what the machine has
-            available, if that is known.
-
-        Raises:
-          ConfigError: the table does not fit into memory, a number is too small, or an input with
-            a history does not exist or has no axes.
-        """
-        history = dict(history or {})
-        for name, value, least in (
-            ("capacity", capacity, 2),
-            ("max_streams", max_streams, 1),
-            *((f"history of {name!r}", number, 2) for name, number in history.items()),
-        ):
-            if value < least:
-                raise ConfigError(f"replay: {name} is {value}, expected {least} or more")
-        _validate_history(history, spec)
         self._available_bytes = available_bytes
         self.spec = spec
         self.capacity = capacity
-        self._history = history
+        self._history = history = dict(history or {})
         self._max_streams = max_streams
         self.validate_memory(0)
         # Zeros: memory that nobody has written to is not taken from the machine.
@@ -186,7 +141,7 @@ class Storage:
                 "find_stacks",
             )
         }
-        self.start(ItemRule(0, 1))
+        self.start((0, 1))
 
     @property
     def num_rows(self) -> int:
@@ -220,8 +175,14 @@ class Storage:
             read_available_bytes() if available is None else available,
         )
 
-    def start(self, rule: ItemRule) -> None:
-        """Sets which rows are items; call it before the first insertion."""
+    def start(self, rule: tuple[int, int]) -> None:
+        """Sets which rows are items; call it before the first insertion.
+
+        Args:
+          rule: number of steps that must follow an item in the same chain, unless the chain ends
+            before, until it is complete; and the period: an item begins at every so many steps of a
+            chain.
+        """
         assert self.next_id == 0, "rows were inserted already"
         lookahead, period = rule
         self._rule = np.array(rule)
@@ -436,8 +397,16 @@ class Storage:
         others = ("rewards", "log_prob", "links")
         return [*columns, *((name, getattr(self, name)) for name in others)]
 
-    def _validate(self, rollout: Rollout) -> _Counted:
-        """Checks a segment, and counts the rows that it needs; raises the same as `validate`."""
+    def _validate(
+        self, rollout: Rollout
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int, int]:
+        """Checks a segment, and counts the rows that it needs; raises the same as `validate`.
+
+        Returns:
+          `next_alive` float32, `valid` bool, and where the next row does not follow, bool, each
+          `[T, k]`; numbers of rows that are steps, of observations that nothing follows, and the
+          largest number of rows that the segment can take.
+        """
         self.spec.validate(rollout)
         self._validate_history(rollout)
         next_alive = np.ascontiguousarray(rollout.next_alive, np.float32)
@@ -454,7 +423,7 @@ class Storage:
         upper = steps + finals + width * (2 + num_history)
         self._validate_size(upper, length, width)
         self._validate_agents(rollout.starts)
-        return _Counted(next_alive, valid, differs, steps, finals, upper)
+        return next_alive, valid, differs, steps, finals, upper
 
     def _validate_size(self, upper: int, length: int, width: int) -> None:
         if upper > self.capacity:
@@ -630,23 +599,8 @@ class Storage:
             array[streams] = rollout.next_inputs[name][-1].take(open_slots, 0)
 
 
-def _validate_history(history: Mapping[str, int], spec: RowSpec) -> None:
-    for name in history:
-        if name not in spec.observations:
-            known = ", ".join(map(repr, sorted(spec.observations)))
-            raise ConfigError(
-                f"replay: history of {name!r}: there is no such input, only {known:.200}; correct "
-                "the name, or remove the history"
-            )
-        if not spec.observations[name].shape:
-            raise ConfigError(
-                f"replay: history of {name!r}: the input has shape [], expected at least one axis; "
-                "make its shape [1], or remove the history"
-            )
-
-
 def _allocate(columns: Columns, rows: int) -> dict[str, np.ndarray]:
-    return {name: np.zeros((rows, *c.shape), c.dtype) for name, c in columns.items()}
+    return {name: np.zeros((rows, *one.shape), one.base) for name, one in columns.items()}
 
 
 def _allocate_lines(rows: int) -> np.ndarray:

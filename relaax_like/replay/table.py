@@ -6,36 +6,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from relaax_like.experience.rollout import Rollout
-from relaax_like.replay.items import Drawn, Items, Minibatches
+from relaax_like.replay.items import Items, Minibatches
 from relaax_like.replay.rate_limiter import RateLimiter
 from relaax_like.replay.selectors import Prioritized, Selector
 from relaax_like.replay.storage import Change, Storage
-from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosedError
+from relaax_like.wire.errors import InvalidInputError, ReplayClosedError
 
 # Settings that choose a part of the table; the limiter has none.
 _HINTS = {
     "items": " (see sequence_steps and hindsight of the plan Replay)",
     "selector": " (see priority_exponent of the plan Replay)",
 }
-
-
-class Inserted(NamedTuple):
-    """The result of an insertion.
-
-    Attributes:
-      first_id: id of the first new row.
-      next_id: id of the row that is inserted next.
-      steps: environment steps that were inserted.
-    """
-
-    first_id: int
-    next_id: int
-    steps: int
 
 
 @dataclass(frozen=True)
@@ -100,16 +86,14 @@ class Table:
           storage: holds the rows; must be empty; belongs to the table.
           items: what minibatches consist of.
           selector: chooses the items of each minibatch; belongs to the table.
-          batch_size: number of items in a minibatch (B).
+          batch_size: number of items in a minibatch (B), 1 or more.
           limiter: keeps the updates per step in a range; belongs to the table; None: insertions
             never wait, and sampling waits only while the selector has too few items.
           seed: of the random generator.
 
         Raises:
-          ConfigError: `batch_size` is below 1, or the table does not fit into memory.
+          ConfigError: the table does not fit into memory.
         """
-        if batch_size < 1:
-            raise ConfigError(f"replay: batch_size is {batch_size}, expected 1 or more")
         storage.validate_memory(selector.bytes_per_row)
         self._storage = storage
         self._items = items
@@ -151,7 +135,7 @@ class Table:
 
     def insert(
         self, rollout: Rollout, *, timeout_sec: float | None = None, slip: bool = False
-    ) -> Inserted | None:
+    ) -> Change | None:
         """Adds the steps of a segment, `[T, k]`; its arrays are copied.
 
         Args:
@@ -180,7 +164,7 @@ class Table:
                 )
             change = self._storage.insert(rollout)
             self._apply(change)
-            return Inserted(change.first_id, change.next_id, change.steps)
+            return change
 
     def validate(self, rollout: Rollout) -> None:
         """Checks that the table can take a segment, now or later.
@@ -233,13 +217,13 @@ class Table:
                         "longer be drawn; stop the learner"
                     )
             ids, weights = self._selector.draw(
-                minibatches, self._size, self._random, self._steps, self._minibatches
+                minibatches, self._size, self._random, self._minibatches
             )
             if limiter:
                 limiter.note_sample(minibatches)
             self._minibatches += minibatches
             self._changed.notify_all()
-            return self._items.gather(self._storage, Drawn(ids, weights), self._random)
+            return self._items.gather(self._storage, ids, weights, self._random)
 
     def can_insert(self, steps: int) -> bool:
         """Returns whether the limiter would let a segment of `steps` steps be inserted at once."""
@@ -443,15 +427,11 @@ class Table:
         if limiter is None or limiter.can_insert(steps):
             return True
         # Steps that have to come first: nothing else could let the learner continue.
-        return not self._selector.has(limiter.max_minibatches * self._size)
+        return not self._num_items
 
     def _can_sample(self, minibatches: int) -> bool:
         limiter = self._limiter
-        if not self._selector.has(minibatches * self._size):
-            return False
-        if limiter is None:
-            return True
-        return limiter.can_sample(minibatches)
+        return self._num_items > 0 and (limiter is None or limiter.can_sample(minibatches))
 
     def _wait(self, is_ready: Callable[[], bool], timeout_sec: float | None) -> bool:
         """Waits; returns False if the time is up. True: it is ready, or the table is closed."""

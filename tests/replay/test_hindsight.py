@@ -183,13 +183,3 @@ def test_a_folder_s_own_rewards_are_checked():
 
     with pytest.raises(ConfigError, match=r"rewards of dtype <U3, expected numbers"):
         draw(make_table(compute=compute_texts), [slots.play(4)])
-
-
-def test_what_cannot_work_is_refused():
-    compute = make_sparse_rewards(0.1, False)
-    with pytest.raises(ConfigError, match="strategy 'last', expected one of future, final, epis"):
-        Hindsight(compute, strategy="last")
-    with pytest.raises(ConfigError, match="Hindsight with discount 2, expected 0 to 1"):
-        Hindsight(compute, discount=2)
-    with pytest.raises(ConfigError, match="goals 0, expected 1 or more"):
-        Hindsight(compute, goals=0)

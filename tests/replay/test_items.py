@@ -11,7 +11,6 @@ from support.replay import HISTORY, SPEC, Reference, World, show_all
 
 from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.replay import Sequences, Storage, Table, Transitions, Uniform
-from relaax_like.replay.items import Drawn
 
 DISCOUNT = 0.9
 
@@ -65,9 +64,9 @@ def gather_all(table, storage, items):
     """Returns the batch of all items, one minibatch, in the order of their ids."""
     ids = np.sort(table.get_state()["selector"]["members"])
     weights = np.ones(len(ids), np.float32)
-    return ids, items.gather(
-        storage, Drawn(ids[None], weights[None]), np.random.default_rng(0)
-    ) if len(ids) else None
+    return ids, items.gather(storage, ids[None], weights[None], np.random.default_rng(0)) if len(
+        ids
+    ) else None
 
 
 def stack_all(stacks, has_history):
@@ -125,17 +124,16 @@ def test_transitions_equal_the_reference(settings, n):
     assert_same_rows(storage, reference)
 
 
-@given(plays, st.integers(1, 6), st.integers(0, 3), st.integers(1, 6))
+@given(plays, st.integers(1, 6), st.integers(0, 3))
 @settings(max_examples=80)
-def test_sequences_equal_the_reference(settings, learned, burn_in, period):
-    period = min(period, learned)
+def test_sequences_equal_the_reference(settings, learned, burn_in):
     steps = learned + burn_in
-    items = Sequences(steps, burn_in, period, DISCOUNT)
+    items = Sequences(steps, burn_in, DISCOUNT)
     depth = 3 if settings["has_history"] else 1
     for table, storage, reference in play(items, **settings):
         ids, batch = gather_all(table, storage, items)
         found = {
-            r.id: reference.find_sequence(r, steps, burn_in, period)
+            r.id: reference.find_sequence(r, steps, burn_in, learned)
             for r in reference.list_steps(depth)
         }
         expected = {i: item for i, item in found.items() if item is not None}

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relaax_like.config.schedule import Linear
 from relaax_like.replay import Prioritized, Uniform
 from relaax_like.replay.sum_tree import SumTree
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import InvalidInputError
 
 # The 1 - 1e-4 quantile of chi-square with 63 degrees of freedom, by Wilson and Hilferty.
 CHI_SQUARE = 63 * (1 - 2 / (9 * 63) + 3.719 * (2 / (9 * 63)) ** 0.5) ** 3
@@ -53,11 +52,11 @@ def draw_slowly(priorities, ids, size, random, alpha, beta):
 def test_a_minibatch_equals_a_slow_reference(size, count):
     random = np.random.default_rng(count)
     errors = random.standard_normal(count) * 10
-    selector = start(Prioritized(alpha=0.7, beta=0.5, epsilon=0.02), 1024, range(count))
+    selector = start(Prioritized(alpha=0.7, beta=0.5), 1024, range(count))
     assert selector.update(np.arange(count), errors) == 0
-    drawn, weights = selector.draw(1, size, np.random.Generator(np.random.PCG64(7)), 0, 0)
+    drawn, weights = selector.draw(1, size, np.random.Generator(np.random.PCG64(7)), 0)
     want, want_weights = draw_slowly(
-        (abs(errors) + 0.02).tolist(),
+        (abs(errors) + 0.01).tolist(),
         range(count),
         size,
         np.random.Generator(np.random.PCG64(7)),
@@ -69,37 +68,18 @@ def test_a_minibatch_equals_a_slow_reference(size, count):
     assert weights.max() == 1.0
 
 
-def test_beta_rises_with_each_minibatch_to_one():
-    selector = start(Prioritized(alpha=1.0, beta=0.4, beta_increment=0.2), 8, [0, 1])
-    selector.update(np.array([0, 1]), np.array([0.99, 3.99]))  # priorities 1 and 4
-    random = np.random.default_rng(0)
-    _, weights = selector.draw(4, 64, random, 0, 0)
-    np.testing.assert_allclose(weights.min(1), [0.25**b for b in (0.4, 0.6, 0.8, 1.0)], rtol=1e-6)
-    _, weights = selector.draw(1, 64, random, 0, 4)
-    np.testing.assert_allclose(weights.min(), 0.25, rtol=1e-6)
-
-
 def test_the_defaults_are_those_of_the_row():
     selector = start(Prioritized(), 8, [0, 1])
     random = np.random.default_rng(0)
     selector.update(np.array([0, 1]), np.array([-0.99, 3.99]))  # epsilon 0.01
     probabilities = np.array([1.0, 4.0**0.6]) / (1.0 + 4.0**0.6)
-    ids, weights = selector.draw(601, 64, random, 0, 0)
+    ids, weights = selector.draw(601, 64, random, 0)
     betas = np.minimum(1.0, 0.4 + 0.001 * np.arange(601))
     rare = (probabilities[1] / probabilities[0]) ** -betas
     np.testing.assert_allclose(weights.min(1), rare, rtol=1e-6)
     assert abs((ids == 1).mean() - probabilities[1]) < 0.01
-    _, weights = selector.draw(1, 64, random, 0, 601)
+    _, weights = selector.draw(1, 64, random, 601)
     np.testing.assert_allclose(weights.min(), rare[-1], rtol=1e-6)
-
-
-def test_beta_follows_a_schedule_over_environment_steps():
-    selector = start(Prioritized(alpha=1.0, beta=Linear(0.0, 1.0, steps=100)), 8, [0, 1])
-    selector.update(np.array([0, 1]), np.array([0.99, 3.99]))
-    random = np.random.default_rng(0)
-    for steps, beta in ((0, 0.0), (50, 0.5), (200, 1.0)):
-        _, weights = selector.draw(3, 64, random, steps, 0)
-        np.testing.assert_allclose(weights.min(1), [0.25**beta] * 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 16])
@@ -108,7 +88,7 @@ def test_frequencies_of_priorities_pass_a_chi_square_test(size):
     errors = random.random(64) * 5
     selector = start(Prioritized(alpha=0.6), 100, range(64))
     selector.update(np.arange(64), errors)
-    drawn, _ = selector.draw(64_000 // size, size, random, 0, 0)
+    drawn, _ = selector.draw(64_000 // size, size, random, 0)
     powers = (errors + 0.01) ** 0.6
     chi_square = compute_chi_square(
         np.bincount(drawn.reshape(-1), minlength=64), powers / powers.sum()
@@ -122,14 +102,14 @@ def test_frequencies_of_priorities_pass_a_chi_square_test(size):
 
 def test_each_equal_segment_of_a_minibatch_is_drawn_from_once():
     selector = start(Prioritized(), 64, range(64))  # all alike
-    drawn, _ = selector.draw(50, 64, np.random.default_rng(0), 0, 0)
+    drawn, _ = selector.draw(50, 64, np.random.default_rng(0), 0)
     assert (np.sort(drawn, 1) == np.arange(64)).all()
 
 
 def test_new_items_get_the_largest_priority_in_the_table():
-    selector = start(Prioritized(alpha=0.5, epsilon=1.0), 8, [0, 1])
+    selector = start(Prioritized(alpha=0.5), 8, [0, 1])
     assert selector.get_state()["leaves"][:3].tolist() == [1.0, 1.0, 0.0]
-    selector.update(np.array([0, 1]), np.array([8.0, 3.0]))
+    selector.update(np.array([0, 1]), np.array([8.99, 3.99]))
     selector.insert(np.array([2]))
     assert selector.get_state()["leaves"][:4].tolist() == [3.0, 2.0, 3.0, 0.0]
     selector.remove(np.array([0, 2]))
@@ -138,13 +118,13 @@ def test_new_items_get_the_largest_priority_in_the_table():
 
 
 def test_errors_of_items_that_are_gone_are_dropped_and_counted():
-    selector = start(Prioritized(alpha=1.0, epsilon=1.0), 4, [4, 5, 6])
+    selector = start(Prioritized(alpha=1.0), 4, [4, 5, 6])
     selector.remove(np.array([4]))
     selector.insert(np.array([8]))  # at the same position as 4
     before = selector.get_state()["leaves"].copy()
     assert selector.update(np.array([4, 7, 0]), np.array([5.0, 5.0, 5.0])) == 3
     np.testing.assert_array_equal(selector.get_state()["leaves"], before)
-    assert selector.update(np.array([4, 8]), np.array([5.0, 1.0])) == 1
+    assert selector.update(np.array([4, 8]), np.array([5.0, 1.99])) == 1
     assert selector.get_state()["leaves"].tolist() == [2.0, 1.0, 1.0, 0.0]
 
 
@@ -154,15 +134,6 @@ def test_an_error_that_is_not_finite_is_refused_by_number():
     with pytest.raises(InvalidInputError, match=r"errors\[1\] of item 1 is nan"):
         selector.update(np.array([0, 1]), np.array([1.0, np.nan]))
     np.testing.assert_array_equal(selector.get_state()["leaves"], before)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("alpha", -0.1), ("beta", 1.5), ("beta_increment", -1.0), ("epsilon", 0.0)],
-)
-def test_numbers_outside_of_their_range_are_refused(name, value):
-    with pytest.raises(ConfigError, match=f"{name} {value}"):
-        Prioritized(**{name: value})
 
 
 # The tree.
@@ -211,7 +182,7 @@ def test_uniform_frequencies_pass_a_chi_square_test_after_evictions():
     for place in (np.arange(128, 164), np.arange(100, 128)):
         selector.insert(place)
     selector.remove(np.arange(100, 164))
-    drawn, weights = selector.draw(100, 640, np.random.default_rng(2), 0, 0)
+    drawn, weights = selector.draw(100, 640, np.random.default_rng(2), 0)
     counts = np.bincount(drawn.reshape(-1), minlength=164)
     there = [i for i in range(100) if i % 2 or i >= 72]
     assert sorted(np.flatnonzero(counts).tolist()) == there
