@@ -7,41 +7,39 @@ import sys
 
 import numpy as np
 import pytest
-from support.batch import load
 from support.cluster import ROOT
 from support.hierarchy import FOLDER
 from support.rollouts import make_rollout
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.cli.diagnose import compute_gradient_norms, find_causes, show_diagnosis
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
-from relaax_like.launch.learners import make_learning_tasks
+from relaax_like.launch.learners import make_learning_task, make_learning_tasks
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.training_error import load_training_error, save_training_error
-from relaax_like.learn.updates import LearningTask, NotFiniteError
+from relaax_like.learn.updates import NotFiniteError
+
+
+def make_policy(folder, name, *sets):
+    """Writes the run's configuration of an algorithm without XLA; returns what learns."""
+    path = copy_uncompiled(name, folder)
+    sets = [f"run_dir={folder}", "algorithm.name=null", f"algorithm.path={path}", *sets]
+    experiment = load_experiment(ROOT / "algorithms" / name / f"{name}.yaml", sets)
+    (folder / "config.yaml").write_text(dump_experiment(experiment))
+    return LearningPolicy(
+        make_learning_task(experiment)[0], experiment.algorithm.plan, 0, run_dir=folder
+    )
 
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
     """The folder of a run of ppo whose environment has sent one reward that is far too large."""
     folder = tmp_path_factory.mktemp("run")
-    experiment = load_experiment(
-        ROOT / "algorithms" / "ppo" / "ppo.yaml",
-        [
-            f"run_dir={folder}",
-            "algorithm.kl=0.5",
-            "algorithm.state_size=4",
-            "algorithm.num_actions=2",
-        ],
+    policy = make_policy(
+        folder, "ppo", "algorithm.kl=0.5", "algorithm.state_size=4", "algorithm.num_actions=2"
     )
-    (folder / "config.yaml").write_text(dump_experiment(experiment))
-    config = experiment.algorithm
-    model = load("model", "ppo").make_model(config, 0)
-    task = LearningTask(
-        load("algorithm", "ppo").make_algorithm(config, model, 0), config.optimizers
-    )
-    policy = LearningPolicy(task, config.plan, 0, run_dir=folder)
     shape, random = (32, 8), np.random.default_rng(0)
     observations = random.standard_normal((33, 8, 4)).astype(np.float32)
     rewards = np.ones((*shape, 1), np.float32)
@@ -122,17 +120,10 @@ def test_of_several_tasks_it_shows_the_one_that_failed(tmp_path, capsys):
 
 
 def test_gradients_of_all_phases_are_computed(tmp_path, capsys):
-    sets = [f"run_dir={tmp_path}", "algorithm.state_size=4", "algorithm.action_size=1"]
-    sets += ["algorithm.action_low=-1", "algorithm.action_high=1", "algorithm.updates_at_once=1"]
-    experiment = load_experiment(ROOT / "algorithms" / "td3" / "td3.yaml", sets)
-    (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
-    config = experiment.algorithm
-    model = load("model", "td3").make_model(config, 0)
-    algorithm = load("algorithm", "td3").make_algorithm(config, model, 0)
-    policy = LearningPolicy(
-        LearningTask(algorithm, config.optimizers), config.plan, 0, run_dir=tmp_path
-    )
-    rows, random = config.batch_size, np.random.default_rng(0)
+    sets = ["algorithm.state_size=4", "algorithm.action_size=1", "algorithm.updates_at_once=1"]
+    sets += ["algorithm.action_low=-1", "algorithm.action_high=1", "algorithm.batch_size=32"]
+    policy = make_policy(tmp_path, "td3", *sets)
+    rows, random = 32, np.random.default_rng(0)
     rewards = np.ones((rows, 1), np.float32)
     rewards[3] = np.inf
     arguments = {

@@ -40,11 +40,8 @@ gym.register("Limited-v0", Ending, max_episode_steps={LIMIT})
     ("kind", "env", "args", "limit", "is_cut"),
     [
         ("gymnasium's limit", "Limited-v0", "{}", None, True),
-        ("its own limit", "Ending-v0", "{flags: truncated}", None, True),
-        ("a death", "Ending-v0", "{flags: terminated}", None, False),
         ("a death at the limit", "Limited-v0", "{flags: terminated}", None, False),
         ("both flags", "Ending-v0", "{flags: terminated truncated}", None, False),
-        ("a limit as a death", "Ending-v0", "{flags: terminated, empty: true}", LIMIT - 1, True),
         ("both flags", "Ending-v0", "{flags: terminated truncated, empty: true}", LIMIT - 1, True),
     ],
 )

@@ -44,14 +44,14 @@ def test_a_dense_policy_loads_neither(name: str, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", algorithm, environment)
     observations, actions = find_spaces(load_experiment(run / "config.yaml"))
 
-    for code, arguments in (
-        (LOAD, [run, observations.shape[0]]),
-        (COMMAND, ["eval", run, "--episodes", 1]),
-    ):
+    calls = [(LOAD, [run, observations.shape[0]]), (COMMAND, ["eval", run, "--episodes", 1])]
+    for code, arguments in calls if name == "ppo" else calls[:1]:
         argv = [sys.executable, "-c", code, *map(str, arguments)]
         done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr
         assert "loaded: []" in done.stdout
+    if name != "ppo":  # commands load any policy in the same way
+        return
 
     with Processes(tmp_path) as processes:
         argv = [sys.executable, "-c", COMMAND, "serve", str(run), "--bind", "localhost:0"]

@@ -17,8 +17,9 @@ import pytest
 from support.batch import serve_a2c
 from support.bridge import serve
 from support.broken import copy_broken
-from support.cluster import ROOT, freeze, wait_until
+from support.cluster import freeze, wait_until
 from support.rollouts import make_rollout
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.bridge.pair import open_pair
 from relaax_like.config.loader import load_experiment
@@ -39,7 +40,7 @@ def config(tmp_path):
     file = tmp_path / "experiment.yaml"
     file.write_text(
         "run_dir: run\n"
-        f"algorithm: {{path: {ROOT / 'algorithms' / 'a2c'}, state_size: 4, num_actions: 2, "
+        f"algorithm: {{path: {copy_uncompiled('a2c', tmp_path)}, state_size: 4, num_actions: 2, "
         "rollout_steps: 5, network: {layers: [8]}}\n"
     )
     return file
@@ -271,7 +272,7 @@ def test_a_start_after_a_stop_has_no_effect(tmp_path):
 def test_an_error_while_learn_is_traced_ends_it_for_good(config, tmp_path, capfd):
     folder = tmp_path / "mine"
     place = copy_broken(folder, "a2c", "algorithm.py", "learn", "batch.returs")
-    config.write_text(config.read_text().replace(str(ROOT / "algorithms" / "a2c"), str(folder)))
+    config.write_text(config.read_text().replace(str(tmp_path / "a2c"), str(folder)))
     errors, answers = [], Answers()
     with (
         serving(config) as (server, argv),

@@ -1,7 +1,6 @@
 """LearnerLoop and SerialLearner: iterations in, numbered publishes out. covers J3, J4, J8"""
 
 import dataclasses
-import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cluster import ROOT
 from support.learning import (
     COLUMNS,
     ENV_STEPS,
@@ -66,7 +64,7 @@ def server() -> Iterator[ParameterServer]:
 @pytest.fixture(scope="module")
 def ppo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A server of ppo and its learner, loaded; they have learned from one iteration."""
-    experiment = make_experiment(tmp_path_factory.mktemp("ppo"))
+    experiment = make_experiment(tmp_path_factory.mktemp("learned"))
     with make_server(experiment) as server:
         learner = make_iteration_learner(experiment, server)
         learner.load()
@@ -160,16 +158,13 @@ def test_a_data_handler_of_the_algorithms_folder_changes_what_is_learned_from(
     tmp_path: Path,
 ) -> None:
     # covers J5, J7
-    folder = tmp_path / "mine"
-    shutil.copytree(ROOT / "algorithms" / "ppo", folder, ignore=shutil.ignore_patterns("__*"))
-    code = folder / "algorithm.py"
-    code.write_text(code.read_text() + "\n\nimport dataclasses\n" + HANDLER)
+    code = {"mine": "\n\nimport dataclasses\n" + HANDLER, "plain": ""}
     rollout = make_rollout(COLUMNS, 0, STEPS)
     richer = dataclasses.replace(rollout, rewards=rollout.rewards + 1.0)
-    mine = ["algorithm.name=null", f"algorithm.path={folder}"]
     learned = {}
-    for name, sets, came in (("mine", mine, rollout), ("plain", [], richer)):
-        experiment = make_experiment(tmp_path, *sets)
+    for name, came in (("mine", rollout), ("plain", richer)):
+        (tmp_path / name).mkdir()
+        experiment = make_experiment(tmp_path / name, code=code[name])
         with make_server(experiment) as server:
             learner = make_iteration_learner(experiment, server)
             learner.load()

@@ -84,9 +84,6 @@ def make_optimizers(algorithm: Any) -> dict[str, OptimizerConfig]:
 
 
 CASES: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
-    "ppo": ("ppo", PPO, (), False),
-    "ppo, both in one": ("ppo", {**PPO, "shared_network": True}, (), False),
-    "all of the iteration at once": ("ppo", {**PPO, "batch_size": STEPS * SLOTS}, (), False),
     "stop": ("ppo", {**PPO, "kl": 1e-3, "learning_rate": 1.0}, (), False),
     "statistics": (
         "ppo",
@@ -94,8 +91,12 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
         (),
         False,
     ),
-    "scaled rewards": ("ppo", {**PPO, "normalize_rewards": True}, (), False),
-    "holes": ("ppo", PPO, (), True),
+    "both in one, scaled rewards": (
+        "ppo",
+        {**PPO, "shared_network": True, "normalize_rewards": True},
+        (),
+        False,
+    ),
     "holes and memory": (
         "ppo",
         {**PPO, "network": {"layers": ({"lstm": 4},)}, "batch_size": 2},

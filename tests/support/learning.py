@@ -40,19 +40,28 @@ from relaax_like.wire.security import ServerSecurity
 from relaax_like.wire.spaces import Discrete
 from support.rollouts import make_rollout
 from support.threads import WAIT_SEC
+from support.uncompiled import copy_uncompiled
 
 STEPS, COLUMNS = 5, 4
 ENV_STEPS = STEPS * COLUMNS  # of an iteration
 
 
-def write_config(folder: Path, text: str = "") -> Path:
-    """Writes a configuration with a small ppo, and more; returns its path."""
+def make_experiment(folder: Path, *sets: str, code: str = "") -> Experiment:
+    """Loads one with a small ppo without XLA, which is in the folder.
+
+    Args:
+      folder: to write to.
+      sets: overrides, "key=value".
+      code: to add to its `algorithm.py`.
+    """
     path = folder / "learning.yaml"
+    if not path.exists():
+        copy_uncompiled("ppo", folder, code)
     path.write_text(
         f"run_dir: {folder / 'run'}\n"
         "learner: {placement: server}\n"
         "algorithm:\n"
-        "  name: ppo\n"
+        f"  path: {folder / 'ppo'}\n"
         "  network: {layers: [8]}\n"
         "  state_size: 4\n"
         "  num_actions: 2\n"
@@ -60,14 +69,8 @@ def write_config(folder: Path, text: str = "") -> Path:
         f"  rollout_steps: {STEPS}\n"
         "  batch_size: 10\n"
         "  epochs: 2\n"
-        f"{text}"
     )
-    return path
-
-
-def make_experiment(folder: Path, *sets: str) -> Experiment:
-    """Loads it, with overrides, "key=value"."""
-    return load_experiment(write_config(folder), sets)
+    return load_experiment(path, sets)
 
 
 def make_server(

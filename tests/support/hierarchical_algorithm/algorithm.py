@@ -13,6 +13,8 @@ SPACE = Discrete(n=2)
 class LinearPolicy(Model):
     """Logits of one choice out of two, linear in one input of two numbers."""
 
+    xla = False  # it would take longer to compile than to learn
+
     def __init__(self, sees: str, chooses: str, seed: int):
         super().__init__()
         self._sees = sees
